@@ -1,0 +1,37 @@
+# The commands of the README. A bare clone needs python3 (3.11 to 3.13) and make.
+
+PYTHON ?= python3
+WORKERS ?= 2
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test check bench clean
+
+demo: $(INSTALLED)  ## pretrain, fine-tune and compare on the embedded sample
+	$(BIN)/finetune demo
+
+test: $(INSTALLED)  ## the tests, one thread a process
+	$(BIN)/pytest --numprocesses $(WORKERS)
+
+check: $(INSTALLED)  ## format, lint, types, tests
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy --strict finetune tasks
+	$(BIN)/pytest --numprocesses $(WORKERS)
+
+bench: $(INSTALLED)  ## this project beside its peers; on a quiet machine
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python benchmarks/pretraining.py
+	$(BIN)/python benchmarks/finetuning.py
+	$(BIN)/python benchmarks/lightning_overhead.py
+
+clean:  ## the virtual environment and the tools' caches
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# A change of either file installs anew; a failed installation leaves no stamp.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+		{ echo "python3 must be 3.11 to 3.13; name another one: make PYTHON=python3.12" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,wandb]'
+	touch $@
