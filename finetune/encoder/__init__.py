@@ -1,0 +1,25 @@
+"""The network: token ids in, hidden states out. Torch only; it knows neither text nor tasks.
+
+The letters of the shapes, the same in the whole house:
+
+    B  batch                 H  attention heads         V  vocabulary
+    T  tokens                K  width of a head         C  classes or choices
+    D  hidden size           F  feed-forward width      L  blocks
+    E  embedding size (D unless `embedding_size` is set)
+
+Reading order: config, embeddings, scores, attention, feedforward, block, encoder.
+"""
+
+from finetune.encoder.config import EncoderConfig
+from finetune.encoder.dropout import Dropout
+from finetune.encoder.encoder import Encoder, EncoderOutput, initialize_weights
+from finetune.encoder.feedforward import activation
+
+__all__ = [
+    "Dropout",
+    "Encoder",
+    "EncoderConfig",
+    "EncoderOutput",
+    "activation",
+    "initialize_weights",
+]

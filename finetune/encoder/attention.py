@@ -1,0 +1,151 @@
+"""Self-attention: project, split into heads, score, mask, softmax, mix, merge.
+
+A score that is a product takes torch's fused kernel, which never stores the (T, T) weights.
+The explicit path serves the other scores, and whoever wants to see the weights.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from finetune.encoder.config import EncoderConfig
+from finetune.encoder.dropout import Dropout
+from finetune.encoder.embeddings import Rotation, rotate
+from finetune.encoder.scores import SCORES, ProductScore
+from finetune.errors import ConfigError
+
+
+def visible_tokens(
+    attention_mask: Tensor | None, *, causal: bool, length: int, device: torch.device
+) -> Tensor | None:
+    """Join padding, document bounds and direction into one mask, as small as it can be.
+
+    A token that may see nothing, such as padding between documents, sees everything instead: no
+    softmax of nothing, so no NaN, in any kernel and in both directions. Nobody looks at it.
+
+    Args:
+        attention_mask: True where a token may be attended to, bool (B, T), or bool (B, T, T)
+            with a row for each query; None if all may be.
+        causal: Whether a token sees itself and earlier tokens only.
+        length: T.
+        device: Where the mask is wanted.
+
+    Returns:
+        bool that broadcasts to (B, H, T, T), True = may be attended to; None if all may be.
+
+    Raises:
+        ConfigError: The mask is not bool, or has other than two or three dimensions.
+    """
+    if attention_mask is None and not causal:
+        return None
+    mask = torch.ones(1, length, dtype=torch.bool, device=device)
+    if attention_mask is not None:
+        mask = _checked(attention_mask)
+    mask = mask.view(len(mask), 1, -1, length)  # (B, 1, 1 or T, T)
+    if causal:
+        mask = mask & torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    return mask | ~mask.any(dim=-1, keepdim=True)
+
+
+def _checked(attention_mask: Tensor) -> Tensor:
+    if attention_mask.dtype != torch.bool or attention_mask.dim() not in (2, 3):
+        raise ConfigError(
+            "attention_mask must be bool (B, T) or (B, T, T), found "
+            f"{attention_mask.dtype} {tuple(attention_mask.shape)}."
+        )
+    return attention_mask
+
+
+def mask_bias(visible: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Turn a mask into what is added to the logits.
+
+    Args:
+        visible: True where a token may be attended to, bool, any shape.
+        dtype: That of the logits.
+
+    Returns:
+        0 where visible, minus infinity elsewhere, same shape.
+    """
+    if visible is None:
+        return None
+    bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return bias.masked_fill_(~visible, -torch.inf)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention (Vaswani et al., 2017, section 3.2.2) with a choice of score."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        """Make the four projections D -> D and the score."""
+        super().__init__()
+        size, heads = config.hidden_size, config.num_attention_heads
+        self.num_heads = heads
+        self.query = nn.Linear(size, size)
+        self.key = nn.Linear(size, size)
+        self.value = nn.Linear(size, size)
+        self.score = SCORES[config.attention_score](heads, config.head_size)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
+        self.output = nn.Linear(size, size)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        bias: Tensor | None = None,
+        rotary: Rotation | None = None,
+        *,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Let each token gather from the tokens it may see.
+
+        Args:
+            hidden: (B, T, D).
+            bias: What `mask_bias` gave; broadcasts to (B, H, T, T).
+            rotary: Rotary positions of the tokens, if there are any.
+            output_attentions: Whether the weights are wanted; it costs the fused path.
+
+        Returns:
+            Hidden states (B, T, D), and the weights (B, H, T, T) before dropout, or None.
+        """
+        query = self._split(self.query(hidden))
+        key = self._split(self.key(hidden))
+        value = self._split(self.value(hidden))
+        if rotary is not None:
+            query, key = rotate(query, rotary), rotate(key, rotary)
+        explicit = output_attentions or self._drops_on_cpu(query.device)
+        if isinstance(self.score, ProductScore) and not explicit:
+            mixed, weights = self._mix_fused(self.score, query, key, value, bias), None
+        else:
+            mixed, weights = self._mix(query, key, value, bias)
+        merged = mixed.transpose(1, 2).flatten(2)  # (B, T, D)
+        return self.output(merged), weights if output_attentions else None
+
+    def _split(self, projected: Tensor) -> Tensor:
+        batch, length, _ = projected.shape
+        return projected.view(batch, length, self.num_heads, -1).transpose(1, 2)  # (B, H, T, K)
+
+    def _drops_on_cpu(self, device: torch.device) -> bool:
+        """With dropout torch has no fused kernel for the CPU, and its plain one is slower."""
+        return self.training and self.dropout.p > 0 and device.type == "cpu"
+
+    def _mix(
+        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        logits: Tensor = self.score(query, key)  # (B, H, T, T)
+        if bias is not None:
+            logits = logits + bias
+        weights = logits.softmax(dim=-1)
+        return self.dropout(weights) @ value, weights  # (B, H, T, K), (B, H, T, T)
+
+    def _mix_fused(
+        self, score: ProductScore, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        return F.scaled_dot_product_attention(
+            score.fold(query),
+            key,
+            value,
+            attn_mask=bias,
+            dropout_p=self.dropout.p if self.training else 0.0,
+            scale=score.scale,
+        )

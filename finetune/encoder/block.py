@@ -1,0 +1,61 @@
+"""One block: attention and feed-forward, each with its residual and its normalisation."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from finetune.encoder.attention import SelfAttention
+from finetune.encoder.config import EncoderConfig
+from finetune.encoder.dropout import Dropout
+from finetune.encoder.embeddings import Rotation
+from finetune.encoder.feedforward import feed_forward
+
+
+class EncoderBlock(nn.Module):
+    """A block of the encoder, normalised after or before its sublayers.
+
+    post: norm(x + sublayer(x)) (Vaswani et al., 2017, section 3.1).
+    pre: x + sublayer(norm(x)) (Xiong et al., 2020, figure 1b); the encoder then has a final norm.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        """Make the two sublayers and their norms."""
+        super().__init__()
+        size = config.hidden_size
+        self.pre_norm = config.norm_position == "pre"
+        self.attention = SelfAttention(config)
+        self.attention_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.feedforward = feed_forward(size, config.intermediate_size, config.hidden_act)
+        self.feedforward_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        bias: Tensor | None = None,
+        rotary: Rotation | None = None,
+        *,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Update each token's hidden state.
+
+        Args:
+            hidden: (B, T, D).
+            bias: Added to the attention logits; broadcasts to (B, H, T, T).
+            rotary: Rotary positions of the tokens, if there are any.
+            output_attentions: Whether the attention weights are wanted.
+
+        Returns:
+            Hidden states (B, T, D), and the attention weights (B, H, T, T) or None.
+        """
+        inputs = self.attention_norm(hidden) if self.pre_norm else hidden
+        attended, weights = self.attention(
+            inputs, bias, rotary, output_attentions=output_attentions
+        )
+        hidden = hidden + self.dropout(attended)
+        hidden = hidden if self.pre_norm else self.attention_norm(hidden)
+
+        inputs = self.feedforward_norm(hidden) if self.pre_norm else hidden
+        hidden = hidden + self.dropout(self.feedforward(inputs))
+        hidden = hidden if self.pre_norm else self.feedforward_norm(hidden)
+        return hidden, weights

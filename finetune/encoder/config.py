@@ -1,0 +1,181 @@
+"""The encoder's settings, with BERT's public names and BERT's defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
+from finetune.encoder.scores import SCORES
+from finetune.errors import ConfigError, nearest
+
+POSITIONS = ("learned", "sinusoidal", "rotary", "none")
+NORM_POSITIONS = ("post", "pre")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Sizes and variants of an encoder.
+
+    Raises:
+        ConfigError: A size is not a positive whole number, a probability lies outside [0, 1), a
+            variant's name is unknown, or two settings do not fit each other.
+    """
+
+    vocab_size: int = field(default=30522, metadata={"hidden": True})
+    """Number of token ids, V."""
+    hidden_size: int = 768
+    """Width of a hidden state, D."""
+    num_hidden_layers: int = 12
+    """Number of blocks, L."""
+    num_attention_heads: int = 12
+    """Number of attention heads, H; must divide hidden_size."""
+    intermediate_size: int = 3072
+    """Width of the feed-forward part, F."""
+    hidden_act: str = "gelu"
+    """relu, gelu, gelu_tanh, silu, or gated: reglu, geglu, geglu_tanh, swiglu."""
+    hidden_dropout_prob: float = 0.1
+    """Dropout on each sublayer's output, in [0, 1)."""
+    attention_probs_dropout_prob: float = 0.1
+    """Dropout on the attention weights, in [0, 1)."""
+    embedding_dropout_prob: float | None = None
+    """Dropout on the embeddings, in [0, 1); hidden_dropout_prob unless set."""
+    max_position_embeddings: int = 512
+    """Longest sequence, in tokens, that learned positions allow."""
+    type_vocab_size: int = 2
+    """Number of segments; 0 leaves segment embeddings out."""
+    initializer_range: float = 0.02
+    """Standard deviation of the weights at the start."""
+    layer_norm_eps: float = 1e-12
+    """What layer normalisation adds to the variance."""
+    pad_token_id: int = 0
+    """Id of the padding token; its embedding starts at zero."""
+    attention_score: str = "scaled_dot"
+    """scaled_dot, dot, bilinear or additive."""
+    position: str = "learned"
+    """learned, sinusoidal, rotary or none."""
+    rotary_theta: float = 10000.0
+    """Base of the rotary wavelengths."""
+    norm_position: str = "post"
+    """Layer normalisation after the residual sum (post) or before the sublayer (pre)."""
+    causal: bool = False
+    """Let a token see earlier tokens only."""
+    embedding_size: int | None = None
+    """Width of the embeddings, E; hidden_size unless set, otherwise projected to it."""
+    tie_word_embeddings: bool = True
+    """Use the word embeddings as the weights of the masked-LM output."""
+    gradient_checkpointing: bool = False
+    """Compute each block again in the backward pass, to save memory."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no encoder can be made from."""
+        self._check_sizes()
+        self._check_numbers()
+        _check_name("hidden_act", self.hidden_act, ACTIVATIONS | GATED_ACTIVATIONS)
+        _check_name("attention_score", self.attention_score, SCORES)
+        _check_name("position", self.position, POSITIONS)
+        _check_name("norm_position", self.norm_position, NORM_POSITIONS)
+        self._check_heads()
+        self._check_position()
+
+    @property
+    def head_size(self) -> int:
+        """Width of an attention head, K."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def word_embedding_size(self) -> int:
+        """Width of the embeddings, E."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def embedding_dropout(self) -> float:
+        """Dropout on the embeddings, in [0, 1)."""
+        chosen = self.embedding_dropout_prob
+        return self.hidden_dropout_prob if chosen is None else chosen
+
+    def to_dict(self) -> dict[str, Any]:
+        """List all settings, as they stand in a checkpoint's config.json."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> EncoderConfig:
+        """Read what `to_dict` wrote; settings that are absent keep their default.
+
+        Args:
+            settings: Name of a field -> its value.
+
+        Returns:
+            The checked config.
+
+        Raises:
+            ConfigError: A name is none of a field, or a value is refused.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in settings:
+            if name not in names:
+                raise ConfigError(f"unknown encoder setting '{name}'; {nearest(name, names)}")
+        return cls(**settings)
+
+    def _check_sizes(self) -> None:
+        smallest = {
+            "vocab_size": 1,
+            "hidden_size": 1,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "intermediate_size": 1,
+            "max_position_embeddings": 1,
+            "type_vocab_size": 0,
+            "pad_token_id": 0,
+        }
+        if self.embedding_size is not None:
+            smallest["embedding_size"] = 1
+        for name, least in smallest.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"{name} must be a whole number from {least}, found {value!r}.")
+        if self.pad_token_id >= self.vocab_size:
+            raise ConfigError(
+                f"pad_token_id ({self.pad_token_id}) must be below "
+                f"vocab_size ({self.vocab_size}); give the tokenizer's own."
+            )
+
+    def _check_numbers(self) -> None:
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
+                name = name.replace("embedding_dropout", "embedding_dropout_prob")
+                raise ConfigError(f"{name} must lie in [0, 1), found {value!r}.")
+        for name in ("initializer_range", "layer_norm_eps", "rotary_theta"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not value > 0.0:
+                raise ConfigError(f"{name} must be a number above 0, found {value!r}.")
+
+    def _check_heads(self) -> None:
+        heads, size = self.num_attention_heads, self.hidden_size
+        if size % heads:
+            below = max(n for n in range(1, heads) if size % n == 0)
+            above = min((n for n in range(heads, size + 1) if size % n == 0), default=size)
+            choices = " or ".join(map(str, sorted({below, above})))
+            raise ConfigError(
+                f"num_attention_heads ({heads}) must divide hidden_size ({size}); choose {choices}."
+            )
+
+    def _check_position(self) -> None:
+        if self.position == "rotary" and self.head_size % 2:
+            raise ConfigError(
+                f"position 'rotary' turns pairs of numbers, but a head has {self.head_size} "
+                "(hidden_size / num_attention_heads); choose sizes that make it even."
+            )
+        if self.position == "sinusoidal" and self.word_embedding_size % 2:
+            raise ConfigError(
+                "position 'sinusoidal' fills pairs of numbers, but an embedding has "
+                f"{self.word_embedding_size}; choose an even embedding_size."
+            )
+
+
+def _check_name(field: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f"unknown {field} '{value}'; {nearest(str(value), choices)}")

@@ -1,0 +1,185 @@
+"""What an encoder costs, counted from its config: parameters, and arithmetic for each token.
+
+Counted are matrix products, two operations a multiply-add, and the sums and tanh of the additive
+score, which are as many. Norms, activations, softmax and look-ups are left out, being small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from finetune.encoder.config import EncoderConfig
+from finetune.encoder.feedforward import GATED_ACTIVATIONS
+
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+MASKED_SHARE = 0.15
+"""Share of the tokens that the LM head sees: BERT's masking rate."""
+
+
+class PartCost(NamedTuple):
+    """What one part of the network costs, all blocks together."""
+
+    parameters: int
+    """Number of weights and biases."""
+    flops: float
+    """Floating-point operations a token, forward."""
+
+
+def cost(config: EncoderConfig, length: int, lm_share: float = MASKED_SHARE) -> dict[str, PartCost]:
+    """Count an encoder and its masked-LM head, part by part.
+
+    Args:
+        config: Sizes and variants.
+        length: Tokens in a sequence, T; only scores and mixing depend on it.
+        lm_share: Share of the tokens that the LM head sees, in [0, 1].
+
+    Returns:
+        Name of the part -> its cost. The parameters add up to those of the two modules.
+    """
+    size, blocks = config.hidden_size, config.num_hidden_layers
+    score_parameters, score_flops = _scores(config, length)
+    return {
+        "embeddings": _embeddings(config),
+        "attention projections": PartCost(blocks * _linear(size, 4 * size), blocks * 8 * size**2),
+        "scores and mixing": PartCost(blocks * score_parameters, blocks * score_flops),
+        "feed-forward": _feed_forward(config),
+        "norms": PartCost(2 * size * (2 * blocks + (config.norm_position == "pre")), 0),
+        "lm head": _lm_head(config, lm_share),
+    }
+
+
+def forward_flops_per_token(
+    config: EncoderConfig, length: int, lm_share: float = MASKED_SHARE
+) -> float:
+    """Add up a forward pass; a training step costs three of them (Kaplan et al., 2020, table 1).
+
+    Args:
+        config: Sizes and variants.
+        length: Tokens in a sequence, T.
+        lm_share: Share of the tokens that the LM head sees, in [0, 1]; 0 without that head.
+
+    Returns:
+        Floating-point operations a token.
+    """
+    return sum(part.flops for part in cost(config, length, lm_share).values())
+
+
+def attention_overtakes(config: EncoderConfig, *, with_projections: bool = False) -> int:
+    """Find the shortest T at which attention costs more than the feed-forward part.
+
+    Args:
+        config: Sizes and variants.
+        with_projections: Count attention's four projections too, not only scores and mixing.
+
+    Returns:
+        T, at least 1.
+    """
+    blocks, size = config.num_hidden_layers, config.hidden_size
+    feed_forward = int(_feed_forward(config).flops) // blocks
+    fixed = _scores(config, 0)[1]
+    for_each_token_seen = _scores(config, 1)[1] - fixed
+    fixed += 8 * size**2 if with_projections else 0
+    return max(1, (feed_forward - fixed) // for_each_token_seen + 1)
+
+
+def describe(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> str:
+    """Draw the costs as a table, a column for each length.
+
+    Args:
+        config: Sizes and variants.
+        lengths: Values of T.
+
+    Returns:
+        Several lines of text.
+    """
+    columns = [cost(config, length) for length in lengths]
+    rows = [["part", "parameters", *(f"T={length}" for length in lengths)]]
+    for part, first in columns[0].items():
+        flops = [column[part].flops for column in columns]
+        rows.append([part, f"{first.parameters:,}", *map(_millions, flops)])
+    parameters = sum(part.parameters for part in columns[0].values())
+    totals = [forward_flops_per_token(config, length) for length in lengths]
+    rows.append(["all", f"{parameters:,}", *map(_millions, totals)])
+    return "\n".join([_headline(config), "", *_aligned(rows), "", *_remarks(config)])
+
+
+def _linear(inputs: int, outputs: int) -> int:
+    return inputs * outputs + outputs
+
+
+def _embeddings(config: EncoderConfig) -> PartCost:
+    size, hidden = config.word_embedding_size, config.hidden_size
+    rows = config.vocab_size + config.type_vocab_size
+    if config.position == "learned":
+        rows += config.max_position_embeddings
+    norm = 2 * size
+    if size == hidden:
+        return PartCost(rows * size + norm, 0)
+    return PartCost(rows * size + norm + _linear(size, hidden), 2 * size * hidden)
+
+
+def _scores(config: EncoderConfig, length: int) -> tuple[int, int]:
+    """Count the score and the mixing of one block: parameters, and operations a token."""
+    size, head_size = config.hidden_size, config.head_size
+    mixing = 2 * length * size
+    product = 2 * length * size
+    matrix = size * head_size  # H square matrices of K x K
+    if config.attention_score == "bilinear":
+        return matrix, 2 * matrix + product + mixing
+    if config.attention_score == "additive":
+        sum_and_tanh = 2 * length * size
+        return 2 * matrix + size, 4 * matrix + sum_and_tanh + product + mixing
+    return 0, product + mixing
+
+
+def _feed_forward(config: EncoderConfig) -> PartCost:
+    size, inner = config.hidden_size, config.intermediate_size
+    width = 2 * inner if config.hidden_act in GATED_ACTIVATIONS else inner
+    parameters = _linear(size, width) + _linear(inner, size)
+    blocks = config.num_hidden_layers
+    return PartCost(blocks * parameters, blocks * 2 * size * (width + inner))
+
+
+def _lm_head(config: EncoderConfig, lm_share: float) -> PartCost:
+    size, hidden, words = config.word_embedding_size, config.hidden_size, config.vocab_size
+    parameters = _linear(hidden, size) + 2 * size + words
+    if not config.tie_word_embeddings:
+        parameters += words * size
+    return PartCost(parameters, lm_share * 2 * (hidden * size + size * words))
+
+
+def _millions(flops: float) -> str:
+    return f"{flops / 1e6:,.2f}"
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def _headline(config: EncoderConfig) -> str:
+    return (
+        f"{config.num_hidden_layers} blocks, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
+        f"vocabulary {config.vocab_size:,}; millions of operations a token, forward"
+    )
+
+
+def _remarks(config: EncoderConfig) -> list[str]:
+    alone = attention_overtakes(config)
+    whole = attention_overtakes(config, with_projections=True)
+    remarks = [
+        f"Scores and mixing overtake the feed-forward part at T = {alone:,}, "
+        f"attention with its projections at T = {whole:,}.",
+        f"The LM head sees {MASKED_SHARE:.0%} of the tokens (the masked ones).",
+    ]
+    if config.position == "learned":
+        remarks.append(f"Learned positions reach T = {config.max_position_embeddings:,}.")
+    return remarks

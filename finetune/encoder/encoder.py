@@ -1,0 +1,194 @@
+"""The encoder: embeddings, then a row of blocks, which can be cut in two at any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from finetune.encoder.attention import mask_bias, visible_tokens
+from finetune.encoder.block import EncoderBlock
+from finetune.encoder.config import EncoderConfig
+from finetune.encoder.embeddings import Embeddings, Rotation, rotation
+from finetune.errors import ConfigError
+
+
+class EncoderOutput(NamedTuple):
+    """What the encoder gives for a batch."""
+
+    last_hidden_state: Tensor
+    """(B, T, D)."""
+    hidden_states: tuple[Tensor, ...] | None
+    """Boundary d = 0 .. L, each (B, T, D): what `prefix(batch, d)` gives."""
+    attentions: tuple[Tensor, ...] | None
+    """Attention weights of each block, before dropout, each (B, H, T, T)."""
+
+
+def initialize_weights(module: nn.Module, initializer_range: float) -> None:
+    """Start all linear layers and embeddings below a module as BERT does.
+
+    Weights come from N(0, initializer_range²); biases and the padding embedding are zero.
+    Scores start their own weights (`scores.py`).
+    """
+    for part in module.modules():
+        if isinstance(part, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(part.weight, std=initializer_range)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+        if isinstance(part, nn.Embedding) and part.padding_idx is not None:
+            nn.init.zeros_(part.weight[part.padding_idx])
+
+
+class Encoder(nn.Module):
+    """A bidirectional transformer encoder (Devlin et al., 2019, section 3) and its variants."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        """Build the encoder with fresh weights from torch's default generator."""
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.num_hidden_layers))
+        self.final_norm: nn.Module = nn.Identity()
+        if config.norm_position == "pre":
+            self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        initialize_weights(self, config.initializer_range)
+
+    def forward(
+        self,
+        batch: Mapping[str, Tensor],
+        *,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+    ) -> EncoderOutput:
+        """Encode a batch.
+
+        Args:
+            batch: `input_ids` int64 (B, T). Optionally `attention_mask`, True = may be attended
+                to, bool (B, T) or (B, T, T), row = query; `token_type_ids` int64 (B, T);
+                `position_ids` int64 (B, T). Without a mask nothing is hidden, which is fastest.
+            output_hidden_states: Whether the states at all boundaries are wanted.
+            output_attentions: Whether the attention weights are wanted; slower.
+
+        Returns:
+            The last hidden state, and the rest as asked for.
+        """
+        hidden = self.embeddings(batch)
+        context = self._context(hidden, batch.get("attention_mask"), batch.get("position_ids"))
+        states: list[Tensor] = [hidden]
+        attentions: list[Tensor] = []
+        for depth in range(1, len(self.blocks) + 1):
+            hidden, weights = self._step(hidden, depth, context, output_attentions)
+            states.append(hidden)
+            if weights is not None:
+                attentions.append(weights)
+        return EncoderOutput(
+            hidden,
+            tuple(states) if output_hidden_states else None,
+            tuple(attentions) if output_attentions else None,
+        )
+
+    def prefix(self, batch: Mapping[str, Tensor], depth: int) -> Tensor:
+        """Run the embeddings and the first `depth` blocks.
+
+        Args:
+            batch: As for `forward`.
+            depth: 0 (embeddings only) .. L (everything, the final norm included).
+
+        Returns:
+            Hidden states at that boundary, (B, T, D).
+
+        Raises:
+            ConfigError: The depth lies outside 0 .. L.
+        """
+        self._check_depth(depth)
+        hidden: Tensor = self.embeddings(batch)
+        context = self._context(hidden, batch.get("attention_mask"), batch.get("position_ids"))
+        for block in range(1, depth + 1):
+            hidden, _ = self._step(hidden, block, context)
+        return hidden
+
+    def suffix(
+        self,
+        hidden: Tensor,
+        mask: Tensor | None,
+        depth: int,
+        *,
+        position_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Run the blocks behind a boundary: `suffix(prefix(batch, d), mask, d)` is `forward`.
+
+        Args:
+            hidden: What `prefix` gave at the boundary, (B, T, D).
+            mask: The batch's `attention_mask`, bool (B, T) or (B, T, T), or None.
+            depth: The boundary, 0 .. L.
+            position_ids: The batch's, int64 (B, T); only rotary positions need them again.
+
+        Returns:
+            The last hidden state, (B, T, D).
+
+        Raises:
+            ConfigError: The depth lies outside 0 .. L.
+        """
+        self._check_depth(depth)
+        context = self._context(hidden, mask, position_ids)
+        for block in range(depth + 1, len(self.blocks) + 1):
+            hidden, _ = self._step(hidden, block, context)
+        return hidden
+
+    def layer_groups(self) -> dict[str, list[nn.Module]]:
+        """Group the modules by depth, from the input up; each parameter is in one group.
+
+        Returns:
+            `embeddings`, `block_1` .. `block_L`; the last block has the final norm with it.
+        """
+        groups: dict[str, list[nn.Module]] = {"embeddings": [self.embeddings]}
+        for depth, block in enumerate(self.blocks, start=1):
+            groups[f"block_{depth}"] = [block]
+        groups[f"block_{len(self.blocks)}"].append(self.final_norm)
+        return groups
+
+    def _context(
+        self, hidden: Tensor, mask: Tensor | None, position_ids: Tensor | None
+    ) -> tuple[Tensor | None, Rotation | None]:
+        """Prepare once what all blocks share: the bias of the logits and rotary positions."""
+        length, device = hidden.shape[1], hidden.device
+        causal = self.config.causal
+        visible = visible_tokens(mask, causal=causal, length=length, device=device)
+        bias = mask_bias(visible, hidden.dtype)
+        if self.config.position != "rotary":
+            return bias, None
+        if position_ids is None:
+            position_ids = torch.arange(length, device=device).unsqueeze(0)  # (1, T)
+        return bias, rotation(position_ids, self.config.head_size, self.config.rotary_theta)
+
+    def _step(
+        self,
+        hidden: Tensor,
+        depth: int,
+        context: tuple[Tensor | None, Rotation | None],
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run block number `depth` (from 1); the last one takes the final norm with it."""
+        block, (bias, rotary) = self.blocks[depth - 1], context
+        if self.config.gradient_checkpointing and block.training and torch.is_grad_enabled():
+            hidden, weights = checkpoint(
+                block,
+                hidden,
+                bias,
+                rotary,
+                output_attentions=output_attentions,
+                use_reentrant=False,
+            )
+        else:
+            hidden, weights = block(hidden, bias, rotary, output_attentions=output_attentions)
+        return self.final_norm(hidden) if depth == len(self.blocks) else hidden, weights
+
+    def _check_depth(self, depth: int) -> None:
+        if not 0 <= depth <= len(self.blocks):
+            raise ConfigError(
+                f"an encoder of {len(self.blocks)} blocks can be cut at depth "
+                f"0 to {len(self.blocks)}, found {depth}."
+            )

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.cost import attention_overtakes, cost, describe, forward_flops_per_token
+from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
+from finetune.encoder.scores import SCORES
+from finetune.heads import MaskedLM
+
+Tiny = Callable[..., EncoderConfig]
+
+each_variant = pytest.mark.parametrize(
+    "variant",
+    [
+        *({"attention_score": name} for name in SCORES),
+        *({"hidden_act": name} for name in ACTIVATIONS | GATED_ACTIVATIONS),
+        {"embedding_size": 8},
+        {"embedding_size": 8, "tie_word_embeddings": False},
+        {"tie_word_embeddings": False},
+        {"type_vocab_size": 0, "position": "rotary", "norm_position": "pre"},
+    ],
+    ids=str,
+)
+
+
+@each_variant
+def test_counted_parameters_are_those_of_the_modules(tiny: Tiny, variant: dict[str, Any]) -> None:
+    config = tiny(**variant)
+    encoder = Encoder(config)
+    head = MaskedLM(config, encoder.embeddings.word_embeddings)
+    counted = sum(part.parameters for part in cost(config, 64).values())
+    assert counted == sum(p.numel() for p in [*encoder.parameters(), *head.parameters()])
+
+
+@each_variant
+@pytest.mark.parametrize("length", [4, 20])
+def test_counted_operations_are_those_that_torch_counts(
+    tiny: Tiny, variant: dict[str, Any], length: int
+) -> None:
+    config = tiny(**variant)
+    encoder = Encoder(config)
+    head = MaskedLM(config, encoder.embeddings.word_embeddings)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        batch = {"input_ids": torch.ones(1, length, dtype=torch.long)}
+        head(encoder(batch, output_attentions=True).last_hidden_state[0])
+    counted = forward_flops_per_token(config, length, lm_share=1.0) * length
+    if config.attention_score == "additive":  # torch counts products only
+        counted -= 2 * length**2 * config.hidden_size * config.num_hidden_layers
+    assert counted == counter.get_total_flops()
+
+
+def test_bert_base_has_its_known_size() -> None:
+    # 109,482,240 parameters with the pooler, which belongs to the classification head here.
+    parts = cost(EncoderConfig(), 512)
+    encoder = sum(part.parameters for name, part in parts.items() if name != "lm head")
+    assert encoder == 109_482_240 - (768 * 768 + 768)
+
+
+@each_variant
+@pytest.mark.parametrize("with_projections", [True, False])
+def test_attention_overtakes_exactly_there(
+    tiny: Tiny, variant: dict[str, Any], with_projections: bool
+) -> None:
+    config = tiny(intermediate_size=100, **variant)
+    overtaking = attention_overtakes(config, with_projections=with_projections)
+    for length in (overtaking - 1, overtaking):
+        parts = cost(config, length)
+        attention = parts["scores and mixing"].flops
+        attention += parts["attention projections"].flops if with_projections else 0
+        assert (attention > parts["feed-forward"].flops) == (length == overtaking)
+
+
+def test_attention_overtakes_berts_feed_forward_beyond_its_width() -> None:
+    assert attention_overtakes(EncoderConfig()) == 3072 + 1
+    assert attention_overtakes(EncoderConfig(), with_projections=True) == 2 * 768 + 1
+
+
+def test_the_table_shows_every_part_at_every_length() -> None:
+    text = describe(EncoderConfig(), lengths=(128, 4096))
+    lines = text.splitlines()
+    assert lines[0].startswith("12 blocks, hidden size 768, 12 heads, feed-forward 3072")
+    assert lines[2].split() == ["part", "parameters", "T=128", "T=4096"]
+    names = [line[:21].strip() for line in lines[3:10]]
+    assert names == [*cost(EncoderConfig(), 1), "all"]
+    assert lines[6].split() == ["feed-forward", "56,669,184", "113.25", "113.25"]
+    assert "overtake the feed-forward part at T = 3,073, attention" in text
+    assert "Learned positions reach T = 512." in text
+    assert "Learned positions" not in describe(EncoderConfig(position="rotary"))
