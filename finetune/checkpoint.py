@@ -1,0 +1,323 @@
+"""A checkpoint is a folder: model.safetensors, config.json and the tokenizer's files.
+
+It is written whole or not at all: into a temporary folder beside its place, flushed to the disk, then
+renamed. It holds no pickle and no code: weights in safetensors, everything else in JSON.
+
+What only resuming needs (optimizer moments, position in the data) lies in the same folder as
+`trainer.pt` and is read with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.errors import CheckpointError, ConfigError
+from finetune.text.tokenizer import Tokenizer
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+TRAINER = "trainer.pt"
+FORMAT = "finetune"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint folder that has been found and read (the weights are read when asked for)."""
+
+    folder: Path
+    encoder_config: EncoderConfig
+    head: dict[str, Any]
+    """`kind` and the settings the head was built with; {} for an encoder alone."""
+    task: str | None
+    labels: tuple[str, ...]
+    """Names of the head's outputs in order; () for heads without."""
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer the weights were trained with.
+
+        Raises:
+            CheckpointError: It has more ids than the encoder has rows.
+        """
+        tokenizer = Tokenizer.load(self.folder)
+        check_vocabulary(tokenizer, self.encoder_config, self.folder)
+        return tokenizer
+
+    def weights(self) -> dict[str, Tensor]:
+        """All tensors by name (`encoder.…`, `head.…`), on the CPU.
+
+        Raises:
+            CheckpointError: The file is missing or damaged.
+        """
+        path = self.folder / WEIGHTS
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{path}: expected weights in safetensors form, found {error}; "
+                "take another checkpoint or train again"
+            ) from error
+
+    def encoder(self) -> Encoder:
+        """The encoder with its weights, in eval mode."""
+        encoder = Encoder(self.encoder_config)
+        load_weights(encoder, _below("encoder.", self.weights()), self.folder)
+        return encoder.eval()
+
+    def load_into(self, module: nn.Module) -> None:
+        """Copy all weights into a module with `encoder` and `head`.
+
+        Raises:
+            CheckpointError: A tensor is missing, left over, or has another shape.
+        """
+        load_weights(module, self.weights(), self.folder)
+
+
+def find_tokenizer(place: str | Path) -> Tokenizer:
+    """Load the tokenizer of a tokenizer, checkpoint or run folder.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    root = Path(place)
+    checkpoints = root / "checkpoints"
+    places = (root, root / "tokenizer", checkpoints / "best", checkpoints / "last")
+    found = [folder for folder in places if (folder / "tokenizer.json").is_file()]
+    return Tokenizer.load(found[0] if found else root)
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, where: Path) -> None:
+    """Refuse a tokenizer whose ids the encoder's embedding cannot hold.
+
+    Raises:
+        CheckpointError: The tokenizer has more ids than the embedding has rows.
+    """
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens but the encoder's embedding has "
+            f"{config.vocab_size} rows; use the tokenizer that the encoder was trained with"
+        )
+
+
+def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
+    """Load by name; every tensor must be used and every tensor of the module must be given.
+
+    Raises:
+        CheckpointError: Names the first tensors that are missing, left over or of another shape.
+    """
+    own = module.state_dict()
+    missing = sorted(set(own) - set(weights))
+    unknown = sorted(set(weights) - set(own))
+    if missing or unknown:
+        raise CheckpointError(
+            f"{where}: expected the {len(own)} tensors of this model, found {len(missing)} missing "
+            f"{missing[:3]} and {len(unknown)} unknown {unknown[:3]}; the config does not fit the weights"
+        )
+    for name, tensor in own.items():
+        if tensor.shape != weights[name].shape:
+            raise CheckpointError(
+                f"{where}: {name} should have shape {tuple(tensor.shape)}, found "
+                f"{tuple(weights[name].shape)}; the config does not fit the weights"
+            )
+    module.load_state_dict(dict(weights))
+
+
+def _below(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in weights.items()
+        if name.startswith(prefix)
+    }
+
+
+def save_checkpoint(
+    folder: Path,
+    module: nn.Module,
+    tokenizer: Tokenizer,
+    *,
+    encoder_config: EncoderConfig,
+    head: Mapping[str, Any],
+    task: str | None = None,
+    labels: tuple[str, ...] = (),
+    trainer_state: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint folder, whole or not at all.
+
+    Args:
+        folder: Where it goes; what lies there is replaced only once the new one is complete.
+        module: Has `encoder` and `head`; its state dict is stored.
+        tokenizer: Stored beside the weights.
+        encoder_config: Shape of the encoder.
+        head: `kind` and the settings of the head.
+        task: Name of the task the head is for.
+        labels: Names of the head's outputs in order.
+        trainer_state: What resuming needs; tensors, numbers, strings, lists and dicts only.
+
+    Raises:
+        OSError: The disk is full or the folder cannot be written; the old checkpoint is untouched.
+    """
+    description = {
+        "format": FORMAT,
+        "format_version": 1,
+        "encoder": encoder_config.to_dict(),
+        "head": dict(head),
+        "task": task,
+        "labels": list(labels),
+    }
+
+    def fill(temporary: Path) -> None:
+        tensors = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
+        save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
+        text = json.dumps(description, indent=2, ensure_ascii=False)
+        (temporary / CONFIG).write_text(text + "\n", encoding="utf-8")
+        tokenizer.save(temporary)
+        if trainer_state is not None:
+            # Through a file of Python's: torch's own writer does not tell why it failed.
+            with (temporary / TRAINER).open("wb") as file:
+                torch.save(dict(trainer_state), file)
+
+    replace_folder(folder, fill)
+
+
+def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a new folder and put it in the place of the old one.
+
+    A reader finds the old folder or the new one, never a mixture: everything is flushed to the disk before
+    the rename. Between the two renames a kill can leave only `NAME.old`; `find_folder` then takes that.
+
+    Args:
+        folder: The place.
+        fill: Writes the files into the folder that it is given.
+
+    Raises:
+        OSError: Writing failed; the temporary folder is removed and the old folder is untouched.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary, old = folder.with_name(folder.name + ".tmp"), _old(folder)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        fill(temporary)
+        for path in [*temporary.rglob("*"), temporary]:
+            _flush(path)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if (number := _system_error(error)) is not None:
+            raise OSError(number, os.strerror(number), str(folder)) from error
+        raise
+    if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+    temporary.rename(folder)
+    _flush(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _system_error(error: BaseException) -> int | None:
+    """The errno of what went wrong: libraries wrap an OSError, or only tell its number."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return cause.errno
+        if told := re.search(r"os error (\d+)", str(cause)):  # safetensors and tokenizers, in Rust
+            return int(told[1])
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".old")
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def find_folder(folder: Path) -> Path | None:
+    """The complete folder at this place: itself, or what a kill between two renames left of it."""
+    return next((path for path in (folder, _old(folder)) if (path / CONFIG).is_file()), None)
+
+
+def load_checkpoint(place: str | Path) -> Checkpoint:
+    """Read a checkpoint folder, or the best (else the last) checkpoint of a run folder.
+
+    Args:
+        place: A checkpoint folder or a run folder.
+
+    Raises:
+        CheckpointError: There is none, or its config.json cannot be read.
+    """
+    root = Path(place)
+    places = (root, root / "checkpoints" / "best", root / "checkpoints" / "last")
+    folder = next(filter(None, map(find_folder, places)), None)
+    if folder is None:
+        raise CheckpointError(
+            f"{root}: expected a run folder or a checkpoint folder with {CONFIG}, found "
+            f"{'neither' if root.exists() else 'no such folder'}; give the --out of a pretraining run"
+        )
+    return _read_description(folder)
+
+
+def _read_description(folder: Path) -> Checkpoint:
+    path = folder / CONFIG
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: expected JSON, found {error}") from error
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: expected a checkpoint of this framework (format: {FORMAT}), found "
+            "another format; folders of other libraries must be imported first"
+        )
+    try:
+        return Checkpoint(
+            folder=folder,
+            encoder_config=EncoderConfig.from_dict(description["encoder"]),
+            head=description["head"],
+            task=description["task"],
+            labels=tuple(description["labels"]),
+        )
+    except KeyError as error:
+        raise CheckpointError(
+            f"{path}: expected a field {error}, found none; take another checkpoint"
+        ) from error
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path}: expected the shape of an encoder, found: {error}; take another checkpoint"
+        ) from error
+
+
+def load_trainer_state(folder: Path) -> dict[str, Any] | None:
+    """What resuming needs, or None where there is no checkpoint to resume from.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    found = find_folder(folder)
+    if found is None or not (found / TRAINER).is_file():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(found / TRAINER, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many types for a damaged file
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise CheckpointError(
+            f"{found / TRAINER}: expected the state of an interrupted run, found a damaged file "
+            f"({reason}); start again with --overwrite"
+        ) from error
+    return state

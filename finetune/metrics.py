@@ -1,0 +1,173 @@
+"""Accuracy, F1, Matthews, Pearson and Spearman: the formulas, and each as an `evaluate.Metric`.
+
+The formulas need numpy alone. Every metric is higher-is-better and is 0, never NaN, where its
+definition divides by zero: a classifier that answers one class only, a regressor that answers one
+number only. `load` wraps them for code that speaks the `evaluate` library; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import evaluate
+
+Metric = Callable[[npt.ArrayLike, npt.ArrayLike], float]
+
+
+def accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Share of predictions that equal their reference.
+
+    Args:
+        predictions: Class numbers or names, (N,).
+        references: The true ones, (N,).
+
+    Returns:
+        A number in [0, 1].
+    """
+    predicted, true = _pair(predictions, references)
+    return float(np.mean(predicted == true))
+
+
+def f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Harmonic mean of precision and recall of class 1 (binary F1).
+
+    Args:
+        predictions: Class numbers 0 or 1, int (N,).
+        references: The true ones, int (N,).
+
+    Returns:
+        A number in [0, 1]; 0 where class 1 is neither predicted nor true.
+    """
+    predicted, true = (values == 1 for values in _pair(predictions, references))
+    positives = int(predicted.sum()) + int(true.sum())
+    return 2 * int((predicted & true).sum()) / positives if positives else 0.0
+
+
+def matthews_correlation(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Correlation of two labellings (Matthews, 1975; several classes: Gorodkin, 2004, equation 8).
+
+    Args:
+        predictions: Class numbers, int (N,).
+        references: The true ones, int (N,).
+
+    Returns:
+        A number in [-1, 1]; 0 where either side holds one class only.
+    """
+    predicted, true = _pair(predictions, references)
+    classes = np.union1d(predicted, true)
+    predicted_counts = (predicted[:, None] == classes).sum(axis=0).astype(float)  # (C,)
+    true_counts = (true[:, None] == classes).sum(axis=0).astype(float)  # (C,)
+    total, correct = len(true), float((predicted == true).sum())
+    covariance = correct * total - predicted_counts @ true_counts
+    predicted_variance = total**2 - predicted_counts @ predicted_counts
+    true_variance = total**2 - true_counts @ true_counts
+    if predicted_variance == 0 or true_variance == 0:
+        return 0.0
+    return float(covariance / np.sqrt(predicted_variance * true_variance))
+
+
+def pearson(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Linear correlation of two series (Pearson's r).
+
+    Args:
+        predictions: Numbers, (N,).
+        references: Numbers, (N,).
+
+    Returns:
+        A number in [-1, 1]; 0 where either side is constant.
+    """
+    first, second = (values.astype(float) for values in _pair(predictions, references))
+    # Asked of the values, not of the variance: the mean of equal numbers may miss them by an ulp.
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0
+    first, second = first - first.mean(), second - second.mean()
+    correlation = (first / np.linalg.norm(first)) @ (second / np.linalg.norm(second))
+    return float(np.clip(correlation, -1, 1))
+
+
+def spearman(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Correlation of the ranks of two series (Spearman's rho); ties share their mean rank.
+
+    Args:
+        predictions: Numbers, (N,).
+        references: Numbers, (N,).
+
+    Returns:
+        A number in [-1, 1]; 0 where either side is constant.
+    """
+    first, second = _pair(predictions, references)
+    return pearson(_ranks(first), _ranks(second))
+
+
+METRICS: dict[str, Metric] = {
+    metric.__name__: metric for metric in (accuracy, f1, matthews_correlation, pearson, spearman)
+}
+"""Name in results.json -> function."""
+
+
+def load(*names: str) -> evaluate.Metric:
+    """The counterpart of `evaluate.load` that asks no hub and writes no file.
+
+    Args:
+        names: Keys of `METRICS`; `compute` returns a value for each.
+
+    Returns:
+        An `evaluate.Metric`: `compute(predictions=, references=)`, `add`, `add_batch`.
+    """
+    return _evaluate_class()(names)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _evaluate_class() -> Any:
+    """Make the class on first use: importing `evaluate` takes seconds and may not be possible."""
+    import datasets
+    import evaluate
+
+    class LocalMetric(evaluate.Metric):  # type: ignore[misc]
+        def __init__(self, names: tuple[str, ...]) -> None:
+            self.names = names
+            super().__init__(keep_in_memory=True)
+
+        def _build_data_dir(self) -> str:
+            return ""  # the parent would make a folder in the user's cache even when in memory
+
+        def _info(self) -> evaluate.MetricInfo:
+            kind = "float64" if {"pearson", "spearman"} & set(self.names) else "int64"
+            sides = {side: datasets.Value(kind) for side in ("predictions", "references")}
+            return evaluate.MetricInfo(
+                description=", ".join(self.names),
+                citation="",
+                inputs_description="predictions and references: one number an example.",
+                features=datasets.Features(sides),
+                format="numpy",
+            )
+
+        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+            return {name: METRICS[name](predictions, references) for name in self.names}
+
+    return LocalMetric
+
+
+def _pair(
+    predictions: npt.ArrayLike, references: npt.ArrayLike
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    predicted, true = np.asarray(predictions), np.asarray(references)
+    if predicted.ndim != 1 or predicted.shape != true.shape or not predicted.size:
+        raise ValueError(
+            "expected two series of the same length, at least 1; "
+            f"found predictions {predicted.shape} and references {true.shape}"
+        )
+    return predicted, true
+
+
+def _ranks(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Rank from 1, equal values sharing the mean of their ranks, (N,)."""
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    mean_rank = np.cumsum(sizes) - (sizes - 1) / 2
+    return mean_rank[group]
