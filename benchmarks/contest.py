@@ -1,0 +1,141 @@
+"""Two contestants with the same sizes take turns; the medians are compared.
+
+What else the machine does falls on both alike, so the ratio holds where the single figures do not.
+Run on a quiet machine all the same: processes that share cores stall each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.heads import Classification, HeadConfig
+from finetune.text.features import Features, length_batches
+from finetune.training.data import FeatureBatches, LoaderConfig, OrderedData
+from finetune.training.finetuner import FineTuner
+
+PAD, CLS, SEP, MASK = 0, 2, 3, 4
+# Words a sentence in SST-2's train.tsv: quantiles in steps of 5 %; a WordPiece vocabulary of 8,192
+# makes about 1.2 tokens of a word.
+SST2_WORDS = [1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 18, 21, 26, 52]
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """An encoder's size, as the field writes it: blocks × width."""
+
+    blocks: int
+    width: int
+    vocab_size: int = 30522
+
+    def __str__(self) -> str:
+        """Write it as `2x128`."""
+        return f"{self.blocks}x{self.width}"
+
+    def sizes(self) -> dict[str, Any]:
+        """Name the sizes as BERT's config and ours both do."""
+        return {
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.blocks,
+            "num_attention_heads": self.width // 64,
+            "intermediate_size": 4 * self.width,
+        }
+
+    def ours(self) -> EncoderConfig:
+        """Make our config; all else is BERT's default, dropout of 0.1 included."""
+        return EncoderConfig(**self.sizes())
+
+    def theirs(self) -> Any:
+        """Make the config of `transformers`; all else is its default."""
+        from transformers import BertConfig
+
+        return BertConfig(**self.sizes())
+
+
+TINY, MINI = Size(2, 128), Size(4, 256)
+
+
+def prepare(threads: int | None) -> None:
+    """Set what both contestants share: seed, threads, denormals flushed."""
+    torch.manual_seed(0)
+    torch.set_flush_denormal(True)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def take_turns(turns: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Let each contestant have its turn, round after round.
+
+    Args:
+        turns: Name → one turn, which returns its figure.
+        rounds: How many turns each has.
+
+    Returns:
+        Name → median figure.
+    """
+    figures: dict[str, list[float]] = {name: [] for name in turns}
+    for _ in range(rounds):
+        for name, turn in turns.items():
+            figures[name].append(turn())
+    return {name: statistics.median(values) for name, values in figures.items()}
+
+
+def masked_batches(size: Size, rows: int, length: int, rate: float) -> Iterator[dict[str, Any]]:
+    """Make random batches without padding, as a packed corpus gives them.
+
+    Yields:
+        `input_ids` and `labels` (B, T) as `transformers` wants them, and ours: `positions` (N,) of
+        the masked tokens in the flattened batch.
+    """
+    rng = np.random.default_rng(0)
+    while True:
+        original = rng.integers(MASK + 1, size.vocab_size, (rows, length))
+        masked = rng.random((rows, length)) < rate
+        yield {
+            "input_ids": torch.from_numpy(np.where(masked, MASK, original)),
+            "labels": torch.from_numpy(np.where(masked, original, -100)),
+            "positions": torch.from_numpy(np.flatnonzero(masked)),
+        }
+
+
+def sentences(count: int, vocab_size: int) -> list[Features]:
+    """Make sentences of random tokens with SST-2's lengths, and random labels."""
+    rng = np.random.default_rng(0)
+    words = np.interp(rng.random(count), np.linspace(0, 1, len(SST2_WORDS)), SST2_WORDS)
+    made = []
+    for tokens in np.rint(1.2 * words).astype(int):
+        ids = [CLS, *rng.integers(MASK + 1, vocab_size, tokens).tolist(), SEP]
+        made.append(Features(ids, [0] * len(ids), int(rng.integers(2))))
+    return made
+
+
+class Sentences(OrderedData):
+    """Made sentences in batches by length, as fine-tuning takes them from a task."""
+
+    def __init__(self, features: list[Features], batch_size: int) -> None:
+        """Keep the sentences."""
+        super().__init__(LoaderConfig(batch_size=batch_size), seed=0)
+        self.features = features
+
+    def order(self, epoch: int) -> list[Any]:
+        """Batch the sentences of like length."""
+        lengths = np.array([len(feature.input_ids) for feature in self.features])
+        return length_batches(lengths, self.config.batch_size, seed=self.seed, epoch=epoch)
+
+    def training_set(self, epoch: int) -> FeatureBatches:
+        """Pad a batch to its longest sentence."""
+        return FeatureBatches(self.features, PAD)
+
+
+def classifier(size: Size) -> FineTuner:
+    """Make an encoder with a head of two classes; nobody scores it, so it has no task."""
+    config = size.ours()
+    no_task: Any = None
+    return FineTuner(Encoder(config), Classification(config, HeadConfig(), 2), no_task)

@@ -1,0 +1,154 @@
+"""What Lightning and our callbacks cost: a run's loop beside a bare torch loop.
+
+Both take the same batches, and load, clip and step alike. The run also logs, watches the loss and
+counts; its validation and its checkpoints on disk are left out.
+
+    python benchmarks/lightning_overhead.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from contest import TINY, Sentences, classifier, masked_batches, prepare, sentences, take_turns
+from torch.utils.data import Dataset
+
+from finetune.encoder import Encoder
+from finetune.tracking import JsonlLogger
+from finetune.training.checkpointing import CheckpointConfig, Checkpointer
+from finetune.training.data import LoaderConfig, OrderedData
+from finetune.training.module import EncoderWithHead
+from finetune.training.monitor import Monitor
+from finetune.training.pretrainer import Pretrainer
+from finetune.training.progress import Clock, LengthConfig, RunLength
+from finetune.training.trainer import TrainerConfig, build_trainer, quiet_lightning
+
+SIZE = dataclasses.replace(TINY, vocab_size=8192)
+WARM_UP = 5
+
+
+class Masked(OrderedData):
+    """Made batches of masked blocks, as pretraining takes them from a corpus."""
+
+    def __init__(self, batches: int) -> None:
+        """Make them all beforehand."""
+        super().__init__(LoaderConfig(), seed=0)
+        source = masked_batches(SIZE, rows=32, length=128, rate=0.15)
+        self.batches = [self._ours(next(source)) for _ in range(batches)]
+
+    def _ours(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return batch | {"labels": batch["labels"].flatten()[batch["positions"]]}
+
+    def order(self, epoch: int) -> list[Any]:
+        """Take the batches as they are."""
+        return list(np.arange(len(self.batches)))
+
+    def training_set(self, epoch: int) -> Dataset[Any]:
+        """Look up a batch."""
+        return self.batches  # type: ignore[return-value]
+
+
+class Watch(pl.Callback):
+    """Takes the time from the first batch after the warm-up to the end."""
+
+    start, seconds = 0.0, 0.0
+
+    def on_train_batch_end(self, trainer: Any, module: Any, out: Any, batch: Any, i: int) -> None:
+        """Start the clock when warm."""
+        if i == WARM_UP - 1:
+            self.start = time.perf_counter()
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """Stop the clock."""
+        self.seconds = time.perf_counter() - self.start
+
+
+def bare(make: Callable[[], EncoderWithHead], data: OrderedData) -> float:
+    """Run the loop that one would write by hand; returns its seconds."""
+    module = make().train()
+    optimizer = module.configure_optimizers()
+    start = 0.0
+    for number, batch in enumerate(data.train_dataloader()):
+        if number == WARM_UP:
+            start = time.perf_counter()
+        module.training_step(batch, number)["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return time.perf_counter() - start
+
+
+def lightning(make: Callable[[], EncoderWithHead], data: OrderedData, folder: Path) -> float:
+    """Run the loop of a run; returns its seconds."""
+    limit = LengthConfig(max_epochs=1)
+    length = RunLength(limit, len(data.order(0)), Clock())
+    watch = Watch()
+    checkpointer = Checkpointer(
+        folder,
+        lambda folder, state: None,
+        length,
+        CheckpointConfig(checkpoint_every_steps=10**9),
+        monitor="val/loss",
+        higher_is_better=False,
+    )
+    with quiet_lightning(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = build_trainer(
+            TrainerConfig(accelerator="cpu"),
+            limit,
+            callbacks=[Monitor(length, 50, show_progress=False), checkpointer, watch],
+            loggers=[JsonlLogger(folder)],
+            folder=folder,
+        )
+        trainer.fit(make(), datamodule=data)
+    return watch.seconds
+
+
+def pretrainer() -> Pretrainer:
+    """Make the net to pretrain."""
+    return Pretrainer(Encoder(SIZE.ours()))
+
+
+def main() -> None:
+    """Compare in pretraining and in fine-tuning."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each")
+    parser.add_argument("--steps", type=int, default=60, help="steps of a pretraining run")
+    parser.add_argument("--examples", type=int, default=6400, help="sentences of a fine-tuning run")
+    parser.add_argument("--threads", type=int, help="threads of torch; all cores if not given")
+    options = parser.parse_args()
+    prepare(options.threads)
+    print(f"{SIZE}, vocabulary {SIZE.vocab_size:,}, {torch.get_num_threads()} threads")
+    contests: list[tuple[str, Callable[[], EncoderWithHead], Callable[[], OrderedData]]] = [
+        ("pretraining, 32x128", pretrainer, lambda: Masked(options.steps)),
+        (
+            "fine-tuning, SST-2's lengths, batches of 32",
+            lambda: classifier(SIZE),
+            lambda: Sentences(sentences(options.examples, SIZE.vocab_size), 32),
+        ),
+    ]
+    for title, make, data in contests:
+        with tempfile.TemporaryDirectory() as folder:
+            seconds = take_turns(
+                {
+                    "bare": lambda m=make, d=data: bare(m, d()),  # type: ignore[misc]
+                    "lightning": lambda m=make, d=data, f=folder: lightning(m, d(), Path(f)),  # type: ignore[misc]
+                },
+                options.rounds,
+            )
+        extra = seconds["lightning"] / seconds["bare"] - 1
+        print(f"{title}: {'  '.join(f'{n} {s:.2f} s' for n, s in seconds.items())}  {extra:+.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""The run folder: what a run leaves behind, and who may write into it.
+
+RUN/config.yaml      all that the run used, defaults included
+RUN/metrics.jsonl    a line a log step
+RUN/results.json     what came out
+RUN/checkpoints/     best: the weights to keep; last: all that resuming needs
+RUN/predictions/     a file a split
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from finetune import settings
+from finetune.errors import ConfigError, DataError, nearest
+from finetune.values import load
+
+Results = dict[str, Any]
+T = TypeVar("T")
+
+NO_SHARES = ("loss", "perplexity")
+"""Metrics that are no fractions of one; the others are shown in percent."""
+
+PARTS = (
+    "config.yaml",
+    "metrics.jsonl",
+    "results.json",
+    "checkpoints",
+    "predictions",
+    "submission",
+    "tokenizer",
+    "wandb",
+)
+"""What a run writes; `--overwrite` removes these and nothing else."""
+SESSION_KEYS = (
+    "resume",
+    "overwrite",
+    "out",
+    "tracking",
+    "trainer.progress",
+    "loader.num_workers",
+    "checkpoints.checkpoint_every_steps",
+    "cache_dir",
+)
+"""Settings that may differ when a run goes on: they change no number."""
+INPUTS = ("encoder_from", "tokenizer", "train", "validation")
+"""Settings that name a file or folder, which `--overwrite` must not remove."""
+
+
+def check_folder(folder: Path, run: object, *, resume: bool, overwrite: bool) -> None:
+    """Say whether a run may have a folder, and touch nothing.
+
+    A run that was stopped before its first checkpoint has nothing to lose, and is started over.
+
+    Args:
+        folder: RUN.
+        run: The run's settings, a dataclass.
+        resume: Go on with the run that is there.
+        overwrite: Remove the run that is there.
+
+    Raises:
+        ConfigError: It holds another run and neither was said; or it holds something else; or there is
+            nothing to resume; or the settings have changed since; or it cannot be written.
+    """
+    if resume and overwrite:
+        raise ConfigError(
+            "--resume goes on with a run and --overwrite removes it: give one of them"
+        )
+    check_writable(folder)
+    there = (folder / "config.yaml").is_file()
+    if resume:
+        if not there:
+            raise ConfigError(f"{folder} holds no run to resume; leave --resume out to start one")
+        _check_unchanged(folder, run)
+    elif there and not overwrite and has_started(folder):
+        raise ConfigError(
+            f"{folder} holds a run already; go on with it by --resume, replace it by --overwrite, "
+            "or name another --out"
+        )
+    elif there:
+        _check_inputs_outside(folder, run)
+    elif folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty and holds no run; name a new folder for --out")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written.
+
+    Raises:
+        ConfigError: It, or what is to hold it, is a file or may not be written.
+    """
+    place = folder.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise ConfigError(f"--out {folder}: {place} is a file; name a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out {folder}: {place} may not be written; name another folder")
+
+
+def has_started(folder: Path) -> bool:
+    """Whether a run folder, or that of one of its seeds, holds a checkpoint or results."""
+    kept = ("results.json", "checkpoints/*/config.json")
+    return any(True for part in kept for place in ("", "seed-*/") for _ in folder.glob(place + part))
+
+
+def _check_inputs_outside(folder: Path, run: object) -> None:
+    parts = [*(folder / name for name in PARTS), *folder.glob("seed-*")]
+    removed = {path.resolve() for path in parts}
+    for name in INPUTS:
+        source = getattr(run, name, None)
+        if source is not None and Path(source).exists():
+            place = Path(source).resolve()
+            if place == folder.resolve() or removed & {place, *place.parents}:
+                raise ConfigError(
+                    f"{source} lies in --out {folder}, whose run is to be replaced; name another --out"
+                )
+
+
+def open_run(folder: Path, run: object, *, resume: bool, overwrite: bool) -> None:
+    """Take a folder for a run and write its config.yaml; what it needs has been read by then.
+
+    Args:
+        folder: RUN.
+        run: The run's settings, a dataclass.
+        resume: Go on with the run that is there.
+        overwrite: Remove the run that is there first.
+
+    Raises:
+        ConfigError: As for `check_folder`.
+    """
+    check_folder(folder, run, resume=resume, overwrite=overwrite)
+    if resume:
+        return
+    clear_run(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "config.yaml", settings.dump(run))
+
+
+def clear_run(folder: Path) -> None:
+    """Remove what a run wrote into its folder (its seeds' folders too), and leave anything else."""
+    for part in [folder / name for name in PARTS] + list(folder.glob("seed-*")):
+        if part.is_dir() and not part.is_symlink():
+            shutil.rmtree(part)
+        else:
+            part.unlink(missing_ok=True)
+
+
+def read_run(cls: type[T], folder: Path) -> T:
+    """Read the settings that a run was made with.
+
+    Args:
+        cls: The kind of run that is wanted, a dataclass of settings.
+        folder: RUN.
+
+    Raises:
+        ConfigError: The folder holds no run, or one of another kind.
+    """
+    file = folder / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(f"{folder}: expected a run folder with config.yaml, found none")
+    known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    content = load(file)
+    if isinstance(content, dict) and not content.keys() <= known:
+        wanted = (cls.__doc__ or "").partition("\n")[0].rstrip(".").lower()
+        raise ConfigError(
+            f"{folder}: expected a run that was made to {wanted}, found one of another kind"
+        )
+    return settings.read(cls, file)
+
+
+def _check_unchanged(folder: Path, run: object) -> None:
+    """Refuse to go on under other settings: the numbers would be those of no run at all."""
+    before = _flat(dataclasses.asdict(read_run(type(run), folder)))  # type: ignore[call-overload]
+    now = _flat(dataclasses.asdict(run))  # type: ignore[call-overload]
+    for key in now:
+        may_differ = any(key == free or key.startswith(free + ".") for free in SESSION_KEYS)
+        if not may_differ and before[key] != now[key]:
+            raise ConfigError(
+                f"{folder}: {key} was {before[key]!r} when the run began and is {now[key]!r} now; "
+                "resume with the settings of its config.yaml, or start another run"
+            )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            result |= _flat(value, f"{prefix}{key}.")
+        else:
+            result[prefix + key] = value
+    return result
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_results(folder: Path, results: Results) -> None:
+    """Write RUN/results.json."""
+    text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(folder / "results.json", text + "\n")
+
+
+def read_results(folder: Path) -> Results:
+    """Read RUN/results.json.
+
+    Raises:
+        DataError: It is missing (the run has not ended) or damaged.
+    """
+    path = folder / "results.json"
+    try:
+        results: Results = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise DataError(
+            f"{path}: no such file; the run has not ended (go on with --resume)"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{path}: expected JSON, found {error}") from None
+    return results
+
+
+def over_seeds(runs: Sequence[Results]) -> Results:
+    """Mean and standard deviation (n - 1) of each metric over seeds, with each seed's results."""
+    first = runs[0]
+    return {
+        "task": first["task"],
+        "split": first["split"],
+        "seeds": [run["seed"] for run in runs],
+        "metrics": {
+            name: summarise([run["metrics"][name] for run in runs]) for name in first["metrics"]
+        },
+        "collapsed": [run["seed"] for run in runs if run.get("collapsed")],
+        "runs": list(runs),
+    }
+
+
+def summarise(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, standard deviation (n - 1; 0 for one value) and the values themselves."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "std": deviation, "values": list(values)}
+
+
+def versions() -> dict[str, str]:
+    """Python and the libraries that a number may depend on."""
+    names = ("torch", "pytorch-lightning", "tokenizers", "transformers", "numpy", "finetune")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
+    """Lay out a table in plain text: the first column to the left, numbers to the right."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    text = []
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        text.append("  ".join([line[0].ljust(widths[0]), *cells]).rstrip())
+    text.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(text)
+
+
+def results_table(results: Results) -> str:
+    """The metrics of a run: one column, or mean, deviation and one column a seed; shares in percent."""
+    name = f"{results['task']} ({results['split']})"
+    if "seeds" in results:
+        rows = [
+            _row(metric, [entry["mean"], entry["std"], *entry["values"]])
+            for metric, entry in results["metrics"].items()
+        ]
+        header = [name, "mean", "std", *(f"seed {seed}" for seed in results["seeds"])]
+    else:
+        rows = [_row(metric, [value]) for metric, value in results["metrics"].items()]
+        header = [name, f"seed {results['seed']}"]
+    return "\n".join([table(rows, header), *_collapsed(results)])
+
+
+def _row(metric: str, values: Sequence[float]) -> list[str]:
+    if metric in NO_SHARES:
+        return [metric, *(f"{value:.4f}" for value in values)]
+    return [f"{metric} (%)", *(f"{100 * value:.2f}" for value in values)]
+
+
+def _collapsed(results: Results) -> list[str]:
+    runs = results.get("runs", [results])
+    seeds = [str(run["seed"]) for run in runs if run.get("collapsed")]
+    return [f"collapsed (one answer for every example): seed {', '.join(seeds)}"] if seeds else []
+
+
+def say(message: str) -> None:
+    """Tell the person at the terminal (stderr, so that stdout holds results only)."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def note(message: str) -> None:
+    """Tell what is being done, to one who watches; nothing where stderr is no terminal."""
+    if sys.stderr.isatty():
+        say(message)
+
+
+def family_of(task: str, families: Iterable[str]) -> str:
+    """The family part of `glue/sst2`.
+
+    Raises:
+        ConfigError: No such family.
+    """
+    family = task.split("/")[0]
+    if family not in (known := list(families)):
+        raise ConfigError(f"task {task!r}: unknown family {family!r}; {nearest(family, known)}")
+    return family

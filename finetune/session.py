@@ -1,0 +1,188 @@
+"""One training from its start, or its last checkpoint, to its end: loggers, trainer, checkpoints, results."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers import Logger
+
+from finetune import tracking
+from finetune.benchmark import matmul_ceiling, peak_gib
+from finetune.checkpoint import load_checkpoint, load_trainer_state, save_checkpoint
+from finetune.encoder.cost import forward_flops_per_token
+from finetune.run_folder import Results, say, versions
+from finetune.run_settings import FitRun, PretrainRun
+from finetune.task import Task
+from finetune.text.tokenizer import Tokenizer
+from finetune.training.checkpointing import Checkpointer
+from finetune.training.data import OrderedData
+from finetune.training.module import EncoderWithHead
+from finetune.training.monitor import Monitor
+from finetune.training.progress import Clock, LengthConfig, RunLength
+from finetune.training.trainer import (
+    build_trainer,
+    flush_denormals,
+    fraction_done,
+    pick_device,
+    quiet_lightning,
+)
+
+
+class Session:
+    """What the two kinds of training have in common: loggers, trainer, checkpoints, results."""
+
+    def __init__(
+        self,
+        run: PretrainRun | FitRun,
+        folder: Path,
+        module: EncoderWithHead,
+        data: OrderedData,
+        tokenizer: Tokenizer,
+        *,
+        head: dict[str, Any],
+        task: Task | None = None,
+    ) -> None:
+        self.run, self.folder, self.module, self.data = run, folder, module, data
+        self.tokenizer, self.head, self.task = tokenizer, head, task
+        self.loggers: list[Logger] = []
+        self.seconds = 0.0
+        self.rows_seen = 0
+
+    def train(
+        self,
+        *,
+        monitor: str,
+        higher_is_better: bool,
+        task: str,
+        unigram_entropy: float | None = None,
+    ) -> None:
+        """Train to the end of the run, from where it stands.
+
+        Args:
+            monitor: Name of the logged value that chooses the best checkpoint.
+            higher_is_better: Which way it is read.
+            task: What the run is called in the trackers.
+            unigram_entropy: Of the corpus, nats; logged beside the loss of a language model.
+        """
+        last = self.folder / "checkpoints" / "last"
+        state = load_trainer_state(last) if self.run.resume else None
+        limit = self.run.length.or_epochs(3)
+        batches = self.data.batches_for(self.run.trainer.devices)
+        steps = -(-batches // self.run.trainer.accumulate_grad_batches)
+        length = RunLength(limit, steps, Clock())
+        self.loggers = self._open_loggers(task)
+        watch = self._monitor(length, task, unigram_entropy)
+        checkpointer = Checkpointer(
+            self.folder / "checkpoints",
+            self._write,
+            length,
+            self.run.checkpoints,
+            monitor=monitor,
+            higher_is_better=higher_is_better,
+            state=state,
+        )
+        if state is not None:
+            load_checkpoint(last).load_into(self.module)
+            self.data.start_at(checkpointer.standing)
+        if state is None or not state["finished"]:
+            self._fit(length, limit, [watch, checkpointer])
+            self.seconds = length.clock.seconds
+        else:
+            watch.load_state_dict(state["callbacks"][watch.state_key])
+            self.seconds = float(state["seconds"])
+        self.rows_seen = watch.rows_seen
+
+    def _fit(self, length: RunLength, limit: LengthConfig, callbacks: list[pl.Callback]) -> None:
+        """Run Lightning's loop; if it fails, the trackers are told before the error goes on."""
+        try:
+            with quiet_lightning():
+                trainer = build_trainer(
+                    self.run.trainer,
+                    limit,
+                    callbacks=callbacks,
+                    loggers=self.loggers,
+                    folder=self.folder,
+                )
+                self._say_hello(trainer)
+                self.module.progress = lambda: fraction_done(trainer, length)
+                trainer.fit(self.module, datamodule=self.data)
+        except BaseException:
+            tracking.finish(self.loggers, failed=True)
+            raise
+
+    def _say_hello(self, trainer: pl.Trainer) -> None:
+        parameters = sum(p.numel() for p in self.module.parameters())
+        device = trainer.strategy.root_device
+        threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+        flushed = "; denormal floats are flushed to zero" if flush_denormals() else ""
+        say(f"training {parameters:,} parameters on {device.type}{threads}{flushed}")
+
+    def _open_loggers(self, task: str) -> list[Logger]:
+        return tracking.loggers(
+            self.run.tracking,
+            self.folder,
+            dataclasses.asdict(self.run),
+            group=f"{task} · {self._encoder_name()}",
+            tags=[task],
+            resume=self.run.resume,
+        )
+
+    def _monitor(self, length: RunLength, task: str, unigram_entropy: float | None) -> Monitor:
+        config = self.module.encoder.config
+        return Monitor(
+            length,
+            self.run.trainer.log_every_steps,
+            flops_per_token=lambda tokens: 3 * forward_flops_per_token(config, round(tokens)),
+            ceiling_gflops=self._ceiling(),
+            unigram_entropy=unigram_entropy,
+            show_progress=self.run.trainer.progress,
+            title=task,
+        )
+
+    def _ceiling(self) -> float | None:
+        """GFLOPS of matrix products here; measured for pretraining only, where half a second is nothing."""
+        if self.task is not None:
+            return None
+        return matmul_ceiling(pick_device(self.run.trainer.accelerator), torch.float32)
+
+    def _write(self, folder: Path, state: dict[str, Any] | None) -> None:
+        save_checkpoint(
+            folder,
+            self.module,
+            self.tokenizer,
+            encoder_config=self.module.encoder.config,
+            head=self.head,
+            task=self.task.name if self.task else None,
+            labels=tuple(self.task.labels) if self.task else (),
+            trainer_state=state,
+        )
+
+    def _encoder_name(self) -> str:
+        source = getattr(self.run, "encoder_from", "")
+        return "scratch" if source == "none" else Path(source).name if source else self.folder.name
+
+    def results(
+        self, task: str, split: str, metrics: dict[str, float], examples: int
+    ) -> Results:
+        """What results.json holds for every kind of run."""
+        return {
+            "task": task,
+            "split": split,
+            "metrics": metrics,
+            "examples": examples,
+            "seed": self.run.seed,
+            "encoder": getattr(self.run, "encoder_from", str(self.folder)),
+            "parameters": sum(p.numel() for p in self.module.parameters()),
+            "train_seconds": self.seconds,
+            "examples_per_second": self.rows_seen / self.seconds if self.seconds else 0.0,
+            "peak_gib": peak_gib(pick_device(self.run.trainer.accelerator)),
+            "versions": versions(),
+        }
+
+    def close(self, results: Results) -> None:
+        """Hand the results to the trackers."""
+        tracking.finish(self.loggers, results)

@@ -1,0 +1,108 @@
+"""An encoder and a head under one optimizer: what pretraining and fine-tuning share.
+
+The learning rate and the dropout of a step are computed from the place in the run, in
+`on_train_batch_start`; there is no scheduler and no generator whose state a checkpoint would need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from finetune.encoder import Encoder
+from finetune.training.optimizer import OptimizerConfig, adamw
+from finetune.training.randomness import seed_step
+from finetune.training.schedules import ScheduleConfig, rate_factor
+
+
+class EncoderWithHead(pl.LightningModule):
+    """Encoder, head, AdamW over layer groups, and a schedule over the run."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        head: nn.Module,
+        *,
+        optimizer: OptimizerConfig | None = None,
+        schedule: ScheduleConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            encoder: The network below.
+            head: Turns hidden states into logits, and logits into a loss.
+            optimizer: Rates and decay; AdamW's defaults when left out.
+            schedule: Shape of the rate over the run; linear with warm-up when left out.
+            seed: Keys the dropout of every step.
+        """
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.optimizer_config = optimizer or OptimizerConfig()
+        self.schedule_config = schedule or ScheduleConfig()
+        self.seed = seed
+        self.progress: Callable[[], float] | None = None
+        """Fraction of the run behind, in [0, 1]. Left None, Lightning's count of steps gives it."""
+        self.gradient_norm: Tensor | None = None
+        """Norm of the last step's gradient before clipping, where it was computed."""
+        self.is_logged_step = False
+        """Whether this step's figures are written: what costs a pass is computed on those steps only."""
+
+    def layers(self) -> dict[str, list[nn.Module]]:
+        """Layer groups by name, lowest first: embeddings, block_1 … block_L, head."""
+        return {**self.encoder.layer_groups(), "head": [self.head]}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """All parameters, in named groups, from the first step (frozen ones too)."""
+        scaled = self._trainer is not None and str(self.trainer.precision) == "16-mixed"
+        return adamw(self.layers(), self.optimizer_config, fused=not scaled)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Set each group's rate for this step, and key its dropout."""
+        factor = rate_factor(self.fraction_done(), self.schedule_config)
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = group["peak_lr"] * factor
+        seed_step(self.seed, self.trainer.fit_loop.total_batch_idx, self.global_rank)
+
+    def fraction_done(self) -> float:
+        """Fraction of the run that lies behind, in [0, 1]."""
+        if self.progress is not None:
+            return self.progress()
+        return self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
+
+    def log_validation(self, values: Mapping[str, float]) -> None:
+        """Log values at the step they belong to; callbacks may monitor them.
+
+        Lightning's own logging puts a validation in mid-epoch one step too early.
+        """
+        for name, value in values.items():
+            self.log(name, torch.tensor(value, dtype=torch.float64).float(), logger=False)
+        if not self.trainer.sanity_checking:
+            for logger in self.trainer.loggers:
+                logger.log_metrics(
+                    {"epoch": epochs_done(self.trainer), **values}, step=self.global_step
+                )
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip by global norm, and keep the norm that was found for the log."""
+        if gradient_clip_val:
+            self.gradient_norm = nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+        elif self.is_logged_step:
+            gradients = [p.grad for p in self.parameters() if p.grad is not None]
+            self.gradient_norm = nn.utils.get_total_norm(gradients)
+
+
+def epochs_done(trainer: pl.Trainer) -> float:
+    """Epochs of training that are behind, with the part of the current one."""
+    batches = getattr(trainer.datamodule, "batches_per_epoch", trainer.num_training_batches)  # type: ignore[attr-defined]
+    return (trainer.fit_loop.total_batch_idx + 1) / max(1.0, float(batches))

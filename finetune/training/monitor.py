@@ -1,0 +1,248 @@
+"""What a run tells while it trains: a line of figures every so many steps, and a bar with rate and ETA."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from finetune.training.module import EncoderWithHead, epochs_done
+from finetune.training.progress import RunLength
+
+Figures = dict[str, float]
+PLATEAU_WINDOWS = 10
+
+
+def at_unigram_plateau(losses: Sequence[float], unigram_entropy: float) -> bool:
+    """Whether a masked-LM loss has stopped at what word frequencies alone give.
+
+    Args:
+        losses: Training losses in nats, one a log line, oldest first.
+        unigram_entropy: Entropy of the corpus's token frequencies, nats.
+
+    Returns:
+        True if the last ten lines lie within 1 % of each other and within 3 % of the entropy.
+    """
+    last = losses[-PLATEAU_WINDOWS:]
+    if len(last) < PLATEAU_WINDOWS:
+        return False
+    mean = sum(last) / len(last)
+    return (
+        max(last) - min(last) < 0.01 * mean and abs(mean - unigram_entropy) < 0.03 * unigram_entropy
+    )
+
+
+class Monitor(pl.Callback):
+    """Writes the training figures to the loggers, and shows the progress bar."""
+
+    def __init__(
+        self,
+        length: RunLength,
+        every_steps: int,
+        *,
+        flops_per_token: Callable[[float], float] | None = None,
+        ceiling_gflops: float | None = None,
+        unigram_entropy: float | None = None,
+        show_progress: bool = True,
+        title: str = "",
+    ) -> None:
+        """Say what to write and how often.
+
+        Args:
+            length: The run's limit, for the bar.
+            every_steps: Steps between two lines.
+            flops_per_token: Mean length in tokens -> floating-point operations of a training step, a token.
+            ceiling_gflops: What this machine's matrix products reach, measured at the start.
+            unigram_entropy: Entropy of the corpus in nats; the loss of a model that knows frequencies only.
+            show_progress: Show a bar if stderr is a terminal.
+            title: What stands before the bar.
+        """
+        self.length, self.every = length, every_steps
+        self.flops_per_token, self.ceiling = flops_per_token, ceiling_gflops
+        self.unigram_entropy = unigram_entropy
+        self.losses: list[float] = []
+        self.rows_seen = 0
+        """Examples since the start of the run."""
+        self.rows_seen = 0
+        """Examples since the start of the run."""
+        self._warned = False
+        self._step = 0
+        self._start_window()
+        self._bar = _Bar(title) if show_progress and sys.stderr.isatty() else None
+
+    def _start_window(self) -> None:
+        self._loss: torch.Tensor | float = 0.0
+        self._batches = 0
+        self._tokens: torch.Tensor | int = 0
+        self._places = 0
+        self._rows = 0
+        self._seconds = 0.0
+        self._since = time.perf_counter()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The open window, so that a resumed run writes the lines of the uninterrupted one."""
+        return {
+            "rows_seen": self.rows_seen,
+            "losses": self.losses[-PLATEAU_WINDOWS:],
+            "loss": float(self._loss),
+            "batches": self._batches,
+            "tokens": int(self._tokens),
+            "places": self._places,
+            "rows": self._rows,
+            "seconds": self._seconds + time.perf_counter() - self._since,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with an open window."""
+        self._start_window()
+        self.rows_seen = state_dict["rows_seen"]
+        self.losses = list(state_dict["losses"])
+        self._loss, self._batches = state_dict["loss"], state_dict["batches"]
+        self._tokens, self._places = state_dict["tokens"], state_dict["places"]
+        self._rows, self._seconds = state_dict["rows"], state_dict["seconds"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock of the first window."""
+        self._step = trainer.global_step
+        self._since = time.perf_counter()
+        if self._bar:
+            self._bar.start()
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Tell the module whether this step is written."""
+        if isinstance(pl_module, EncoderWithHead):
+            pl_module.is_logged_step = (trainer.global_step + 1) % self.every == 0
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Mapping[str, torch.Tensor],
+        batch_idx: int,
+    ) -> None:
+        """Add a batch to the window; write the window if its last step is done."""
+        ids, mask = batch["input_ids"], batch.get("attention_mask")
+        self._loss = self._loss + outputs["loss"].detach() * trainer.accumulate_grad_batches
+        self._batches += 1
+        self._places += ids.numel()
+        self._rows += len(ids)
+        self.rows_seen += len(ids)
+        padded = (
+            mask is not None and mask.ndim == 2
+        )  # (B, T, T) keeps documents apart, without padding
+        self._tokens = self._tokens + (mask.sum() if padded else ids.numel())  # type: ignore[union-attr]
+        step, before = trainer.global_step, self._step
+        self._step = step
+        if step > before and step % self.every == 0:  # not in the midst of accumulating
+            self._write(trainer, pl_module, outputs)
+        elif self._bar:
+            self._bar.show(self.length.fraction(step))
+
+    def _write(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any) -> None:
+        loss = float(self._loss) / self._batches  # waits for the device: the time below is honest
+        self.losses.append(loss)
+        figures = {"epoch": epochs_done(trainer), "train/loss": loss, **self._performance()}
+        if "masked_accuracy" in outputs:
+            figures["train/masked_accuracy"] = float(outputs["masked_accuracy"])
+        if self.unigram_entropy is not None:
+            figures["train/unigram_entropy"] = self.unigram_entropy
+        figures |= _rates(trainer)
+        if (norm := getattr(pl_module, "gradient_norm", None)) is not None:
+            figures["train/gradient_norm"] = float(norm)
+        for logger in trainer.loggers:
+            logger.log_metrics(figures, step=trainer.global_step)
+        if self._bar:
+            self._bar.show(self.length.fraction(trainer.global_step), figures)
+        self._warn_at_plateau(trainer.global_step)
+        self._start_window()
+
+    def _performance(self) -> Figures:
+        seconds = self._seconds + time.perf_counter() - self._since
+        rate = int(self._tokens) / seconds
+        figures = {
+            "perf/tokens_per_second": rate,
+            "perf/examples_per_second": self._rows / seconds,
+            "perf/padding": 1 - int(self._tokens) / self._places,
+        }
+        if self.flops_per_token and self.ceiling:
+            flops = self.flops_per_token(int(self._tokens) / self._rows)
+            figures["perf/ceiling_share"] = flops * rate / (self.ceiling * 1e9)
+        return figures
+
+    def _warn_at_plateau(self, step: int) -> None:
+        if self.unigram_entropy is None or self._warned:
+            return
+        if at_unigram_plateau(self.losses, self.unigram_entropy):
+            self._warned = True
+            warnings.warn(
+                f"step {step}: the loss has stood at the corpus's unigram entropy "
+                f"({self.unigram_entropy:.2f} nats) for {PLATEAU_WINDOWS} log lines: so far the encoder knows "
+                "word frequencies only; train longer, or try a higher learning_rate or a smaller batch_size",
+                stacklevel=2,
+            )
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop the window's clock."""
+        self._seconds += time.perf_counter() - self._since
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Let the window's clock go on."""
+        self._since = time.perf_counter()
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Take the bar away."""
+        if self._bar:
+            self._bar.stop()
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Take the bar away: Lightning calls no teardown after an error."""
+        if self._bar:
+            self._bar.stop()
+
+
+def _rates(trainer: pl.Trainer) -> Figures:
+    groups = trainer.optimizers[0].param_groups
+    return {
+        f"lr/{group['layer']}": group["lr"] for group in groups if group["name"] == group["layer"]
+    }
+
+
+class _Bar:
+    """A bar from 0 to 1 with the time that is left and the last figures."""
+
+    def __init__(self, title: str) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:3.0f}%"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=Console(stderr=True),
+            refresh_per_second=2,
+            transient=True,
+        )
+        self._task = self._progress.add_task(title, total=1.0, figures="")
+
+    def start(self) -> None:
+        self._progress.start()
+
+    def show(self, fraction: float, figures: Figures | None = None) -> None:
+        self._progress.update(self._task, completed=min(fraction, 1.0))
+        if figures:
+            text = f"loss {figures['train/loss']:.3f}  {figures['perf/tokens_per_second']:,.0f} tokens/s"
+            self._progress.update(self._task, figures=text)
+
+    def stop(self) -> None:
+        self._progress.stop()

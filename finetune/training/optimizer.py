@@ -1,0 +1,132 @@
+"""Layer groups -> AdamW groups: a rate for each layer, no decay on biases and norms.
+
+Every parameter is in exactly one named group from the first step; freezing is `requires_grad` and never
+touches the groups, so the number of groups cannot change between a checkpoint and its resumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from finetune.errors import ConfigError
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW (Loshchilov and Hutter, 2019) over layer groups."""
+
+    learning_rate: float = 1e-4
+    """Peak learning rate of the topmost group."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay; biases and normalisation weights have none."""
+    rate_decay: float = 1.0
+    """Discriminative factor: each group below has its neighbour's rate divided by this (ULMFiT: 2.6; 1 = one rate)."""
+    adam_beta1: float = 0.9
+    """Decay of the running mean of gradients."""
+    adam_beta2: float = 0.999
+    """Decay of the running mean of squared gradients."""
+    adam_epsilon: float = 1e-6
+    """Added to the denominator (BERT: 1e-6)."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigError: A rate is negative or the discriminative factor is below one.
+        """
+        if self.learning_rate <= 0:
+            raise ConfigError(
+                f"learning_rate must be positive, found {self.learning_rate}; try 1e-3 for a small encoder"
+            )
+        if self.weight_decay < 0:
+            raise ConfigError(f"weight_decay must be 0 or more, found {self.weight_decay}")
+        if self.rate_decay < 1:
+            raise ConfigError(
+                f"rate_decay must be at least 1, found {self.rate_decay}; ULMFiT uses 2.6, 1 means one rate"
+            )
+
+
+def group_rates(count: int, learning_rate: float, rate_decay: float) -> list[float]:
+    """Peak rates from the lowest group to the topmost (Howard and Ruder, 2018, section 3.2).
+
+    Args:
+        count: Number of layer groups, embeddings and head included.
+        learning_rate: Rate of the topmost group.
+        rate_decay: Each group below has its neighbour's rate divided by this.
+
+    Returns:
+        One rate a group, lowest group first.
+    """
+    return [learning_rate / rate_decay ** (count - 1 - group) for group in range(count)]
+
+
+def parameter_groups(
+    layers: Mapping[str, Sequence[nn.Module]], config: OptimizerConfig
+) -> list[dict[str, Any]]:
+    """AdamW's groups: two a layer, with decay and without.
+
+    Args:
+        layers: Layer groups by name, lowest first.
+        config: Rates and decay.
+
+    Returns:
+        Groups with `name`, `layer`, `params`, `lr`, `peak_lr` and `weight_decay`. A tensor that two layers
+        share (tied embeddings) belongs to the lower one. Empty groups are kept: their number depends on the
+        layers alone.
+    """
+    rates = group_rates(len(layers), config.learning_rate, config.rate_decay)
+    seen: set[int] = set()
+    groups = []
+    for (layer, modules), rate in zip(layers.items(), rates, strict=True):
+        decayed, plain = _split_by_decay(modules, seen)
+        for suffix, parameters, decay in (
+            ("", decayed, config.weight_decay),
+            (".no_decay", plain, 0.0),
+        ):
+            groups.append(
+                {"name": layer + suffix, "layer": layer, "params": parameters}
+                | {"lr": rate, "peak_lr": rate, "weight_decay": decay}
+            )
+    return groups
+
+
+def _split_by_decay(
+    modules: Sequence[nn.Module], seen: set[int]
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Matrices with decay; vectors (biases, norm weights) without. `seen` holds identities, not values."""
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    for parameter in (p for module in modules for p in module.parameters()):
+        if id(parameter) in seen:
+            continue
+        seen.add(id(parameter))
+        (decayed if parameter.ndim > 1 else plain).append(parameter)
+    return decayed, plain
+
+
+def adamw(
+    layers: Mapping[str, Sequence[nn.Module]], config: OptimizerConfig, *, fused: bool = True
+) -> torch.optim.AdamW:
+    """AdamW over the layer groups.
+
+    Args:
+        layers: Layer groups by name, lowest first.
+        config: Rates, decay and moments.
+        fused: One kernel over all tensors (ten times faster than the loop on a CPU). Off where a gradient
+            scaler must clip (fp16).
+
+    Returns:
+        The optimizer; its groups carry `name` and `peak_lr`.
+    """
+    return torch.optim.AdamW(
+        parameter_groups(layers, config),
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        fused=fused,
+    )

@@ -1,0 +1,120 @@
+"""Pretraining: the encoder learns to name the tokens that were masked (Devlin et al., 2019, section 3.1).
+
+The vocabulary projection, most of the arithmetic of a small model, is done at masked positions only.
+A causal encoder learns the next token instead; its batches mark every position but the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from finetune.encoder import Encoder
+from finetune.heads import MaskedLM
+from finetune.training.module import EncoderWithHead
+from finetune.training.optimizer import OptimizerConfig
+from finetune.training.schedules import ScheduleConfig
+
+
+class Pretrainer(EncoderWithHead):
+    """Encoder and language-model head.
+
+    A batch has `input_ids` int64 (B, T), `positions` int64 (N,): places in the flattened (B * T) batch
+    where a token is to be named, and `labels` int64 (N,): the ids that belong there.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        optimizer: OptimizerConfig | None = None,
+        schedule: ScheduleConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Put a language-model head on an encoder.
+
+        Args:
+            encoder: The network to pretrain.
+            optimizer: Rates and decay.
+            schedule: Shape of the rate over the run.
+            seed: Keys the dropout of every step.
+        """
+        head = MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
+        super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Logits at the marked positions.
+
+        Args:
+            batch: `input_ids` (B, T), `positions` (N,), and optionally the encoder's other keys.
+
+        Returns:
+            Logits (N, V).
+        """
+        hidden = self.encoder(batch).last_hidden_state  # (B, T, D)
+        logits: Tensor = self.head(hidden.flatten(0, 1)[batch["positions"]])
+        return logits
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """The loss (nats a masked token); on logged steps also the share of tokens named rightly."""
+        logits = self(batch)
+        outputs: dict[str, Tensor] = {"loss": self.head.loss(logits, batch["labels"])}  # type: ignore[operator]
+        if self.is_logged_step:  # a pass over (N, V) logits that the other steps can do without
+            right = logits.detach().argmax(-1) == batch["labels"]
+            outputs["masked_accuracy"] = right.float().mean()
+        return outputs
+
+    def on_validation_epoch_start(self) -> None:
+        """Make room for the figures of each validation batch."""
+        self._figures: list[Tensor] = []
+
+    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
+        """Keep the figures of a batch on its device."""
+        self._figures.append(self._measure(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val/loss`, `val/masked_accuracy` and `val/perplexity`."""
+        self.log_validation({f"val/{name}": v for name, v in _metrics(self._figures).items()})
+
+    def _measure(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Mean loss, tokens named rightly and tokens of a batch, (3,); does not wait for the device."""
+        logits, labels = self(batch), batch["labels"]
+        loss: Tensor = self.head.loss(logits, labels)  # type: ignore[operator]
+        right = (logits.argmax(-1) == labels).sum()
+        return torch.stack([loss, right.float(), torch.full_like(loss, len(labels))])
+
+
+def _metrics(figures: Sequence[Tensor]) -> dict[str, float]:
+    """Means over all masked tokens of the batches: every token weighs the same."""
+    losses, rights, counts = torch.stack(list(figures)).cpu().double().unbind(1)
+    loss, right, tokens = float(losses @ counts), float(rights.sum()), float(counts.sum())
+    return {
+        "loss": loss / tokens,
+        "masked_accuracy": right / tokens,
+        "perplexity": math.exp(min(loss / tokens, 700.0)),  # e to 710 is no float any more
+    }
+
+
+@torch.no_grad()
+def masked_lm_metrics(
+    module: Pretrainer, loader: Iterable[Mapping[str, Tensor]]
+) -> dict[str, float]:
+    """Loss (nats), masked accuracy and perplexity (e to the loss) over all masked tokens of a loader.
+
+    Args:
+        module: On the device where it is to run; put into eval mode.
+        loader: Batches as for training.
+
+    Returns:
+        The three metrics; empty where there is no batch.
+    """
+    module.eval()
+    device = next(module.parameters()).device
+    figures = [
+        module._measure({name: tensor.to(device) for name, tensor in batch.items()})
+        for batch in loader
+    ]
+    return _metrics(figures) if figures else {}

@@ -1,0 +1,91 @@
+"""How long a run is, and how far it has come.
+
+A run is limited by steps, by epochs or by minutes. Each gives a fraction of the run that lies behind, and
+the schedules know nothing else. Under a limit in minutes the fraction follows the clock, so the rate ends
+at zero whatever the machine's speed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from finetune.errors import ConfigError
+
+
+@dataclass
+class LengthConfig:
+    """How long to train: one of the three."""
+
+    max_steps: int | None = field(
+        default=None, metadata={"instead_of": ("max_epochs", "max_minutes")}
+    )
+    """Optimizer steps to take."""
+    max_epochs: int | None = field(
+        default=None, metadata={"instead_of": ("max_steps", "max_minutes")}
+    )
+    """Passes over the training data."""
+    max_minutes: float | None = field(
+        default=None, metadata={"instead_of": ("max_steps", "max_epochs")}
+    )
+    """Minutes on the clock, validation included; the learning rate follows the clock."""
+
+    def __post_init__(self) -> None:
+        """Check that at most one limit is given and that it is positive.
+
+        Raises:
+            ConfigError: Two limits, or one that is not positive.
+        """
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if len(given) > 1:
+            raise ConfigError(
+                f"expected one of max_steps, max_epochs, max_minutes, found {' and '.join(given)}; keep one"
+            )
+        for name, value in given.items():
+            if value <= 0:
+                raise ConfigError(f"{name} must be positive, found {value}")
+
+    def or_epochs(self, epochs: int) -> LengthConfig:
+        """This limit, or so many epochs where none was given."""
+        return self if any(vars(self).values()) else LengthConfig(max_epochs=epochs)
+
+
+class Clock:
+    """Seconds of training, counted on across interruptions."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self._before = 0.0
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start of the run, without the time between an interruption and its resumption."""
+        return self._before + time.monotonic() - self._started
+
+    def resume(self, seconds: float) -> None:
+        """Go on from this reading."""
+        self._before, self._started = seconds, time.monotonic()
+
+
+@dataclass
+class RunLength:
+    """A limit together with what is needed to read off how far the run is."""
+
+    limit: LengthConfig
+    steps_per_epoch: int
+    clock: Clock
+
+    @property
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole run; None where the clock decides."""
+        if self.limit.max_epochs is not None:
+            return self.limit.max_epochs * self.steps_per_epoch
+        return self.limit.max_steps
+
+    def fraction(self, step: int) -> float:
+        """Fraction of the run behind after so many steps, in [0, 1] (above 1 once the time is over)."""
+        if self.total_steps is not None:
+            return step / self.total_steps
+        assert self.limit.max_minutes is not None  # LengthConfig: exactly one limit
+        return self.clock.seconds / (60 * self.limit.max_minutes)

@@ -1,0 +1,40 @@
+"""Random numbers keyed by the place in the run, never by what was drawn before.
+
+Dropout at a step depends on (seed, batch number, rank) alone, so a resumed run draws what the
+uninterrupted run would have drawn and no generator state has to be stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+
+def keyed_seed(*key: int | str) -> int:
+    """A seed for one place in the run.
+
+    Args:
+        key: What the numbers may depend on, for example seed, purpose, epoch.
+
+    Returns:
+        A 63-bit number that depends on every part of the key and on nothing else; the same on every machine.
+    """
+    text = "\x1f".join(str(part) for part in key).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def seed_step(seed: int, batch: int, rank: int) -> None:
+    """Seed torch's generators (CPU and GPU) for the dropout of one batch.
+
+    Args:
+        seed: The run's seed.
+        batch: Number of the batch since the start of the run.
+        rank: Process number under data parallel training; each rank drops other units.
+    """
+    torch.manual_seed(keyed_seed(seed, "dropout", batch, rank))
+
+
+def seed_weights(seed: int) -> None:
+    """Seed torch's generators for the initial weights of a run."""
+    torch.manual_seed(keyed_seed(seed, "weights"))

@@ -1,0 +1,85 @@
+"""Where a run stands, as plain data, and how to put a fresh Trainer there.
+
+Lightning's own loop state is not used: after an interruption in mid-epoch its loader has to repeat or skip
+batches, and which validation has been run already is guessed. Here a run stands between two batches,
+always: (epoch, batches of that epoch behind). The data modules start an epoch at any batch in O(1), so
+for Lightning a resumed epoch is simply a shorter one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+
+
+@dataclass
+class Standing:
+    """The place of a run between two batches."""
+
+    epoch: int = 0
+    """Epochs that are complete."""
+    batch: int = 0
+    """Batches of the current epoch that are behind (of each process)."""
+    batches: int = 0
+    """Batches since the start of the run (of each process)."""
+    step: int = 0
+    """Optimizer steps since the start of the run."""
+
+    def after_batch(self, step: int, batches_per_epoch: int) -> Standing:
+        """The place one batch on; the end of an epoch is the start of the next."""
+        ended = self.batch + 1 >= batches_per_epoch
+        return Standing(
+            epoch=self.epoch + ended,
+            batch=0 if ended else self.batch + 1,
+            batches=self.batches + 1,
+            step=step,
+        )
+
+
+def place_trainer(trainer: pl.Trainer, standing: Standing) -> None:
+    """Set a fresh Trainer's counters, so that its epochs, steps and intervals go on from there.
+
+    Args:
+        trainer: Before its loop has begun.
+        standing: Where the run stands.
+    """
+    fit = trainer.fit_loop
+    epochs = fit.epoch_progress
+    for counts in (epochs.current, epochs.total):
+        counts.ready = counts.completed = standing.epoch
+        counts.started = counts.processed = standing.epoch  # type: ignore[attr-defined]
+    loop = fit.epoch_loop
+    loop._batches_that_stepped = standing.step
+    batches = loop.batch_progress.total
+    batches.ready = batches.completed = standing.batches
+    batches.started = batches.processed = standing.batches  # type: ignore[attr-defined]
+    steps = loop.automatic_optimization.optim_progress.optimizer.step.total
+    steps.ready = steps.completed = standing.step
+
+
+def capture_state(trainer: pl.Trainer, standing: Standing, **more: Any) -> dict[str, Any]:
+    """All that resuming needs beyond the weights: plain numbers, strings and tensors.
+
+    Args:
+        trainer: Stands between two batches.
+        standing: Its place.
+        more: The caller's own state (best value so far, clock).
+
+    Returns:
+        A dict that `torch.load(weights_only=True)` reads.
+    """
+    return {
+        "standing": asdict(standing),
+        "optimizer": trainer.optimizers[0].state_dict(),
+        "precision": trainer.precision_plugin.state_dict(),
+        **more,
+    }
+
+
+def restore_optimizer(trainer: pl.Trainer, state: dict[str, Any]) -> None:
+    """Put back the moments (and the gradient scaler's scale under fp16)."""
+    trainer.optimizers[0].load_state_dict(state["optimizer"])
+    if state["precision"]:
+        trainer.precision_plugin.load_state_dict(state["precision"])

@@ -1,0 +1,106 @@
+"""Learning-rate schedules: how far a run has come -> the factor on every group's peak rate.
+
+A schedule is a pure function of `progress`, the fraction of the run that lies behind, in [0, 1]. Steps,
+epochs and minutes all reduce to that fraction, so a run that is limited by the clock follows the same
+curve as one that is limited by steps. Nothing here is state: resuming computes the factor again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from finetune.errors import ConfigError
+
+ScheduleName = Literal["slanted_triangular", "linear", "cosine", "constant"]
+
+
+@dataclass
+class ScheduleConfig:
+    """The shape of the learning rate over a run."""
+
+    schedule: ScheduleName = "linear"
+    """slanted_triangular (Howard and Ruder, 2018), or a linear warm-up followed by linear, cosine or constant."""
+    warmup_ratio: float = 0.1
+    """Fraction of the run in which the rate rises linearly from 0 to its peak, in [0, 1)."""
+    cut_fraction: float = 0.1
+    """Slanted triangular: fraction of the run in which the rate rises, in (0, 1)."""
+    ratio: float = 32.0
+    """Slanted triangular: how many times smaller the lowest rate is than the peak."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigError: A ratio or fraction is out of its range.
+        """
+        if not 0 <= self.warmup_ratio < 1:
+            raise ConfigError(
+                f"warmup_ratio must lie in [0, 1), found {self.warmup_ratio}; choose 0.1 for a tenth of the run"
+            )
+        if not 0 < self.cut_fraction < 1:
+            raise ConfigError(
+                f"cut_fraction must lie between 0 and 1, found {self.cut_fraction}; the paper uses 0.1"
+            )
+        if self.ratio < 1:
+            raise ConfigError(f"ratio must be at least 1, found {self.ratio}; the paper uses 32")
+
+
+def slanted_triangular(progress: float, config: ScheduleConfig) -> float:
+    """A short linear rise, then a long linear decay (Howard and Ruder, 2018, section 3.2, equation 3).
+
+    Args:
+        progress: Fraction of the run behind, in [0, 1]: t / T in the paper.
+        config: Gives `cut_fraction` and `ratio`.
+
+    Returns:
+        The factor on the peak rate, between 1 / ratio and 1.
+    """
+    cut = config.cut_fraction
+    rise = progress / cut if progress < cut else 1 - (progress - cut) / (1 - cut)
+    return (1 + rise * (config.ratio - 1)) / config.ratio
+
+
+def _warmed_up(progress: float, config: ScheduleConfig, decay: Callable[[float], float]) -> float:
+    warmup = config.warmup_ratio
+    if progress < warmup:
+        return progress / warmup
+    return decay((progress - warmup) / (1 - warmup))
+
+
+def linear(progress: float, config: ScheduleConfig) -> float:
+    """Linear warm-up, then a linear decay to zero (Devlin et al., 2019, appendix A.2)."""
+    return _warmed_up(progress, config, lambda rest: 1 - rest)
+
+
+def cosine(progress: float, config: ScheduleConfig) -> float:
+    """Linear warm-up, then half a cosine to zero (Loshchilov and Hutter, 2017, equation 5, one cycle)."""
+    return _warmed_up(progress, config, lambda rest: 0.5 * (1 + math.cos(math.pi * rest)))
+
+
+def constant(progress: float, config: ScheduleConfig) -> float:
+    """Linear warm-up, then the peak rate to the end."""
+    return _warmed_up(progress, config, lambda rest: 1.0)
+
+
+SCHEDULES: dict[str, Callable[[float, ScheduleConfig], float]] = {
+    "slanted_triangular": slanted_triangular,
+    "linear": linear,
+    "cosine": cosine,
+    "constant": constant,
+}
+
+
+def rate_factor(progress: float, config: ScheduleConfig) -> float:
+    """The factor on the peak rate at this point of the run.
+
+    Args:
+        progress: Fraction of the run behind; clipped to [0, 1].
+        config: Names the schedule and its shape.
+
+    Returns:
+        A factor in [0, 1].
+    """
+    return SCHEDULES[config.schedule](min(max(progress, 0.0), 1.0), config)

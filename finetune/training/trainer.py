@@ -1,0 +1,177 @@
+"""Lightning's Trainer, set up as both kinds of run need it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities.exceptions import (  # type: ignore[attr-defined]
+    MisconfigurationException,
+)
+
+from finetune.errors import ConfigError
+from finetune.training.progress import LengthConfig, RunLength
+
+T = TypeVar("T")
+
+
+@dataclass
+class TrainerConfig:
+    """What Lightning's Trainer is told: machine, precision, accumulation, intervals."""
+
+    accelerator: str = "auto"
+    """Lightning's name of the device: auto, cpu, gpu."""
+    devices: int = 1
+    """Processes of this machine, each with its own device."""
+    strategy: str = "auto"
+    """Lightning's name of the strategy: auto, ddp."""
+    precision: str = "32-true"
+    """Lightning's name of the precision: 32-true, bf16-mixed, 16-mixed."""
+    accumulate_grad_batches: int = 1
+    """Batches whose gradients are averaged into one step."""
+    gradient_clip: float | None = 1.0
+    """Largest norm of the gradient over all weights; none = no clipping."""
+    log_every_steps: int = 50
+    """Steps between two lines of metrics.jsonl."""
+    validate_every_steps: int | None = None
+    """Steps between two validations; none = at the end of each epoch."""
+    progress: bool = True
+    """Show a progress bar where stderr is a terminal."""
+
+    def __post_init__(self) -> None:
+        """Check the counts.
+
+        Raises:
+            ConfigError: A count is below one.
+        """
+        for name in (
+            "devices",
+            "accumulate_grad_batches",
+            "log_every_steps",
+            "validate_every_steps",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, found {value}")
+
+
+def build_trainer(
+    config: TrainerConfig,
+    length: LengthConfig,
+    *,
+    callbacks: Sequence[pl.Callback],
+    loggers: Sequence[Logger],
+    folder: Path,
+) -> pl.Trainer:
+    """A Trainer that leaves checkpoints, progress and data order to this package.
+
+    Args:
+        config: Machine and intervals.
+        length: The run's limit; minutes are watched by the Checkpointer.
+        callbacks: In the order in which they are to be called.
+        loggers: Where metrics go.
+        folder: The run's folder.
+
+    Raises:
+        ConfigError: Lightning does not know the accelerator, strategy or precision.
+    """
+    every = config.validate_every_steps
+    flush_denormals()
+    keep_freed_memory()
+    try:
+        return pl.Trainer(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            strategy=config.strategy,
+            precision=config.precision,  # type: ignore[arg-type]
+            accumulate_grad_batches=config.accumulate_grad_batches,
+            gradient_clip_val=config.gradient_clip,
+            max_steps=length.max_steps or -1,
+            max_epochs=length.max_epochs or -1,
+            val_check_interval=every * config.accumulate_grad_batches if every else None,
+            check_val_every_n_epoch=None if every else 1,
+            reload_dataloaders_every_n_epochs=1,  # a loader is a function of epoch and position
+            use_distributed_sampler=False,
+            num_sanity_val_steps=0,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            logger=list(loggers) or False,
+            log_every_n_steps=1,  # training figures are written by Monitor, at its own interval
+            callbacks=list(callbacks),
+            default_root_dir=folder,
+        )
+    except (ValueError, RuntimeError, MisconfigurationException) as error:
+        raise ConfigError(
+            f"accelerator {config.accelerator!r}, devices {config.devices}, strategy {config.strategy!r}, "
+            f"precision {config.precision!r}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def pick_device(accelerator: str) -> torch.device:
+    """The device that Lightning takes under this name, for what is computed outside its Trainer."""
+    wants_gpu = accelerator in ("auto", "gpu", "cuda")
+    return torch.device("cuda" if wants_gpu and torch.cuda.is_available() else "cpu")
+
+
+def of_first_process(trainer: pl.Trainer, value: T) -> T:
+    """The first process's value, in every process: clocks and signals differ, ranks must not."""
+    return value if trainer.world_size == 1 else trainer.strategy.broadcast(value)
+
+
+def fraction_done(trainer: pl.Trainer, length: RunLength) -> float:
+    """Fraction of the run behind, the same in every process."""
+    fraction = length.fraction(trainer.global_step)
+    return fraction if length.total_steps is not None else of_first_process(trainer, fraction)
+
+
+def flush_denormals() -> bool:
+    """Treat floats below about 1e-38 as zero: on a CPU they make a step many times slower.
+
+    Returns:
+        Whether the processor can do it.
+    """
+    return torch.set_flush_denormal(True)
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep large blocks of freed memory instead of giving them back to the system.
+
+    A step frees and asks again for the same tensors; by default each large one is mapped afresh and its
+    pages are zeroed by the kernel, up to a quarter of a step on a CPU.
+
+    Returns:
+        Whether the C library could be told.
+    """
+    never_map, never_trim = (-4, 0), (-1, 2**31 - 1)  # M_MMAP_MAX, M_TRIM_THRESHOLD of malloc.h
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    return all(mallopt(*option) == 1 for option in (never_map, never_trim))
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Keep Lightning's advice out of the terminal; its errors still come through."""
+    logger = logging.getLogger("pytorch_lightning")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+            warnings.filterwarnings("ignore", message=".*is smaller than the logging interval.*")
+            warnings.filterwarnings("ignore", message=".*in eval mode.*")
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # lightning 2.6 on torch 2.13
+            yield
+    finally:
+        logger.setLevel(level)

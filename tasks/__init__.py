@@ -1,0 +1,1 @@
+"""The benchmark tasks: each reads its official files and writes its official answers."""

@@ -1,0 +1,98 @@
+"""Layer groups: complete, without doubles, rates and decay as the papers say; AdamW as torch's plain one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.errors import ConfigError
+from finetune.training.optimizer import OptimizerConfig, adamw, group_rates, parameter_groups
+from finetune.training.pretrainer import Pretrainer
+
+TINY: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 24,
+}
+
+
+def tiny_pretrainer(**encoder: Any) -> Pretrainer:
+    return Pretrainer(Encoder(EncoderConfig(**TINY, **encoder)))
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [{}, {"norm_position": "pre"}, {"tie_word_embeddings": False}, {"embedding_size": 8}],
+)
+def test_each_parameter_is_in_exactly_one_group(variant: dict[str, Any]) -> None:
+    module = tiny_pretrainer(**variant)
+    groups = parameter_groups(module.layers(), OptimizerConfig())
+    grouped = [id(parameter) for group in groups for parameter in group["params"]]
+    assert len(grouped) == len(set(grouped))  # tensors of equal value are not taken for one
+    assert set(grouped) == {id(parameter) for parameter in module.parameters()}
+
+
+def test_groups_are_two_a_layer_whatever_is_frozen() -> None:
+    module = tiny_pretrainer()
+    names = [group["name"] for group in parameter_groups(module.layers(), OptimizerConfig())]
+    layers = ["embeddings", "block_1", "block_2", "block_3", "head"]
+    assert names == [name + suffix for name in layers for suffix in ("", ".no_decay")]
+    for parameter in module.encoder.parameters():
+        parameter.requires_grad = False
+    frozen = parameter_groups(module.layers(), OptimizerConfig())
+    assert sum(len(group["params"]) for group in frozen) == len(list(module.parameters()))
+
+
+def test_biases_and_norms_have_no_decay() -> None:
+    module = tiny_pretrainer()
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    for group in parameter_groups(module.layers(), OptimizerConfig(weight_decay=0.3)):
+        for parameter in group["params"]:
+            plain = names[id(parameter)].endswith("bias") or "norm" in names[id(parameter)].lower()
+            assert group["weight_decay"] == (0.0 if plain else 0.3), names[id(parameter)]
+
+
+def test_discriminative_rates_divide_by_the_factor_a_layer() -> None:
+    assert group_rates(3, 0.01, 2.6) == pytest.approx([0.01 / 2.6**2, 0.01 / 2.6, 0.01])
+    rates = [
+        group["peak_lr"]
+        for group in parameter_groups(
+            tiny_pretrainer().layers(), OptimizerConfig(learning_rate=1.0, rate_decay=2.0)
+        )
+    ]
+    assert rates == [2.0**-4] * 2 + [2.0**-3] * 2 + [2.0**-2] * 2 + [0.5] * 2 + [1.0] * 2
+
+
+def test_fused_and_plain_adamw_take_the_same_steps() -> None:
+    results = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        module = tiny_pretrainer()
+        optimizer = adamw(module.layers(), OptimizerConfig(learning_rate=1e-2), fused=fused)
+        for step in range(5):
+            generator = torch.Generator().manual_seed(step)
+            for parameter in module.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            optimizer.step()
+        results.append([parameter.detach().clone() for parameter in module.parameters()])
+    for ours, reference in zip(*results, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate must be positive, found 0.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be 0 or more, found -1.0"),
+        ({"rate_decay": 0.5}, "rate_decay must be at least 1, found 0.5"),
+    ],
+)
+def test_settings_out_of_range_are_named(setting: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        OptimizerConfig(**setting)
