@@ -1,7 +1,7 @@
 """A checkpoint is a folder: model.safetensors, config.json and the tokenizer's files.
 
-It is written whole or not at all: into a temporary folder beside its place, flushed to the disk, then
-renamed. It holds no pickle and no code: weights in safetensors, everything else in JSON.
+It is written whole or not at all: into a temporary folder beside its place, flushed to the disk,
+then renamed. It holds no pickle and no code: weights in safetensors, everything else in JSON.
 
 What only resuming needs (optimizer moments, position in the data) lies in the same folder as
 `trainer.pt` and is read with `weights_only=True`.
@@ -106,7 +106,8 @@ def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, where: Path) -
     """
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
-            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens but the encoder's embedding has "
+            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens but the encoder's "
+            "embedding has "
             f"{config.vocab_size} rows; use the tokenizer that the encoder was trained with"
         )
 
@@ -123,7 +124,8 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) 
     if missing or unknown:
         raise CheckpointError(
             f"{where}: expected the {len(own)} tensors of this model, found {len(missing)} missing "
-            f"{missing[:3]} and {len(unknown)} unknown {unknown[:3]}; the config does not fit the weights"
+            f"{missing[:3]} and {len(unknown)} unknown {unknown[:3]}; the config does not fit "
+            "the weights"
         )
     for name, tensor in own.items():
         if tensor.shape != weights[name].shape:
@@ -194,8 +196,9 @@ def save_checkpoint(
 def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Fill a new folder and put it in the place of the old one.
 
-    A reader finds the old folder or the new one, never a mixture: everything is flushed to the disk before
-    the rename. Between the two renames a kill can leave only `NAME.old`; `find_folder` then takes that.
+    A reader finds the old folder or the new one, never a mixture: everything is flushed to the disk
+    before the rename. Between the two renames a kill can leave only `NAME.old`; `find_folder` then
+    takes that.
 
     Args:
         folder: The place.
@@ -269,7 +272,8 @@ def load_checkpoint(place: str | Path) -> Checkpoint:
     if folder is None:
         raise CheckpointError(
             f"{root}: expected a run folder or a checkpoint folder with {CONFIG}, found "
-            f"{'neither' if root.exists() else 'no such folder'}; give the --out of a pretraining run"
+            f"{'neither' if root.exists() else 'no such folder'}; give the --out of a "
+            "pretraining run"
         )
     return _read_description(folder)
 

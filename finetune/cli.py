@@ -1,7 +1,7 @@
 """The command line: YAML and flags -> dataclasses -> a function of `runs`.
 
-Each command imports what it needs when it is called, so that `finetune --help` answers at once. Every
-error that a user can cause ends here as one line on stderr and exit status 2.
+Each command imports what it needs when it is called, so that `finetune --help` answers at once.
+Every error that a user can cause ends here, as one line on stderr and exit status 2.
 """
 
 from __future__ import annotations
@@ -10,21 +10,31 @@ import argparse
 import errno
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from finetune.errors import ConfigError, FinetuneError, nearest
 
 if TYPE_CHECKING:
+    from finetune.encoder import EncoderConfig
     from finetune.run_folder import Results
     from finetune.run_settings import FitRun
     from finetune.task import Task
 
 T = TypeVar("T")
-USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+SOURCE = "a YAML config, a run or a checkpoint folder"
+FAILURE, USER_ERROR, SIGNALLED = 1, 2, 128
+MACHINE_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+KEPT = (
+    "what was complete is kept; mend it, and let a run go on from its last checkpoint by --resume"
+)
 
 
 @dataclass(frozen=True)
@@ -64,28 +74,26 @@ def main(
         commands: Further commands by word.
 
     Returns:
-        The exit status: 0; 1 when the machine failed (a full disk); 2 when the user can mend it; 128 and
-        the signal's number when the run was stopped.
+        The exit status: 0; 1 when the machine failed (a full disk); 2 when the user can mend it;
+        128 and the signal's number when it was stopped.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     table = {**(commands or {}), **_own_commands(families)}
     try:
-        return _dispatch(words, table)
-    except FinetuneError as error:
-        return _complain(str(error), USER_ERROR)
-    except KeyboardInterrupt:
-        return _complain("stopped", INTERRUPTED)
-    except BrokenPipeError:
+        with _signals_as_errors():
+            return _dispatch(words, table)
+    except SystemExit as done:  # argparse, after --help
+        return int(done.code or 0)
+    except BrokenPipeError:  # `finetune describe … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG):
+    except (Exception, _Stopped) as error:
+        outcome = _outcome(error)
+        if outcome is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        return _complain(
-            f"{where}{error.strerror}; the last good checkpoint is kept, go on with --resume",
-            FAILURE,
-        )
+        message, status = outcome
+        print(f"finetune: {' '.join(message.split())}", file=sys.stderr)
+        return status
 
 
 def _dispatch(words: list[str], table: Mapping[str, Command]) -> int:
@@ -99,18 +107,54 @@ def _dispatch(words: list[str], table: Mapping[str, Command]) -> int:
         return 0
     if words[0] not in table:
         raise ConfigError(f"unknown command {words[0]!r}; {nearest(words[0], table)}")
+    return table[words[0]].run(words[1:])
+
+
+class _Stopped(BaseException):
+    """A signal arrived outside of training, which takes it over and stops between two steps.
+
+    No KeyboardInterrupt: Lightning would take that one for itself and end the process.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__("stopped before it was done; nothing is left half written")
+        self.signal = number
+
+
+@contextmanager
+def _signals_as_errors() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM unwind the stack, so that what is half written is removed."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Stopped(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, stop)
     try:
-        return table[words[0]].run(words[1:])
-    except Exception as error:
-        number = getattr(error, "signal", None)  # Interrupted, whose module needs torch
-        if number is None:
-            raise
-        return _complain(str(error), 128 + int(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _complain(message: str, status: int) -> int:
-    print(f"finetune: {' '.join(message.split())}", file=sys.stderr)
-    return status
+def _outcome(error: BaseException) -> tuple[str, int] | None:
+    """What to tell, and the exit status; None for a fault of ours, which shows its traceback."""
+    if isinstance(error, FinetuneError):
+        return str(error), USER_ERROR
+    number = getattr(error, "signal", None)  # ours, or that of training, whose module needs torch
+    if number is not None:
+        return str(error), SIGNALLED + int(number)
+    if type(error).__name__ == "OutOfMemoryError":  # torch's
+        return f"{error}: lower batch_size or max_length, or use gradient_checkpointing", USER_ERROR
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f"{error.filename}: " if error.filename else ""
+        if error.errno in MACHINE_FAILURES:
+            return f"{where}{error.strerror}; {KEPT}", FAILURE
+        if error.filename:
+            return f"{where}{error.strerror}", USER_ERROR
+    return None
 
 
 def _overview(table: Mapping[str, Command]) -> str:
@@ -136,7 +180,8 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{self.prog.removeprefix('finetune ')}: {message}")
 
 
-def _parser(command: str, about: str) -> _Parser:
+def command_parser(command: str, about: str) -> argparse.ArgumentParser:
+    """A parser for the words after `finetune COMMAND`, whose complaint is one line."""
     return _Parser(prog=f"finetune {command}", description=about, allow_abbrev=False)
 
 
@@ -146,7 +191,7 @@ def _read(
     """Settings of a command from its flags and --config; None where it has only printed them."""
     from finetune import settings
 
-    parser = _parser(command, (cls.__doc__ or "").splitlines()[0])
+    parser = command_parser(command, (cls.__doc__ or "").splitlines()[0])
     if positional:
         parser.add_argument(positional, help=names)
     parser.add_argument("--config", type=Path, help="YAML file with any of the settings below")
@@ -225,7 +270,7 @@ def _evaluate(make_task: Callable[[FitRun], Task]) -> Callable[[list[str]], int]
     def command(words: list[str]) -> int:
         from finetune import runs
 
-        parser = _parser("evaluate", "Score a finished run again, from its best checkpoint.")
+        parser = command_parser("evaluate", "Score a finished run again, from its best checkpoint.")
         parser.add_argument("run", type=Path, help="a fine-tuning run's folder")
         parser.add_argument("--split", help="a labelled split; default: the validation split")
         space = parser.parse_args(words)
@@ -245,37 +290,75 @@ def _show(results: Results, folder: Path) -> None:
 
 
 def _describe(words: list[str]) -> int:
-    parser = _parser("describe", "Parameters and floating-point operations a token, part by part.")
-    parser.add_argument("source", type=Path, help="a YAML config, a run or a checkpoint folder")
+    parser = command_parser(
+        "describe", "Parameters and floating-point operations a token, part by part."
+    )
+    parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
     space = parser.parse_args(words)
     from finetune.encoder.cost import describe
 
-    print(describe(_encoder_config(space.source)))
+    tables = [describe(_encoder_config(source)) for source in space.source]
+    if len(tables) > 1:
+        tables = [f"{name}\n{text}" for name, text in zip(space.source, tables, strict=True)]
+    print("\n\n".join(tables))
     return 0
 
 
 def _bench(words: list[str]) -> int:
-    parser = _parser("bench", "Measure matrix products, and a training step of an encoder.")
-    parser.add_argument("source", type=Path, help="a YAML config, a run or a checkpoint folder")
+    parser = command_parser("bench", "Measure matrix products, and a training step of encoders.")
+    parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
+    parser.add_argument("--batch-size", type=_positive, default=32, help="sequences (default: 32)")
+    parser.add_argument(
+        "--length", type=_positive, default=128, help="tokens in each, at most (default: 128)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="for each measurement (default: 2)"
+    )
     space = parser.parse_args(words)
     from finetune.benchmark import bench, bench_table
     from finetune.training.trainer import flush_denormals, pick_device
 
     flush_denormals()
-    result = bench(_encoder_config(space.source), pick_device("auto"))
-    print(bench_table({str(space.source): result}))
+    results = {}
+    for source in space.source:
+        config = _encoder_config(source)
+        learned = config.position == "learned"
+        longest = config.max_position_embeddings if learned else space.length
+        results[str(source)] = bench(
+            config,
+            pick_device("auto"),
+            batch_size=space.batch_size,
+            length=min(space.length, longest),
+            seconds=space.seconds,
+        )
+    print(bench_table(results))
     return 0
 
 
-def _encoder_config(source: Path) -> Any:
-    from finetune.checkpoint import load_checkpoint
-    from finetune.encoder import EncoderConfig
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+    return int(text)
+
+
+def _encoder_config(source: Path) -> EncoderConfig:
+    """The encoder that a checkpoint holds, or that a run with these settings would build."""
+    from finetune import settings
+    from finetune.checkpoint import find_tokenizer, load_checkpoint
+    from finetune.run_settings import FitRun, PretrainRun
     from finetune.values import load
 
     if source.is_dir():
         return load_checkpoint(source).encoder_config
     content = load(source)
-    section = content.get("encoder", content) if isinstance(content, dict) else None
-    if not isinstance(section, dict):
-        raise ConfigError(f"{source}: expected a YAML mapping with an 'encoder' section")
-    return EncoderConfig.from_dict(section)
+    if not isinstance(content, dict) or "encoder" not in content:
+        raise ConfigError(f"{source}: expected settings with a section 'encoder', found none")
+    if content.keys() & {"encoder_from", "task", "head"}:
+        fit = settings.read(FitRun, source, {"encoder_from": "none"})
+        config, tokenizer, size = fit.encoder, fit.tokenizer, fit.encoder.vocab_size
+    else:
+        run = settings.read(PretrainRun, source, {"corpus": ["-"], "out": "-"})
+        config, tokenizer, size = run.encoder, run.tokenizer, run.vocabulary.vocab_size
+    if tokenizer is not None:
+        size = find_tokenizer(tokenizer).vocab_size
+    return replace(config, vocab_size=size)

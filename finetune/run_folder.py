@@ -69,8 +69,8 @@ def check_folder(folder: Path, run: object, *, resume: bool, overwrite: bool) ->
         overwrite: Remove the run that is there.
 
     Raises:
-        ConfigError: It holds another run and neither was said; or it holds something else; or there is
-            nothing to resume; or the settings have changed since; or it cannot be written.
+        ConfigError: It holds another run and neither was said; or it holds something else; or
+            there is nothing to resume; or the settings have changed since; or it cannot be written.
     """
     if resume and overwrite:
         raise ConfigError(
@@ -111,7 +111,9 @@ def check_writable(folder: Path) -> None:
 def has_started(folder: Path) -> bool:
     """Whether a run folder, or that of one of its seeds, holds a checkpoint or results."""
     kept = ("results.json", "checkpoints/*/config.json")
-    return any(True for part in kept for place in ("", "seed-*/") for _ in folder.glob(place + part))
+    return any(
+        True for part in kept for place in ("", "seed-*/") for _ in folder.glob(place + part)
+    )
 
 
 def _check_inputs_outside(folder: Path, run: object) -> None:
@@ -123,7 +125,8 @@ def _check_inputs_outside(folder: Path, run: object) -> None:
             place = Path(source).resolve()
             if place == folder.resolve() or removed & {place, *place.parents}:
                 raise ConfigError(
-                    f"{source} lies in --out {folder}, whose run is to be replaced; name another --out"
+                    f"{source} lies in --out {folder}, whose run is to be replaced; "
+                    "name another --out"
                 )
 
 
@@ -281,7 +284,7 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
 
 
 def results_table(results: Results) -> str:
-    """The metrics of a run: one column, or mean, deviation and one column a seed; shares in percent."""
+    """The metrics of a run, shares in percent: one column, or mean, deviation and one a seed."""
     name = f"{results['task']} ({results['split']})"
     if "seeds" in results:
         rows = [

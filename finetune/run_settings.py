@@ -1,4 +1,4 @@
-"""The settings of each kind of run: what it reads and where it writes, and a section for each room below."""
+"""The settings of each kind of run: its files and folders, and a section for each room below."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PretrainRun:
     """Pretrain an encoder by masked language modelling."""
 
     corpus: list[str]
-    """Files and folders of text: .txt, .tokens, .jsonl (each also .gz), .parquet, or a hub data set."""
+    """Files and folders of text: .txt, .tokens, .jsonl (each also .gz), .parquet, or hf://NAME."""
     out: str
     """The run's folder."""
     tokenizer: str | None = None
@@ -69,7 +69,7 @@ class FitRun:
     """Fine-tune an encoder on a task."""
 
     encoder_from: str = field(metadata={"flag": "--encoder"})
-    """Run or checkpoint folder to start from; none = random weights, sized by the `encoder` section."""
+    """Run or checkpoint to start from; none = random weights, sized by the `encoder` section."""
     task: str = field(default="", metadata={"hidden": True})
     """Family and name, such as glue/sst2 (on the command line: the command and its first word)."""
     out: str | None = None
@@ -95,7 +95,7 @@ class FitRun:
     cache_dir: str | None = None
     """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
     dropout: float | None = None
-    """Dropout in the encoder (sublayers and attention) while fine-tuning; none = as its config says."""
+    """Dropout in the encoder while fine-tuning; none = as its config says."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)

@@ -1,4 +1,4 @@
-"""One function a run: tokenizer, pretrain, fit, evaluate. Everything is put together here and only here."""
+"""One function a run; everything is put together here and only here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from finetune.run_folder import (
 )
 from finetune.run_settings import FitRun, PretrainRun, TokenizerRun
 from finetune.session import Session
-from finetune.task import Task
+from finetune.task import Task, majority
 from finetune.text.corpus import build_corpus
 from finetune.text.documents import corpus_sources, read_documents
 from finetune.text.tokenizer import Tokenizer
@@ -62,7 +62,8 @@ def _train_tokenizer(
     corpus: list[str], config: TokenizerConfig, *, text_field: str, file_is_document: bool
 ) -> Tokenizer:
     note(
-        f"training a {config.algorithm} tokenizer of {config.vocab_size:,} tokens on {' '.join(corpus)}"
+        f"training a {config.algorithm} tokenizer of {config.vocab_size:,} tokens on "
+        f"{' '.join(corpus)}"
     )
     texts = read_documents(
         corpus_sources(corpus), text_field=text_field, file_is_document=file_is_document
@@ -179,7 +180,7 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
         folder, module, data, task, pick_device(run.trainer.accelerator)
     )
     results = session.results(task.name, split, metrics, len(data.examples(split)))
-    results |= flags | {"data": data.description()}
+    results |= flags | {"majority": majority(task, split), "data": data.description()}
     write_results(folder, results)
     session.close(results)
     return results
@@ -292,13 +293,14 @@ def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
 
 
 def _start(run: FitRun, start: Checkpoint | None) -> tuple[Tokenizer, EncoderConfig]:
-    """The tokenizer and the shape: the checkpoint's, or those that are named for a fresh encoder."""
+    """The tokenizer and the shape: the checkpoint's, or those named for a fresh encoder."""
     if start is not None:
         tokenizer = find_tokenizer(run.tokenizer) if run.tokenizer else start.tokenizer()
         check_vocabulary(tokenizer, start.encoder_config, Path(run.tokenizer or start.folder))
         if tokenizer.fingerprint != start.tokenizer().fingerprint:
             raise CheckpointError(
-                f"{run.tokenizer}: not the tokenizer that {run.encoder_from} was trained with; leave "
+                f"{run.tokenizer}: not the tokenizer that {run.encoder_from} was trained with; "
+                "leave "
                 "--tokenizer out, the checkpoint brings its own"
             )
         return tokenizer, _with_dropout(start.encoder_config, run.dropout)

@@ -1,4 +1,4 @@
-"""One training from its start, or its last checkpoint, to its end: loggers, trainer, checkpoints, results."""
+"""One training, from its start or its last checkpoint to its end."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class Session:
         head: dict[str, Any],
         task: Task | None = None,
     ) -> None:
+        """Keep the parts; nothing is opened or written yet."""
         self.run, self.folder, self.module, self.data = run, folder, module, data
         self.tokenizer, self.head, self.task = tokenizer, head, task
         self.loggers: list[Logger] = []
@@ -144,7 +145,7 @@ class Session:
         )
 
     def _ceiling(self) -> float | None:
-        """GFLOPS of matrix products here; measured for pretraining only, where half a second is nothing."""
+        """GFLOPS of matrix products here; for pretraining only, where half a second is nothing."""
         if self.task is not None:
             return None
         return matmul_ceiling(pick_device(self.run.trainer.accelerator), torch.float32)
@@ -165,9 +166,7 @@ class Session:
         source = getattr(self.run, "encoder_from", "")
         return "scratch" if source == "none" else Path(source).name if source else self.folder.name
 
-    def results(
-        self, task: str, split: str, metrics: dict[str, float], examples: int
-    ) -> Results:
+    def results(self, task: str, split: str, metrics: dict[str, float], examples: int) -> Results:
         """What results.json holds for every kind of run."""
         return {
             "task": task,

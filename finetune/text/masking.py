@@ -28,7 +28,7 @@ MASKING = ("token", "word", "span")
 MASKS = ("dynamic", "static")
 _NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)
 # Which number of a position is drawn; a name each, so that the draws are independent.
-_PRIORITY, _SPAN_LENGTH, _REPLACEMENT, _RANDOM_TOKEN = range(4)
+_PRIORITY, _SPAN_LENGTH, _ROUNDING, _REPLACEMENT, _RANDOM_TOKEN = range(5)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _below(bits: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
 def choose_tokens(
     maskable: NDArray[np.bool_], word_starts: NDArray[np.bool_], config: MaskingConfig, key: Key
 ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
-    """Choose the tokens to mask: whole words, as near to the rate as they allow, at least one.
+    """Choose the tokens to mask, by whole words; on average the rate, and at least one.
 
     Args:
         maskable: True where a token may be masked, bool (B, T).
@@ -169,13 +169,13 @@ def choose_tokens(
     length = maskable.shape[1]
     words = _number_words(maskable, word_starts, config.masking)
     sizes = _word_sizes(maskable, words)
-    budget = np.maximum(1, np.rint(config.mask_rate * maskable.sum(axis=1))).astype(np.int64)
+    budget = config.mask_rate * maskable.sum(axis=1)  # (B,), not whole numbers
     priority = np.where(sizes > 0, key.bits(_PRIORITY, length), _NEVER)
     draw = key.bits(_REPLACEMENT, length)
     if config.masking == "span":
         priority = _spread(priority, _span_lengths(config, key, length))
         draw = np.take_along_axis(mix(priority), words, axis=1)
-    taken = _take(priority, sizes, budget)
+    taken = _take(priority, sizes, budget, uniform(key.bits(_ROUNDING, 1))[:, 0])
     return np.take_along_axis(taken, words, axis=1) & maskable, draw
 
 
@@ -199,28 +199,34 @@ def _word_sizes(maskable: NDArray[np.bool_], words: NDArray[np.int64]) -> NDArra
 
 
 def _take(
-    priority: NDArray[np.uint64], sizes: NDArray[np.int64], budget: NDArray[np.int64]
+    priority: NDArray[np.uint64],
+    sizes: NDArray[np.int64],
+    budget: NDArray[np.float64],
+    rounding: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Take words by rising priority while their middle is within the budget.
+    """Take words by rising priority until the budget is spent, at least one.
 
-    Stopping at the middle, not the end, of the word that crosses the budget keeps the mean right.
-    A word longer than the whole budget is taken only if there is no shorter one.
+    The word that crosses the budget is taken if its middle is within, and the budget is rounded
+    up or down by chance, so that the mean is right. A word longer than the whole budget is taken
+    only if there is no shorter one.
 
     Args:
         priority: Priority of each word, uint64 (B, W).
         sizes: Tokens of each word, 0 for no word, int64 (B, W).
-        budget: Tokens to take in each block, int64 (B,).
+        budget: Tokens to take in each block (B,).
+        rounding: Random numbers of [0, 1) (B,).
 
     Returns:
         True for the words taken, bool (B, W).
     """
-    too_long = (sizes > budget[:, None]).astype(np.uint64) << np.uint64(63)
-    order = np.argsort(priority >> np.uint64(1) | too_long, axis=1, kind="stable")
+    too_long = sizes > np.maximum(1, np.rint(budget))[:, None]
+    rank = (priority >> np.uint64(1)) | (too_long.astype(np.uint64) << np.uint64(63))
+    order = np.argsort(rank, axis=1, kind="stable")
     ordered = np.take_along_axis(sizes, order, axis=1)
     before = np.cumsum(ordered, axis=1) - ordered
-    within = (2 * before + ordered <= 2 * budget[:, None]) | (before == 0)
+    within = before + ordered / 2 <= (budget + rounding - 0.5)[:, None]
     taken: NDArray[np.bool_] = np.empty_like(within)
-    np.put_along_axis(taken, order, within & (ordered > 0), axis=1)
+    np.put_along_axis(taken, order, (within | (before == 0)) & (ordered > 0), axis=1)
     return taken
 
 

@@ -1,7 +1,7 @@
-"""When checkpoints are written: the last state every so many steps, the best one after a validation.
+"""When checkpoints are written: the last state at intervals, the best one after a validation.
 
-A state is always written between two batches, after any validation that was due, so that resuming never
-has to guess what had been done. Ctrl-C and SIGTERM are waited for until that point too.
+A state is always written between two batches, after any validation that was due, so that resuming
+never has to guess what had been done. Ctrl-C and SIGTERM are waited for until that point too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WriteCheckpoint = Callable[[Path, "dict[str, Any] | None"], None]
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and its state is written; `signal` is the number to exit with + 128."""
+    """The run was asked to stop by `signal`, and its state is written."""
 
     def __init__(self, signal_number: int, folder: Path) -> None:
         """Keep the signal that asked and the folder of the state."""
@@ -51,7 +51,7 @@ class CheckpointConfig:
 
 
 class Checkpointer(pl.Callback):
-    """Writes `last` and `best`, resumes from `last`, stops early, and stops cleanly when asked to."""
+    """Writes `last` and `best`, resumes from `last`, stops early, stops cleanly when asked."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Checkpointer(pl.Callback):
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
-        """Stop at a loss that is no number (on a GPU: on logged steps, for each look waits for it)."""
+        """Stop at a loss that is no number; on a GPU each look waits, so on logged steps only."""
         if loss.device.type == "cpu" or getattr(pl_module, "is_logged_step", True):
             self._check_finite(float(loss.detach()), trainer)
 
@@ -172,7 +172,7 @@ class Checkpointer(pl.Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the final state, marked as finished; what follows is stopped too if it was asked for."""
+        """Write the final state, marked as finished; stop what follows if that was asked for."""
         self._write_last(trainer, finished=True)
         if self._asked_by is not None:
             raise Interrupted(self._asked_by, self.folder / "last")

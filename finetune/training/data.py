@@ -1,7 +1,7 @@
 """The two LightningDataModules: a corpus to pretrain on, a task to fine-tune on.
 
-The batches of an epoch are a pure function of (seed, epoch), and an epoch can begin at any of its batches:
-the position in the data is two numbers, and taking it up again costs nothing.
+The batches of an epoch are a pure function of (seed, epoch), and an epoch can begin at any of its
+batches: the position in the data is two numbers, and taking it up again costs nothing.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class CorpusData(OrderedData):
 
 
 class MaskedBlocks(Dataset[Batch]):
-    """Block numbers -> a batch for the Pretrainer; a pure function of (seed, epoch, block numbers)."""
+    """Block numbers -> a batch for the Pretrainer; depends on seed, epoch and numbers only."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Fine-tuning: encoder and a task's head, judged by the task's own metrics (Devlin et al., 2019, section 4)."""
+"""Fine-tuning: encoder and head, judged by the task's metrics (Devlin et al., 2019, section 4)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class FineTuner(EncoderWithHead):
     """Encoder and task head.
 
     A batch has `index` int64 (B,): the examples' numbers in their split, `input_ids` (B, T),
-    `token_type_ids` (B, T), `attention_mask` bool (B, T) where some row is padded, and `labels` (B,).
+    `token_type_ids` (B, T), `attention_mask` bool (B, T) where some row is padded, and `labels`
+    (B,).
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class FineTuner(EncoderWithHead):
             self._losses.append(torch.stack([loss, torch.full_like(loss, len(logits))]))
 
     def on_validation_epoch_end(self) -> None:
-        """Log `val/loss` and `val/METRIC` of the first split, `val/SPLIT/METRIC` of further ones."""
+        """Log `val/loss`, `val/METRIC` of the first split and `val/SPLIT/METRIC` of others."""
         losses, sizes = torch.stack(self._losses).cpu().double().unbind(1)
         values = {"val/loss": float(losses @ sizes / sizes.sum())}
         for number, (split, examples) in enumerate(self.validation.items()):

@@ -51,7 +51,7 @@ class EncoderWithHead(pl.LightningModule):
         self.gradient_norm: Tensor | None = None
         """Norm of the last step's gradient before clipping, where it was computed."""
         self.is_logged_step = False
-        """Whether this step's figures are written: what costs a pass is computed on those steps only."""
+        """Whether this step's figures are written; what costs a pass is computed only then."""
 
     def layers(self) -> dict[str, list[nn.Module]]:
         """Layer groups by name, lowest first: embeddings, block_1 … block_L, head."""

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: a line of figures every so many steps, and a bar with rate and ETA."""
+"""What a run tells while it trains: figures every so many steps, and a bar with rate and ETA."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Monitor(pl.Callback):
         Args:
             length: The run's limit, for the bar.
             every_steps: Steps between two lines.
-            flops_per_token: Mean length in tokens -> floating-point operations of a training step, a token.
+            flops_per_token: Mean length in tokens -> FLOPs of a training step, a token.
             ceiling_gflops: What this machine's matrix products reach, measured at the start.
-            unigram_entropy: Entropy of the corpus in nats; the loss of a model that knows frequencies only.
+            unigram_entropy: Entropy of the corpus, nats: what knowing frequencies alone gives.
             show_progress: Show a bar if stderr is a terminal.
             title: What stands before the bar.
         """
@@ -186,8 +186,9 @@ class Monitor(pl.Callback):
             self._warned = True
             warnings.warn(
                 f"step {step}: the loss has stood at the corpus's unigram entropy "
-                f"({self.unigram_entropy:.2f} nats) for {PLATEAU_WINDOWS} log lines: so far the encoder knows "
-                "word frequencies only; train longer, or try a higher learning_rate or a smaller batch_size",
+                f"({self.unigram_entropy:.2f} nats) for {PLATEAU_WINDOWS} log lines: so far the "
+                "encoder knows word frequencies only; train longer, or try a higher learning_rate "
+                "or a smaller batch_size",
                 stacklevel=2,
             )
 
@@ -241,7 +242,8 @@ class _Bar:
     def show(self, fraction: float, figures: Figures | None = None) -> None:
         self._progress.update(self._task, completed=min(fraction, 1.0))
         if figures:
-            text = f"loss {figures['train/loss']:.3f}  {figures['perf/tokens_per_second']:,.0f} tokens/s"
+            rate = f"{figures['perf/tokens_per_second']:,.0f} tokens/s"
+            text = f"loss {figures['train/loss']:.3f}  {rate}"
             self._progress.update(self._task, figures=text)
 
     def stop(self) -> None:

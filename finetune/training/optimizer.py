@@ -1,7 +1,8 @@
 """Layer groups -> AdamW groups: a rate for each layer, no decay on biases and norms.
 
-Every parameter is in exactly one named group from the first step; freezing is `requires_grad` and never
-touches the groups, so the number of groups cannot change between a checkpoint and its resumption.
+Every parameter is in exactly one named group from the first step; freezing is `requires_grad` and
+never touches the groups, so the number of groups cannot change between a checkpoint and its
+resumption.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class OptimizerConfig:
     weight_decay: float = 0.01
     """Decoupled weight decay; biases and normalisation weights have none."""
     rate_decay: float = 1.0
-    """Discriminative factor: each group below has its neighbour's rate divided by this (ULMFiT: 2.6; 1 = one rate)."""
+    """Each group's rate is that of the group above divided by this (ULMFiT: 2.6; 1 = one rate)."""
     adam_beta1: float = 0.9
     """Decay of the running mean of gradients."""
     adam_beta2: float = 0.999
@@ -41,13 +42,15 @@ class OptimizerConfig:
         """
         if self.learning_rate <= 0:
             raise ConfigError(
-                f"learning_rate must be positive, found {self.learning_rate}; try 1e-3 for a small encoder"
+                f"learning_rate must be positive, found {self.learning_rate}; try 1e-3 for a "
+                "small encoder"
             )
         if self.weight_decay < 0:
             raise ConfigError(f"weight_decay must be 0 or more, found {self.weight_decay}")
         if self.rate_decay < 1:
             raise ConfigError(
-                f"rate_decay must be at least 1, found {self.rate_decay}; ULMFiT uses 2.6, 1 means one rate"
+                f"rate_decay must be at least 1, found {self.rate_decay}; ULMFiT uses 2.6, 1 "
+                "means one rate"
             )
 
 
@@ -75,9 +78,9 @@ def parameter_groups(
         config: Rates and decay.
 
     Returns:
-        Groups with `name`, `layer`, `params`, `lr`, `peak_lr` and `weight_decay`. A tensor that two layers
-        share (tied embeddings) belongs to the lower one. Empty groups are kept: their number depends on the
-        layers alone.
+        Groups with `name`, `layer`, `params`, `lr`, `peak_lr` and `weight_decay`. A tensor that two
+        layers share (tied embeddings) belongs to the lower one. Empty groups are kept: their number
+        depends on the layers alone.
     """
     rates = group_rates(len(layers), config.learning_rate, config.rate_decay)
     seen: set[int] = set()
@@ -98,7 +101,7 @@ def parameter_groups(
 def _split_by_decay(
     modules: Sequence[nn.Module], seen: set[int]
 ) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Matrices with decay; vectors (biases, norm weights) without. `seen` holds identities, not values."""
+    """Matrices with decay, vectors (biases, norm weights) without; `seen` holds identities."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for parameter in (p for module in modules for p in module.parameters()):
@@ -117,8 +120,8 @@ def adamw(
     Args:
         layers: Layer groups by name, lowest first.
         config: Rates, decay and moments.
-        fused: One kernel over all tensors (ten times faster than the loop on a CPU). Off where a gradient
-            scaler must clip (fp16).
+        fused: One kernel over all tensors (ten times faster than the loop on a CPU). Off where a
+            gradient scaler must clip (fp16).
 
     Returns:
         The optimizer; its groups carry `name` and `peak_lr`.

@@ -1,7 +1,7 @@
-"""Pretraining: the encoder learns to name the tokens that were masked (Devlin et al., 2019, section 3.1).
+"""Pretraining: the encoder learns to name masked tokens (Devlin et al., 2019, section 3.1).
 
-The vocabulary projection, most of the arithmetic of a small model, is done at masked positions only.
-A causal encoder learns the next token instead; its batches mark every position but the last.
+The vocabulary projection, most of the arithmetic of a small model, is done at masked positions
+only. A causal encoder learns the next token instead; its batches mark every position but the last.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from finetune.training.schedules import ScheduleConfig
 class Pretrainer(EncoderWithHead):
     """Encoder and language-model head.
 
-    A batch has `input_ids` int64 (B, T), `positions` int64 (N,): places in the flattened (B * T) batch
-    where a token is to be named, and `labels` int64 (N,): the ids that belong there.
+    A batch has `input_ids` int64 (B, T), `positions` int64 (N,): places in the flattened (B * T)
+    batch where a token is to be named, and `labels` int64 (N,): the ids that belong there.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Pretrainer(EncoderWithHead):
         return logits
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """The loss (nats a masked token); on logged steps also the share of tokens named rightly."""
+        """The loss, nats a masked token; on logged steps also the share named rightly."""
         logits = self(batch)
         outputs: dict[str, Tensor] = {"loss": self.head.loss(logits, batch["labels"])}  # type: ignore[operator]
         if self.is_logged_step:  # a pass over (N, V) logits that the other steps can do without
@@ -80,7 +80,7 @@ class Pretrainer(EncoderWithHead):
         self.log_validation({f"val/{name}": v for name, v in _metrics(self._figures).items()})
 
     def _measure(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Mean loss, tokens named rightly and tokens of a batch, (3,); does not wait for the device."""
+        """Mean loss, tokens named rightly and tokens, (3,); does not wait for the device."""
         logits, labels = self(batch), batch["labels"]
         loss: Tensor = self.head.loss(logits, labels)  # type: ignore[operator]
         right = (logits.argmax(-1) == labels).sum()
@@ -102,7 +102,7 @@ def _metrics(figures: Sequence[Tensor]) -> dict[str, float]:
 def masked_lm_metrics(
     module: Pretrainer, loader: Iterable[Mapping[str, Tensor]]
 ) -> dict[str, float]:
-    """Loss (nats), masked accuracy and perplexity (e to the loss) over all masked tokens of a loader.
+    """Loss (nats), masked accuracy and perplexity over all masked tokens of a loader.
 
     Args:
         module: On the device where it is to run; put into eval mode.

@@ -1,8 +1,8 @@
 """How long a run is, and how far it has come.
 
-A run is limited by steps, by epochs or by minutes. Each gives a fraction of the run that lies behind, and
-the schedules know nothing else. Under a limit in minutes the fraction follows the clock, so the rate ends
-at zero whatever the machine's speed.
+A run is limited by steps, by epochs or by minutes. Each gives a fraction of the run that lies
+behind, and the schedules know nothing else. Under a limit in minutes the fraction follows the
+clock, so the rate ends at zero whatever the machine's speed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class LengthConfig:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) > 1:
             raise ConfigError(
-                f"expected one of max_steps, max_epochs, max_minutes, found {' and '.join(given)}; keep one"
+                f"expected one of max_steps, max_epochs, max_minutes, found "
+                f"{' and '.join(given)}; keep one"
             )
         for name, value in given.items():
             if value <= 0:
@@ -60,7 +61,7 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start of the run, without the time between an interruption and its resumption."""
+        """Seconds of the run, without the time between an interruption and its resumption."""
         return self._before + time.monotonic() - self._started
 
     def resume(self, seconds: float) -> None:
@@ -84,7 +85,7 @@ class RunLength:
         return self.limit.max_steps
 
     def fraction(self, step: int) -> float:
-        """Fraction of the run behind after so many steps, in [0, 1] (above 1 once the time is over)."""
+        """Fraction of the run behind after so many steps; above 1 once the time is over."""
         if self.total_steps is not None:
             return step / self.total_steps
         assert self.limit.max_minutes is not None  # LengthConfig: exactly one limit

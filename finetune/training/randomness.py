@@ -18,7 +18,7 @@ def keyed_seed(*key: int | str) -> int:
         key: What the numbers may depend on, for example seed, purpose, epoch.
 
     Returns:
-        A 63-bit number that depends on every part of the key and on nothing else; the same on every machine.
+        A 63-bit number that depends on every part of the key and on nothing else.
     """
     text = "\x1f".join(str(part) for part in key).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1

@@ -1,9 +1,9 @@
 """Where a run stands, as plain data, and how to put a fresh Trainer there.
 
-Lightning's own loop state is not used: after an interruption in mid-epoch its loader has to repeat or skip
-batches, and which validation has been run already is guessed. Here a run stands between two batches,
-always: (epoch, batches of that epoch behind). The data modules start an epoch at any batch in O(1), so
-for Lightning a resumed epoch is simply a shorter one.
+Lightning's own loop state is not used: after an interruption in mid-epoch its loader has to repeat
+or skip batches, and which validation has been run already is guessed. Here a run stands between two
+batches, always: (epoch, batches of that epoch behind). The data modules start an epoch at any batch
+in O(1), so for Lightning a resumed epoch is simply a shorter one.
 """
 
 from __future__ import annotations

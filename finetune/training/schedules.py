@@ -1,8 +1,9 @@
 """Learning-rate schedules: how far a run has come -> the factor on every group's peak rate.
 
-A schedule is a pure function of `progress`, the fraction of the run that lies behind, in [0, 1]. Steps,
-epochs and minutes all reduce to that fraction, so a run that is limited by the clock follows the same
-curve as one that is limited by steps. Nothing here is state: resuming computes the factor again.
+A schedule is a pure function of `progress`, the fraction of the run that lies behind, in [0, 1].
+Steps, epochs and minutes all reduce to that fraction, so a run that is limited by the clock follows
+the same curve as one that is limited by steps. Nothing here is state: resuming computes the factor
+again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class ScheduleConfig:
     """The shape of the learning rate over a run."""
 
     schedule: ScheduleName = "linear"
-    """slanted_triangular (Howard and Ruder, 2018), or a linear warm-up followed by linear, cosine or constant."""
+    """slanted_triangular (ULMFiT), or a linear warm-up and then linear, cosine or constant."""
     warmup_ratio: float = 0.1
     """Fraction of the run in which the rate rises linearly from 0 to its peak, in [0, 1)."""
     cut_fraction: float = 0.1
@@ -38,18 +39,20 @@ class ScheduleConfig:
         """
         if not 0 <= self.warmup_ratio < 1:
             raise ConfigError(
-                f"warmup_ratio must lie in [0, 1), found {self.warmup_ratio}; choose 0.1 for a tenth of the run"
+                f"warmup_ratio must lie in [0, 1), found {self.warmup_ratio}; choose 0.1 for a "
+                "tenth of the run"
             )
         if not 0 < self.cut_fraction < 1:
             raise ConfigError(
-                f"cut_fraction must lie between 0 and 1, found {self.cut_fraction}; the paper uses 0.1"
+                f"cut_fraction must lie between 0 and 1, found {self.cut_fraction}; the paper "
+                "uses 0.1"
             )
         if self.ratio < 1:
             raise ConfigError(f"ratio must be at least 1, found {self.ratio}; the paper uses 32")
 
 
 def slanted_triangular(progress: float, config: ScheduleConfig) -> float:
-    """A short linear rise, then a long linear decay (Howard and Ruder, 2018, section 3.2, equation 3).
+    """A short rise, then a long linear decay (Howard and Ruder, 2018, section 3.2, equation 3).
 
     Args:
         progress: Fraction of the run behind, in [0, 1]: t / T in the paper.
@@ -76,7 +79,7 @@ def linear(progress: float, config: ScheduleConfig) -> float:
 
 
 def cosine(progress: float, config: ScheduleConfig) -> float:
-    """Linear warm-up, then half a cosine to zero (Loshchilov and Hutter, 2017, equation 5, one cycle)."""
+    """Linear warm-up, then half a cosine to zero (Loshchilov and Hutter, 2017, equation 5)."""
     return _warmed_up(progress, config, lambda rest: 0.5 * (1 + math.cos(math.pi * rest)))
 
 

@@ -112,7 +112,8 @@ def build_trainer(
         )
     except (ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(
-            f"accelerator {config.accelerator!r}, devices {config.devices}, strategy {config.strategy!r}, "
+            f"accelerator {config.accelerator!r}, devices {config.devices}, strategy "
+            f"{config.strategy!r}, "
             f"precision {config.precision!r}: {' '.join(str(error).split())}"
         ) from error
 
@@ -146,8 +147,8 @@ def flush_denormals() -> bool:
 def keep_freed_memory() -> bool:
     """Let glibc keep large blocks of freed memory instead of giving them back to the system.
 
-    A step frees and asks again for the same tensors; by default each large one is mapped afresh and its
-    pages are zeroed by the kernel, up to a quarter of a step on a CPU.
+    A step frees and asks again for the same tensors; by default each large one is mapped afresh and
+    its pages are zeroed by the kernel, up to a quarter of a step on a CPU.
 
     Returns:
         Whether the C library could be told.

@@ -30,12 +30,22 @@ def test_words_alone_give_the_same_tokens_as_together(tokenizer: Tokenizer, text
     assert_same_as_whole(tokenizer, WordCache(tokenizer), text)
 
 
-@settings(deadline=None, max_examples=30)
+@pytest.fixture(scope="module")
+def published(minilm: Path) -> Tokenizer:
+    return Tokenizer.load(minilm)
+
+
+@settings(deadline=None)
 @given(text=TEXT)
-def test_published_bert_tokenizer_works_word_by_word(minilm: Path, text: str) -> None:
-    tokenizer = Tokenizer.load(minilm)
+def test_published_bert_tokenizer_works_word_by_word(published: Tokenizer, text: str) -> None:
+    assert_same_as_whole(published, WordCache(published), text)
+
+
+def test_schemes_of_bert_and_of_our_own_are_known(
+    published: Tokenizer, tokenizer: Tokenizer
+) -> None:
+    assert word_cut(published.backend) is not None
     assert word_cut(tokenizer.backend) is not None
-    assert_same_as_whole(tokenizer, WordCache(tokenizer), text)
 
 
 def test_roberta_tokenizer_works_word_by_word(roberta: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from finetune.encoder import EncoderConfig
 from finetune.run_settings import FitRun, PretrainRun
-from finetune.text.corpus import CorpusConfig
-from finetune.text.vocabulary import TokenizerConfig
+from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
+from finetune.text.tokenizer import Tokenizer
+from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.tracking import TrackingConfig
 from finetune.training.checkpointing import CheckpointConfig
 from finetune.training.data import LoaderConfig
@@ -43,6 +44,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("text") / "corpus.txt"
     path.write_text("\n\n".join(sentences(0, 300)) + "\n", encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(sentences(0, 300), TokenizerConfig(vocab_size=60))
+
+
+@pytest.fixture(scope="session")
+def blocks(
+    corpus: Path, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
+) -> Corpus:
+    """The corpus in blocks of 16 tokens, a tenth of its documents held out."""
+    config = CorpusConfig(max_length=16, validation_fraction=0.1)
+    return build_corpus([corpus], tokenizer, config, 1, tmp_path_factory.mktemp("blocks"))
 
 
 @pytest.fixture(scope="session")

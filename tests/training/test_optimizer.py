@@ -1,4 +1,4 @@
-"""Layer groups: complete, without doubles, rates and decay as the papers say; AdamW as torch's plain one."""
+"""Layer groups: complete, without doubles, rates and decay as the papers say."""
 
 from __future__ import annotations
 

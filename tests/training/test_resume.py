@@ -1,4 +1,4 @@
-"""Resuming is exact: a run that was cut off ends as the run that was not, bit for bit, on the CPU."""
+"""Resuming is exact: a run that was cut off ends as the run that was not, bit for bit."""
 
 from __future__ import annotations
 
