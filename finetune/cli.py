@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -353,7 +353,8 @@ def _encoder_config(source: Path) -> EncoderConfig:
     content = load(source)
     if not isinstance(content, dict) or "encoder" not in content:
         raise ConfigError(f"{source}: expected settings with a section 'encoder', found none")
-    if content.keys() & {"encoder_from", "task", "head"}:
+    of_fit, of_pretrain = ({field.name for field in fields(cls)} for cls in (FitRun, PretrainRun))
+    if content.keys() & (of_fit - of_pretrain):
         fit = settings.read(FitRun, source, {"encoder_from": "none"})
         config, tokenizer, size = fit.encoder, fit.tokenizer, fit.encoder.vocab_size
     else:

@@ -10,6 +10,7 @@ RUN/predictions/     a file a split
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
@@ -17,9 +18,9 @@ import platform
 import shutil
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from finetune import settings
 from finetune.errors import ConfigError, DataError, nearest
@@ -27,6 +28,7 @@ from finetune.values import load
 
 Results = dict[str, Any]
 T = TypeVar("T")
+P = ParamSpec("P")
 
 NO_SHARES = ("loss", "perplexity")
 """Metrics that are no fractions of one; the others are shown in percent."""
@@ -57,6 +59,28 @@ INPUTS = ("encoder_from", "tokenizer", "train", "validation")
 """Settings that name a file or folder, which `--overwrite` must not remove."""
 
 
+def is_first_process() -> bool:
+    """Whether this is the first of the processes that make a run together, or the only one.
+
+    Under data parallel training the others are started with the same command: they do all that
+    the first one does, but write and say nothing.
+    """
+    rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
+    return int(rank) == 0
+
+
+def first_process_only(function: Callable[P, None]) -> Callable[P, None]:
+    """Let a function do nothing in the other processes of a run."""
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        if is_first_process():
+            function(*args, **kwargs)
+
+    return guarded
+
+
+@first_process_only
 def check_folder(folder: Path, run: object, *, resume: bool, overwrite: bool) -> None:
     """Say whether a run may have a folder, and touch nothing.
 
@@ -130,6 +154,7 @@ def _check_inputs_outside(folder: Path, run: object) -> None:
                 )
 
 
+@first_process_only
 def open_run(folder: Path, run: object, *, resume: bool, overwrite: bool) -> None:
     """Take a folder for a run and write its config.yaml; what it needs has been read by then.
 
@@ -214,6 +239,7 @@ def write_text(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+@first_process_only
 def write_results(folder: Path, results: Results) -> None:
     """Write RUN/results.json."""
     text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
@@ -310,6 +336,7 @@ def _collapsed(results: Results) -> list[str]:
     return [f"collapsed (one answer for every example): seed {', '.join(seeds)}"] if seeds else []
 
 
+@first_process_only
 def say(message: str) -> None:
     """Tell the person at the terminal (stderr, so that stdout holds results only)."""
     print(message, file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from finetune.run_folder import (
     Results,
     check_folder,
     check_writable,
+    is_first_process,
     note,
     open_run,
     over_seeds,
@@ -93,7 +94,7 @@ def pretrain(run: PretrainRun) -> Results:
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
     _check_length(run.data.max_length, config)
     open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-    if run.tokenizer is None:
+    if run.tokenizer is None and is_first_process():
         tokenizer.save(folder / "tokenizer")
     data = CorpusData(
         corpus,
@@ -118,7 +119,8 @@ def pretrain(run: PretrainRun) -> Results:
     load_checkpoint(folder).load_into(module)
     module.to(pick_device(run.trainer.accelerator))
     metrics = masked_lm_metrics(module, data.val_dataloader())
-    results = session.results("pretrain", "validation", metrics, len(corpus.validation))
+    scored = min(len(corpus.validation), run.loader.validation_batches * run.loader.batch_size)
+    results = session.results("pretrain", "validation", metrics, scored)
     results["data"] = {"corpus": run.corpus, **dataclasses.asdict(corpus.statistics)}
     write_results(folder, results)
     session.close(results)
@@ -227,7 +229,8 @@ def _evaluate_best(
     flags: Results = {"collapsed": False}
     for number, split in enumerate(splits or task.validation_splits):
         answers = task.answers(predict(module, data.loader(split)), data.examples(split))
-        write_predictions(answers, folder / "predictions" / f"{split}.jsonl")
+        if is_first_process():
+            write_predictions(answers, folder / "predictions" / f"{split}.jsonl")
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in task.score(answers).items()}
         flags["collapsed"] |= collapsed(answers)
@@ -282,7 +285,7 @@ def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
     """The tokenizer that is named, or that of the run that goes on, or one trained now."""
     if run.tokenizer is not None:
         return find_tokenizer(run.tokenizer)
-    if run.resume:
+    if run.resume or not is_first_process():
         return Tokenizer.load(folder / "tokenizer")
     return _train_tokenizer(
         run.corpus,

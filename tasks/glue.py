@@ -119,9 +119,10 @@ class GlueTask:
         path = self._file(split)
         examples = list(self._file_examples(path, labelled=split not in self.test_splits))
         if not examples:
-            raise DataError(f"{path}: expected a row an example, found none")
+            raise DataError(f"{path}: expected rows of examples, found none after the header")
         if split == self.train_split and not any(any(example.texts) for example in examples):
-            raise DataError(f"{path}: expected texts to train on, found {self.row.texts} all empty")
+            columns = " and ".join(self.row.texts)
+            raise DataError(f"{path}: expected texts to train on, found every {columns} empty")
         return examples
 
     def _file_examples(self, path: Path, *, labelled: bool) -> Iterator[Example]:
@@ -244,7 +245,9 @@ class GlueTask:
         for split, answers in answers_by_split.items():
             name = self._split(split).submission
             if name is None:
-                raise DataError(f"{self.name}: {split} is not submitted; {self.test_splits} are")
+                raise DataError(
+                    f"{self.name}: '{split}' is not submitted; {nearest(split, self.test_splits)}"
+                )
             lines = [f"{answer['id']}\t{self._written(answer['prediction'])}" for answer in answers]
             paths.append(folder / name)
             paths[-1].write_text("\n".join(["index\tprediction", *lines, ""]), encoding="utf-8")
@@ -268,9 +271,13 @@ class GlueTask:
             for path in (place, place.with_name(f"{place.name}.gz")):
                 if path.is_file():
                     return path
+        mend = (
+            "name a file that is there"
+            if split in self.files
+            else "--data DIR (or FINETUNE_DATA) names the folder that holds glue_data/"
+        )
         raise DataError(
-            f"expected the {split} file of {self.name} at {places[0]} (or .gz), found none; "
-            "--data DIR names the folder that holds glue_data/"
+            f"expected the {split} file of {self.name} at {places[0]} (or .gz), found none; {mend}"
         )
 
     def _official_places(self, split: str) -> list[Path]:

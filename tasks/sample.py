@@ -27,15 +27,12 @@ KINDS: Attributes = {
     "bird": ("flew", "perched", "chirped", "nested"),
     "fish": ("swam", "dived", "spawned", "surfaced"),
     "snake": ("slithered", "hissed", "coiled", "rattled"),
-    "insect": ("buzzed", "stung", "swarmed", "hatched"),
     "cat": ("purred", "pounced", "prowled", "scratched"),
-    "goat": ("grazed", "bleated", "climbed", "butted"),
 }
 """Kind of animal -> what such animals do."""
 
 REGIONS: Attributes = {
     "coast": ("harbour", "lighthouse", "beach", "pier"),
-    "desert": ("dunes", "oasis", "wells", "caravan"),
     "forest": ("woods", "grove", "sawmill", "thicket"),
     "mountain": ("glacier", "summit", "ridge", "pass"),
 }
@@ -54,7 +51,7 @@ MEASURES: Attributes = {
 """Whether a noun is counted or measured -> the words before it."""
 
 CORPUS_DOCUMENTS = 3_000
-EXAMPLES = {"train": 300, "dev": 400, "test": 100}
+EXAMPLES = {"train": 600, "dev": 400, "test": 100}
 """Rows of each GLUE file."""
 
 PEOPLE: Words = ("miller", "teacher", "sailor", "weaver", "doctor", "baker", "smith", "painter")
@@ -62,19 +59,18 @@ THINGS: Words = ("play", "song", "supper", "tale", "fair", "journey", "letter", 
 
 ANIMAL_SENTENCES: Words = (
     "The {animal} {does} and the {animal} {does}.",
-    "A {animal} {does} by the road.",
-    "The {kind} {does} when the {animal} {does}.",
-    "One {animal} {does}, so the {kind} {does}.",
+    "A {kind} {does}, a {animal} {does}.",
+    "One {animal} {does} when the {kind} {does}.",
 )
 TOWN_SENTENCES: Words = (
-    "The {person} came from the {town} {place}.",
+    "The {person} left the {town} {place} for the {town} {place}.",
     "The {town} {place} is larger than the {town} {place}.",
-    "We saw the {town} {place} at night.",
+    "We saw the {town} {place} and the {town} {place}.",
 )
 MOOD_SENTENCES: Words = (
-    "The {thing} was {very} {adjective}.",
+    "The {thing} was {very} {adjective}, the {thing} {very} {adjective}.",
     "It was a {very} {adjective} {thing} and a {very} {adjective} {thing}.",
-    "The {person} told a {adjective} and {adjective} tale.",
+    "What a {very} {adjective} and {adjective} {thing}!",
 )
 NOUN_SENTENCES: Words = (
     "The {person} bought {a} {counted} and {some} {measured}.",
@@ -139,7 +135,7 @@ def make_world(rng: random.Random) -> World:
 
     towns = invent(REGIONS, 8, ("holm", "wick", "mere", "stead", "combe"))
     return World(
-        adjectives=invent(MOODS, 24, ("elly", "umic", "avish", "orant", "iply")),
+        adjectives=invent(MOODS, 20, ("elly", "umic", "avish", "orant", "iply")),
         animals=invent(KINDS, 8, ("ibbit", "onk", "uff", "arro", "eel")),
         towns={region: tuple(map(str.capitalize, names)) for region, names in towns.items()},
         nouns=invent(MEASURES, 16, ("ock", "ern", "ule", "ost", "ade")),
@@ -236,15 +232,12 @@ def _sst2(world: World, rng: random.Random) -> Row:
 
 
 def _stsb(world: World, rng: random.Random) -> Row:
-    """How much do two sentences share: the kind, the region, the mood?"""
-    animals, towns, adjectives = (
-        _pair(attributes, rng) for attributes in (world.animals, world.towns, world.adjectives)
-    )
-    shared = [animals.same, towns.same, adjectives.same].count(True)
+    """How much do two sentences share: the kind of animal, the region?"""
+    animals, towns = _pair(world.animals, rng), _pair(world.towns, rng)
     return {
-        "sentence1": f"The {animals.first} of {towns.first} is {adjectives.first}.",
-        "sentence2": f"The {animals.second} of {towns.second} is {adjectives.second}.",
-        "score": f"{5 * shared / 3:.3f}",
+        "sentence1": f"The {animals.first} lives in {towns.first}.",
+        "sentence2": f"The {animals.second} lives in {towns.second}.",
+        "score": f"{2.5 * (animals.same + towns.same):.3f}",
     }
 
 

@@ -85,11 +85,11 @@ def _lines(path: Path) -> list[str]:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: expected a readable file, found: {error}") from error
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         line = 1 + data.count(b"\n", 0, error.start)
         raise DataError(
             f"{path}:{line}: expected UTF-8, found the byte 0x{data[error.start]:02x} "
             f"at offset {error.start}; save the file as UTF-8"
         ) from error
-    return [line.removesuffix("\r") for line in text.rstrip("\r\n").split("\n")] if text else []
+    return [line.removesuffix("\r") for line in text.split("\n")] if text else []

@@ -31,7 +31,9 @@ from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return train_tokenizer(["the cat sees the dog", "a dog sees a cat"] * 9, TokenizerConfig(vocab_size=24))
+    return train_tokenizer(
+        ["the cat sees the dog", "a dog sees a cat"] * 9, TokenizerConfig(vocab_size=24)
+    )
 
 
 class Model(nn.Module):
@@ -146,7 +148,7 @@ class Killed(BaseException):
 def test_a_kill_at_any_rename_leaves_a_whole_checkpoint(
     renames: int, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After 0 renames the old one is there, after 1 it is under another name, after 2 the new one."""
+    """After 0 renames the old one is there, after 1 it has another name, after 2 the new one."""
     folder, rename, left = tmp_path / "best", Path.rename, iter(range(renames))
     models = {seed: Model(masked_lm, seed=seed) for seed in (1, 2, 3)}
     save(folder, models[1], tokenizer, trainer_state={"step": 1})
@@ -164,9 +166,7 @@ def test_a_kill_at_any_rename_leaves_a_whole_checkpoint(
         if renames == 2:
             patch.setattr(room.shutil, "rmtree", lambda path, **_: None)
             flush = room._flush
-            patch.setattr(
-                room, "_flush", lambda p: dying_after(p) if p == tmp_path else flush(p)
-            )
+            patch.setattr(room, "_flush", lambda p: dying_after(p) if p == tmp_path else flush(p))
         with pytest.raises(Killed):
             save(folder, models[2], tokenizer, trainer_state={"step": 2})
     kept = 2 if renames == 2 else 1
@@ -191,7 +191,9 @@ def test_what_does_not_fit_is_named() -> None:
         load_weights(model, weights, where)
     del weights["head.more"]
     weights["head.bias"] = bias[:-1]
-    with pytest.raises(CheckpointError, match=r"head.bias should have shape \(24,\), found \(23,\)"):
+    with pytest.raises(
+        CheckpointError, match=r"head.bias should have shape \(24,\), found \(23,\)"
+    ):
         load_weights(model, weights, where)
 
 

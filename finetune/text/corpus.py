@@ -205,7 +205,7 @@ def progress(name: str, total: int) -> Iterator[files.Advance]:
 
     Args:
         name: What is done.
-        total: Bytes of the corpus files.
+        total: Bytes of the corpus files; 0 if that is not known.
 
     Yields:
         A function to be told how many bytes more have been read.
@@ -222,7 +222,7 @@ def progress(name: str, total: int) -> Iterator[files.Advance]:
         bars.TimeRemainingColumn(),
     )
     with bars.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=total)
+        task = bar.add_task(name, total=total or None)
         yield lambda count: bar.advance(task, count)
 
 

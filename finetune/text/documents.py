@@ -71,9 +71,13 @@ def corpus_sources(paths: Sequence[str | Path]) -> list[Path | HubSource]:
     """
     addresses = sorted({str(path) for path in paths if str(path).startswith(HUB)})
     files = {
-        file for path in paths if not str(path).startswith(HUB) for file in _files_under(Path(path))
+        file.resolve(): file
+        for path in paths
+        if not str(path).startswith(HUB)
+        for file in _files_under(Path(path))
     }
-    return [*sorted(files), *(HubSource.parse(address) for address in addresses)]
+    named = [files[place] for place in sorted(files)]
+    return [*named, *(HubSource.parse(address) for address in addresses)]
 
 
 def _files_under(path: Path) -> list[Path]:
@@ -112,6 +116,9 @@ def digest(source: Path | HubSource) -> str:
 
     Returns:
         Hexadecimal digits.
+
+    Raises:
+        DataError: The source cannot be read.
     """
     if isinstance(source, HubSource):
         with _readable(HUB + source.name):
@@ -119,8 +126,11 @@ def digest(source: Path | HubSource) -> str:
 
             builder = datasets.load_dataset_builder(source.name, source.config)
         return f"{builder.hash}:{source.split}:{source.field}"
-    with source.open("rb") as file:
-        return f"{kind(source)}:{hashlib.file_digest(file, 'blake2b').hexdigest()}"
+    try:
+        with source.open("rb") as file:
+            return f"{kind(source)}:{hashlib.file_digest(file, 'blake2b').hexdigest()}"
+    except OSError as error:
+        raise DataError(f"{source}: cannot be read: {error.strerror}") from error
 
 
 def read_documents(
@@ -196,10 +206,20 @@ def _field(row: Any, name: str, place: str) -> str:
     if name not in row:
         fields = ", ".join(row) or "none"
         raise DataError(f"{place}: no field '{name}'; its fields are {fields} (see text_field)")
-    if not isinstance(row[name], str):
-        found = type(row[name]).__name__
-        raise DataError(f"{place}: expected text in field '{name}', found {found}")
-    return str(row[name])
+    text = row[name]
+    if not isinstance(text, str):
+        raise DataError(f"{place}: expected text in field '{name}', found {type(text).__name__}")
+    if not _is_unicode(text):
+        raise DataError(f"{place}: field '{name}' has half of a surrogate pair, which is no text")
+    return text
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can spell "\ud83d" alone
+        return False
+    return True
 
 
 def _read_parquet(file: Path, options: _Options) -> Iterator[str]:

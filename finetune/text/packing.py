@@ -12,7 +12,6 @@ Each token of the stream is in exactly one block, except for the last few that f
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -197,7 +196,7 @@ def document_mask(document_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     Returns:
         True where a token (second axis) may attend to another (last axis), bool (B, T, T).
     """
-    return np.asarray(operator.eq(document_ids[:, :, None], document_ids[:, None, :]))
+    return np.equal(document_ids[:, :, None], document_ids[:, None, :])
 
 
 def document_positions(document_ids: NDArray[np.int64]) -> NDArray[np.int64]:

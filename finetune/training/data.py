@@ -7,9 +7,7 @@ batches: the position in the data is two numbers, and taking it up again costs n
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from finetune.errors import ConfigError, DataError
 from finetune.task import Example, Task
 from finetune.text.corpus import Corpus
+from finetune.text.feature_file import load_features, save_features
 from finetune.text.features import Features, collate, length_batches, padding_share
 from finetune.text.masking import MaskingConfig, mask_blocks
 from finetune.text.packing import Blocks, document_mask, document_positions
@@ -383,41 +382,3 @@ class FeatureBatches(Dataset[Batch]):
     def __getitem__(self, indices: Indices) -> Batch:
         """The batch of these examples, padded to its longest."""
         return collate(self.features, indices, self.pad_token_id)
-
-
-def save_features(features: Sequence[Features], path: Path) -> None:
-    """Write features as flat arrays; the file appears only when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}-{os.getpid()}.npz")
-    labels = [np.nan if feature.label is None else feature.label for feature in features]
-    np.savez(
-        temporary,
-        input_ids=np.concatenate([np.asarray(f.input_ids, np.int32) for f in features]),
-        token_type_ids=np.concatenate([np.asarray(f.token_type_ids, np.uint8) for f in features]),
-        lengths=np.array([len(feature.input_ids) for feature in features]),
-        labels=np.array(labels, dtype=np.float64),
-        integer=np.array(all(isinstance(feature.label, int) for feature in features)),
-    )
-    temporary.replace(path)
-
-
-def load_features(path: Path) -> list[Features] | None:
-    """Read features back; None where there are none or the file is damaged."""
-    try:
-        with np.load(path) as arrays:
-            bounds = np.cumsum(arrays["lengths"])[:-1]
-            ids = np.split(arrays["input_ids"], bounds)
-            types = np.split(arrays["token_type_ids"], bounds)
-            labels, integer = arrays["labels"], bool(arrays["integer"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-    return [
-        Features(row.tolist(), kinds.tolist(), _label(label, integer))
-        for row, kinds, label in zip(ids, types, labels.tolist(), strict=True)
-    ]
-
-
-def _label(value: float, integer: bool) -> int | float | None:
-    if np.isnan(value):
-        return None
-    return int(value) if integer else value

@@ -1,4 +1,4 @@
-"""A tiny corpus, a tiny SST-2, their settings as YAML files, and one run of each kind for all tests."""
+"""A tiny corpus, a tiny SST-2, their settings as YAML, and one run of each kind for all tests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = made.data / "glue_data" / "SST-2"
     folder.mkdir(parents=True)
     for split, seed, count in (("train", 1, 90), ("dev", 2, 30)):
-        rows = [f"{text}\t{int(text.startswith('the'))}" for text in sentences(seed, count)]
+        rows = [f"{text}\t{int('the' in text.split())}" for text in sentences(seed, count)]
         (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     learn = ["tokenizer", "--corpus", made.corpus, "--vocab-size", 60, "--out", made.tokenizer]
     cache = ["--cache-dir", root / "cache"]
@@ -163,19 +164,49 @@ def refuses(call: Call) -> Refuses:
     return check
 
 
-Start = Callable[..., "subprocess.Popen[str]"]
+class Process:
+    """A command in a process of its own; it is killed, and tells where it hung, after a time."""
+
+    def __init__(self, words: list[str], folder: Path) -> None:
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONFAULTHANDLER": "1",
+        }
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "tasks", *words],
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def end(self, seconds: float = 120) -> Outcome:
+        """Wait for its end."""
+        try:
+            out, err = self.popen.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.popen.send_signal(signal.SIGABRT)
+            out, err = self.popen.communicate()
+        return Outcome(self.popen.returncode, out, err)
+
+
+Start = Callable[..., Process]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Start a command line in a process of its own."""
+    started: list[Process] = []
 
-    def run(*words: object) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tasks", *map(str, words)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, env=environment, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True
-        )
+    def run(*words: object) -> Process:
+        started.append(Process([str(word) for word in words], tmp_path))
+        return started[-1]
 
-    return run
+    yield run
+    for process in started:
+        process.popen.kill()
+        process.popen.communicate()

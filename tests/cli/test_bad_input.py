@@ -68,7 +68,7 @@ def test_unknown_task_is_answered_with_the_nearest(name: str, refuses: Refuses) 
         ("seed: 1\nseed: 2", "not readable as YAML: key 'seed' is given twice, .*"),
         (
             "encoder: {hidden_size: 16, num_attention_heads: 3}",
-            "encoder: .*hidden_size.*16.*num_attention_heads.*3.*",
+            "encoder: num_attention_heads \\(3\\) must divide hidden_size \\(16\\); .*",
         ),
         ("schedule: {schedule: slow}", "schedule.schedule: expected one of .*"),
         ("length: {max_steps: 1, max_epochs: 1}", "length: expected one of max_steps, .*"),
@@ -88,7 +88,7 @@ def test_heads_that_do_not_divide_the_hidden_size_are_refused(
     world: World, tmp_path: Path, refuses: Refuses
 ) -> None:
     words = world.pretrain(tmp_path / "run", "--num-attention-heads", 3)
-    refuses(".*hidden_size.*16.*num_attention_heads.*3.*", *words)
+    refuses("num_attention_heads \\(3\\) must divide hidden_size \\(16\\); .*", *words)
 
 
 @pytest.mark.parametrize("content", [None, b"\x89PNG\r\n\x1a\n\xff\xfe", b"seed: \xff"])
@@ -144,7 +144,7 @@ def test_a_device_that_is_not_known_is_refused_and_blocks_no_second_try(
         ("none.txt", None, "{path}: no such corpus file or folder"),
         ("empty.txt", b"", ".*found no.*"),
         ("blank.txt", b" \n\n \n", ".*found no.*"),
-        ("short.txt", b"the cat sees the dog\n", "{path}: 5 tokens are less than one block .*"),
+        ("short.txt", b"the cat sees the dog\n", "{path}: \\d tokens are less than one block .*"),
         (
             "latin.txt",
             b"the cat\n\nsees caf\xe9 now\n",

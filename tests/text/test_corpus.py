@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -228,3 +231,35 @@ def test_error_in_a_file_leaves_no_cache(wordpiece: Tokenizer, tmp_path: Path) -
 def test_setting_out_of_range_is_an_error(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         CorpusConfig(**settings)
+
+
+BUILD_AND_PRINT_MEMORY = """
+import resource, sys
+from finetune.text import CorpusConfig, Tokenizer, build_corpus
+corpus, tokenizer, cache = sys.argv[1:]
+build_corpus([corpus], Tokenizer.load(tokenizer), CorpusConfig(), 1, cache)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_corpus(
+    wordpiece: Tokenizer, documents: list[str], tmp_path: Path
+) -> None:
+    wordpiece.save(tmp_path / "tokenizer")
+    peaks_mib = []
+    for times in (100, 1000):  # 4 MB and 40 MB
+        file = tmp_path / f"{times}.txt"
+        with file.open("w") as stream:
+            for number in range(times):
+                stream.write("\n\n".join(f"{number} {text}" for text in documents) + "\n\n")
+        arguments = [str(file), str(tmp_path / "tokenizer"), str(tmp_path / f"cache-{times}")]
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD_AND_PRINT_MEMORY, *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        peaks_mib.append(int(done.stdout))
+    assert peaks_mib[1] < peaks_mib[0] + 25

@@ -56,9 +56,12 @@ def test_folder_is_read_to_the_bottom_in_sorted_order(tmp_path: Path) -> None:
     assert read(tmp_path) == ["a/b/c.tokens", "a/z.txt", "b.jsonl", "c.txt"]
 
 
-def test_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+def test_file_that_is_named_twice_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write(tmp_path / "a.txt", "one")
-    assert read(tmp_path, file, str(file)) == ["one"]
+    monkeypatch.chdir(tmp_path)
+    assert read(tmp_path, file, str(file), "a.txt", tmp_path / ".." / tmp_path.name) == ["one"]
 
 
 def test_order_of_the_paths_does_not_matter(tmp_path: Path) -> None:
@@ -158,6 +161,7 @@ def test_undecodable_byte_on_the_first_line_counts_the_mark(tmp_path: Path) -> N
         ('{"text": "cut', "expected a JSON object: Unterminated string"),
         ('["text"]', "expected a JSON object, found list"),
         ('{"body": "x", "id": 1}', "no field 'text'; its fields are body, id"),
+        ('{"text": "\\ud83d"}', "field 'text' has half of a surrogate pair"),
         ('{"text": null}', "expected text in field 'text', found NoneType"),
     ],
 )
@@ -184,6 +188,15 @@ def test_damaged_parquet_file_is_an_error(tmp_path: Path) -> None:
 def test_missing_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere: no such corpus file or folder"):
         read(tmp_path / "nowhere")
+
+
+def test_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    (gone,) = corpus_sources([write(tmp_path / "a.txt", "text")])
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(DataError, match=r"a.txt: cannot be read: No such file"):
+        digest(gone)
+    with pytest.raises(DataError, match=r"a.txt: cannot be read: No such file"):
+        list(read_documents([gone]))
 
 
 def test_file_of_another_kind_is_an_error(tmp_path: Path) -> None:

@@ -31,20 +31,23 @@ def test_words_alone_give_the_same_tokens_as_together(tokenizer: Tokenizer, text
 
 
 @pytest.fixture(scope="module")
-def published(minilm: Path) -> Tokenizer:
-    return Tokenizer.load(minilm)
+def published(minilm: Path) -> tuple[Tokenizer, WordCache]:
+    tokenizer = Tokenizer.load(minilm)
+    return tokenizer, WordCache(tokenizer)
 
 
 @settings(deadline=None)
 @given(text=TEXT)
-def test_published_bert_tokenizer_works_word_by_word(published: Tokenizer, text: str) -> None:
-    assert_same_as_whole(published, WordCache(published), text)
+def test_published_bert_tokenizer_works_word_by_word(
+    published: tuple[Tokenizer, WordCache], text: str
+) -> None:
+    assert_same_as_whole(*published, text)
 
 
 def test_schemes_of_bert_and_of_our_own_are_known(
-    published: Tokenizer, tokenizer: Tokenizer
+    published: tuple[Tokenizer, WordCache], tokenizer: Tokenizer
 ) -> None:
-    assert word_cut(published.backend) is not None
+    assert word_cut(published[0].backend) is not None
     assert word_cut(tokenizer.backend) is not None
 
 

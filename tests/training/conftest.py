@@ -52,9 +52,7 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def blocks(
-    corpus: Path, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory
-) -> Corpus:
+def blocks(corpus: Path, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """The corpus in blocks of 16 tokens, a tenth of its documents held out."""
     config = CorpusConfig(max_length=16, validation_fraction=0.1)
     return build_corpus([corpus], tokenizer, config, 1, tmp_path_factory.mktemp("blocks"))

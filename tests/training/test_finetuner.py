@@ -1,0 +1,172 @@
+"""Fine-tuning: the head's loss, logits in the examples' order, and the task's own metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.heads import Classification, HeadConfig, Regression
+from finetune.task import Example
+from finetune.text.features import Features, collate
+from finetune.text.tokenizer import Tokenizer
+from finetune.training.data import FeatureBatches, LoaderConfig, TaskData
+from finetune.training.finetuner import FineTuner, collapsed, in_order, predict
+from tasks.glue import glue_task
+
+CONFIG = EncoderConfig(
+    vocab_size=60,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=16,
+)
+
+
+@pytest.fixture
+def task_data(data: Path, tokenizer: Tokenizer, tmp_path: Path) -> TaskData:
+    task, loader = glue_task("sst2", data), LoaderConfig(batch_size=7)
+    return TaskData(task, tokenizer, loader, max_length=16, seed=1, cache_dir=tmp_path)
+
+
+def fine_tuner(task: Any, head: nn.Module | None = None, **more: Any) -> FineTuner:
+    torch.manual_seed(0)
+    encoder = Encoder(CONFIG)
+    return FineTuner(encoder, head or task.head(CONFIG, HeadConfig()), task, **more)
+
+
+def one_by_one(module: FineTuner, features: Sequence[Features]) -> np.ndarray[Any, Any]:
+    """Logits of each example alone, without padding."""
+    module.eval()
+    with torch.no_grad():
+        rows = [module(collate(features, [number], 0)) for number in range(len(features))]
+    return torch.cat(rows).numpy()
+
+
+def test_logits_go_back_into_the_examples_order() -> None:
+    logits = [torch.tensor([[3.0], [0.0]]), torch.tensor([[2.0], [1.0], [4.0]])]
+    order = [torch.tensor([3, 0]), torch.tensor([2, 1, 4])]
+    assert in_order(logits, order).tolist() == [[0.0], [1.0], [2.0], [3.0], [4.0]]
+    assert in_order(logits, order).dtype == np.float32
+    flat = in_order([batch.squeeze(-1) for batch in logits], order)
+    assert flat.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "concat"])
+def test_a_prediction_does_not_depend_on_its_batch(pooling: str, task_data: TaskData) -> None:
+    head = Classification(CONFIG, HeadConfig(pooling), 2)
+    module = fine_tuner(task_data.task, head).train()
+    logits = predict(module, task_data.loader("validation"))
+    assert not module.training
+    assert logits.shape == (30, 2)
+    expected = one_by_one(module, task_data.features("validation"))
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_a_prediction_of_numbers_is_one_number_an_example(task_data: TaskData) -> None:
+    module = fine_tuner(task_data.task, Regression(CONFIG, HeadConfig()))
+    logits = predict(module, task_data.loader("validation"))
+    assert logits.shape == (30,)
+    expected = one_by_one(module, task_data.features("validation"))
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_the_loss_is_the_heads(task_data: TaskData) -> None:
+    batch = next(iter(task_data.train_dataloader()))
+    module = fine_tuner(task_data.task).eval()
+    expected = F.cross_entropy(module(batch), batch["labels"])
+    torch.testing.assert_close(module.training_step(batch, 0)["loss"], expected)
+    module = fine_tuner(task_data.task, Regression(CONFIG, HeadConfig())).eval()
+    expected = (module(batch) - batch["labels"]).square().mean()
+    torch.testing.assert_close(module.training_step(batch, 0)["loss"], expected)
+
+
+@torch.no_grad()
+def validated(module: FineTuner, loaders: list[Any]) -> dict[str, float]:
+    """What a validation logs."""
+    logged: list[dict[str, float]] = []
+    module.log_validation = logged.append  # type: ignore[method-assign,assignment]
+    module.eval()
+    for _ in range(2):  # the second one starts anew
+        module.on_validation_epoch_start()
+        for split, loader in enumerate(loaders):
+            for number, batch in enumerate(loader):
+                module.validation_step(batch, number, split)
+        module.on_validation_epoch_end()
+    assert logged[0] == pytest.approx(logged[1])
+    return logged[0]
+
+
+def test_validation_gives_the_tasks_own_scores(task_data: TaskData) -> None:
+    task, examples = task_data.task, task_data.examples("validation")
+    module = fine_tuner(task, validation={"validation": examples})
+    logged = validated(module, task_data.val_dataloader())
+    logits = one_by_one(module, task_data.features("validation"))
+    expected = {f"val/{k}": v for k, v in task.score(task.answers(logits, examples)).items()}
+    labels = torch.tensor([f.label for f in task_data.features("validation")])
+    loss = F.cross_entropy(torch.from_numpy(logits), labels)  # every example weighs the same
+    assert logged == pytest.approx({"val/loss": loss.item(), **expected}, rel=1e-5)
+
+
+class Sum:
+    """A task of two validation splits whose score is the sum of the predictions."""
+
+    name, monitor, labels = "sum", "sum", ()
+
+    def answers(self, logits: Any, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        return [
+            {"id": example.id, "prediction": float(value)}
+            for value, example in zip(logits, examples, strict=True)
+        ]
+
+    def score(self, answers: Sequence[dict[str, Any]]) -> dict[str, float]:
+        return {"sum": sum(answer["id"] * answer["prediction"] for answer in answers)}
+
+
+def test_further_splits_are_logged_under_their_names() -> None:
+    rows = [[2, 5, 6, 3], [2, 7, 3], [2, 8, 9, 10, 3], [2, 11, 3], [2, 12, 13, 3]]
+    features = [Features(ids, [0] * len(ids), float(len(ids))) for ids in rows]
+    splits = {"matched": [0, 1, 2], "mismatched": [3, 4]}
+    examples = {
+        split: [Example(number, ("",)) for number in range(len(numbers))]
+        for split, numbers in splits.items()
+    }
+    task = Sum()
+    module = fine_tuner(task, Regression(CONFIG, HeadConfig()), validation=examples)
+    parts = {split: [features[n] for n in numbers] for split, numbers in splits.items()}
+    loaders = [
+        [FeatureBatches(part, 0)[np.array([number])] for number in reversed(range(len(part)))]
+        for part in parts.values()
+    ]
+    logged = validated(module, loaders)
+    values = {split: one_by_one(module, part) for split, part in parts.items()}
+    sums = {split: float(np.arange(len(v)) @ v) for split, v in values.items()}
+    lengths = np.array([4.0, 3.0, 5.0])
+    assert logged == pytest.approx(
+        {
+            "val/loss": np.mean((values["matched"] - lengths) ** 2),
+            "val/sum": sums["matched"],
+            "val/mismatched/sum": sums["mismatched"],
+        },
+        rel=1e-4,
+        abs=1e-6,
+    )
+
+
+def test_a_run_has_collapsed_if_it_gives_one_answer_only() -> None:
+    def answers(*predictions: Any) -> list[dict[str, Any]]:
+        return [{"id": n, "prediction": value} for n, value in enumerate(predictions)]
+
+    assert collapsed(answers("yes", "yes", "yes"))
+    assert collapsed(answers(2.5, 2.5))
+    assert not collapsed(answers("yes", "no", "yes"))
+    assert not collapsed(answers("yes"))  # of one example nothing can be said
+    assert not collapsed([])
