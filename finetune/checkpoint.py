@@ -184,6 +184,8 @@ def save_checkpoint(
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
         text = json.dumps(description, indent=2, ensure_ascii=False)
         (temporary / CONFIG).write_text(text + "\n", encoding="utf-8")
+        # safetensors lets only the owner read; a run folder may be shared as far as the umask says.
+        shutil.copymode(temporary / CONFIG, temporary / WEIGHTS)
         tokenizer.save(temporary)
         if trainer_state is not None:
             # Through a file of Python's: torch's own writer does not tell why it failed.

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
     from finetune.task import Task
 
 T = TypeVar("T")
+TINY = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+}
+"""What `bench` measures where no encoder is named: BERT-tiny."""
 SOURCE = "a YAML config, a run or a checkpoint folder"
 FAILURE, USER_ERROR, SIGNALLED = 1, 2, 128
 MACHINE_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -80,7 +88,7 @@ def main(
     words = list(sys.argv[1:] if argv is None else argv)
     table = {**(commands or {}), **_own_commands(families)}
     try:
-        with _signals_as_errors():
+        with _signals_as_errors(), _warnings_in_one_line():
             return _dispatch(words, table)
     except SystemExit as done:  # argparse, after --help
         return int(done.code or 0)
@@ -94,6 +102,20 @@ def main(
         message, status = outcome
         print(f"finetune: {' '.join(message.split())}", file=sys.stderr)
         return status
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Show a warning as its message, without the place in the code that gave it."""
+
+    def one_line(message: object, *_: object, **__: object) -> str:
+        return f"finetune: warning: {' '.join(str(message).split())}\n"
+
+    before, warnings.formatwarning = warnings.formatwarning, one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _dispatch(words: list[str], table: Mapping[str, Command]) -> int:
@@ -306,7 +328,7 @@ def _describe(words: list[str]) -> int:
 
 def _bench(words: list[str]) -> int:
     parser = command_parser("bench", "Measure matrix products, and a training step of encoders.")
-    parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
+    parser.add_argument("source", type=Path, nargs="*", help=f"{SOURCE}; default: 2 blocks of 128")
     parser.add_argument("--batch-size", type=_positive, default=32, help="sequences (default: 32)")
     parser.add_argument(
         "--length", type=_positive, default=128, help="tokens in each, at most (default: 128)"
@@ -316,15 +338,16 @@ def _bench(words: list[str]) -> int:
     )
     space = parser.parse_args(words)
     from finetune.benchmark import bench, bench_table
+    from finetune.encoder import EncoderConfig
     from finetune.training.trainer import flush_denormals, pick_device
 
     flush_denormals()
     results = {}
-    for source in space.source:
-        config = _encoder_config(source)
+    encoders = {str(source): _encoder_config(source) for source in space.source}
+    for source, config in (encoders or {"2x128": EncoderConfig.from_dict(TINY)}).items():
         learned = config.position == "learned"
         longest = config.max_position_embeddings if learned else space.length
-        results[str(source)] = bench(
+        results[source] = bench(
             config,
             pick_device("auto"),
             batch_size=space.batch_size,

@@ -120,7 +120,7 @@ def load(*names: str) -> evaluate.Metric:
     Returns:
         An `evaluate.Metric`: `compute(predictions=, references=)`, `add`, `add_batch`.
     """
-    return _evaluate_class()(names)  # type: ignore[no-any-return]
+    return _evaluate_class()(names)
 
 
 @functools.cache

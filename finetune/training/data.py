@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import signal
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,16 +122,18 @@ class OrderedData(pl.LightningDataModule):
         return self._loader(self.training_set(epoch), own[behind:])
 
     def _loader(self, dataset: Dataset[Batch], batches: Sequence[Indices]) -> DataLoader[Batch]:
-        return DataLoader(
-            dataset,
-            batch_size=None,  # the data set makes whole batches
-            sampler=batches,
-            num_workers=self.config.num_workers,
-            collate_fn=_as_it_is,
-            worker_init_fn=_start_worker,
-            generator=torch.Generator(),  # or the loader would draw from the generator of dropout
-            pin_memory=torch.cuda.is_available(),
-        )
+        with warnings.catch_warnings():  # as many workers as were asked for, also on fewer cores
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            return DataLoader(
+                dataset,
+                batch_size=None,  # the data set makes whole batches
+                sampler=batches,
+                num_workers=self.config.num_workers,
+                collate_fn=_as_it_is,
+                worker_init_fn=_start_worker,
+                generator=torch.Generator(),  # not the one that dropout draws from
+                pin_memory=torch.cuda.is_available(),
+            )
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -184,7 +184,7 @@ class Process:
             text=True,
         )
 
-    def end(self, seconds: float = 120) -> Outcome:
+    def end(self, seconds: float = 300) -> Outcome:
         """Wait for its end."""
         try:
             out, err = self.popen.communicate(timeout=seconds)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.glue import GLUE, GlueTask
-from tasks.sample import EXAMPLES, GLUE_LAYOUTS, SamplePaths, World, make_world, write_sample
+from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from tasks.glue import GLUE, GlueRow, GlueTask
+from tasks.sample import EXAMPLES, GLUE_LAYOUTS, VOCAB_SIZE, SamplePaths, write_sample
+from tasks.world import World, make_world
 
 ROWS = [row for row in GLUE.values() if row.folder in GLUE_LAYOUTS]
 EVERY_SAMPLED_ROW = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
@@ -60,9 +62,17 @@ def test_corpus_mentions_every_invented_word_often(world: World, sample: SampleP
     assert all(counts[word] >= 100 for word in invented(world))
 
 
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_text_gives_the_vocabulary_with_nearly_every_word_whole(tmp_path: Path, seed: int) -> None:
+    text = write_sample(tmp_path, seed).corpus.read_text(encoding="utf-8")
+    tokenizer = train_tokenizer(text.split("\n\n"), TokenizerConfig(vocab_size=VOCAB_SIZE))
+    words = invented(make_world(seed))
+    whole = [len(encoding.ids) == 1 for encoding in tokenizer.encode_batch(words)]
+    assert sum(whole) >= 0.95 * len(words)
+
+
 @EVERY_SAMPLED_ROW
-def test_files_read_as_official_ones(sample: SamplePaths, row: object) -> None:
-    assert isinstance(row, type(ROWS[0]))
+def test_files_read_as_official_ones(sample: SamplePaths, row: GlueRow) -> None:
     task = GlueTask(row, sample.data)
     for split, file in SPLITS.items():
         examples = task.examples(split)
@@ -71,17 +81,15 @@ def test_files_read_as_official_ones(sample: SamplePaths, row: object) -> None:
 
 
 @EVERY_SAMPLED_ROW
-def test_no_label_has_the_field_to_itself(sample: SamplePaths, row: object) -> None:
-    assert isinstance(row, type(ROWS[0]))
+def test_no_label_has_the_field_to_itself(sample: SamplePaths, row: GlueRow) -> None:
     labels = Counter(example.label for example in GlueTask(row, sample.data).examples("validation"))
     assert max(labels.values()) <= 0.6 * sum(labels.values())
 
 
 @EVERY_SAMPLED_ROW
 def test_training_file_mentions_a_quarter_of_the_words(
-    world: World, sample: SamplePaths, row: object
+    world: World, sample: SamplePaths, row: GlueRow
 ) -> None:
-    assert isinstance(row, type(ROWS[0]))
     words = set(invented(world))
     known, unknown = set(invented(world.quarter())), words - set(invented(world.quarter()))
     task = GlueTask(row, sample.data)
