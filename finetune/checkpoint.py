@@ -31,6 +31,7 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TRAINER = "trainer.pt"
 FORMAT = "finetune"
+FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def save_checkpoint(
     """
     description = {
         "format": FORMAT,
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "encoder": encoder_config.to_dict(),
         "head": dict(head),
         "task": task,
@@ -290,6 +291,11 @@ def _read_description(folder: Path) -> Checkpoint:
         raise CheckpointError(
             f"{path}: expected a checkpoint of this framework (format: {FORMAT}), found "
             "another format; folders of other libraries must be imported first"
+        )
+    if description.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: expected format_version {FORMAT_VERSION}, found "
+            f"{description.get('format_version')!r}; use the version of finetune that wrote it"
         )
     try:
         return Checkpoint(

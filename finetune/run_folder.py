@@ -310,7 +310,11 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
 
 
 def results_table(results: Results) -> str:
-    """The metrics of a run, shares in percent: one column, or mean, deviation and one a seed."""
+    """The metrics of a run, shares in percent, beside those of the majority answer.
+
+    Args:
+        results: Of one run (one column), or of several seeds (mean, deviation, one a seed).
+    """
     name = f"{results['task']} ({results['split']})"
     if "seeds" in results:
         rows = [
@@ -321,6 +325,13 @@ def results_table(results: Results) -> str:
     else:
         rows = [_row(metric, [value]) for metric, value in results["metrics"].items()]
         header = [name, f"seed {results['seed']}"]
+    baseline = results.get("runs", [results])[0].get("majority")
+    if baseline:
+        header.append("majority")
+        rows = [
+            [*row, *_row(metric, [baseline[metric]])[1:]] if metric in baseline else [*row, ""]
+            for row, metric in zip(rows, results["metrics"], strict=True)
+        ]
     return "\n".join([table(rows, header), *_collapsed(results)])
 
 

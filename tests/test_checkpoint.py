@@ -274,7 +274,14 @@ def test_damaged_weights_are_one_clear_error(tokenizer: Tokenizer, tmp_path: Pat
     [
         ("{", "config.json: expected JSON, found"),
         (json.dumps({"model_type": "bert"}), "another format; .* must be imported first"),
-        (json.dumps({"format": "finetune"}), "expected a field 'encoder', found none"),
+        (
+            json.dumps({"format": "finetune", "format_version": 1}),
+            "expected a field 'encoder', found none",
+        ),
+        (
+            json.dumps({"format": "finetune", "format_version": 99}),
+            "expected format_version 1, found 99; use the version of finetune that wrote it",
+        ),
         ("[]", "another format"),
     ],
 )

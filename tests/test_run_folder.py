@@ -250,3 +250,11 @@ def test_the_table_of_several_seeds_names_those_that_collapsed() -> None:
         "accuracy (%)            60.00  14.14   50.00   70.00",
         "collapsed (one answer for every example): seed 1",
     ]
+
+
+def test_the_majority_answer_stands_beside_the_scores() -> None:
+    run = {**result(1, 0.75), "majority": {"accuracy": 0.5}}
+    for results in (run, over_seeds([run, {**run, "seed": 2}])):
+        lines = results_table(results).splitlines()
+        assert lines[0].endswith("  majority")
+        assert lines[2].endswith("     50.00")
