@@ -72,18 +72,17 @@ def _sst2(world: World, rng: random.Random) -> Row:
 
 
 def _stsb(world: World, rng: random.Random) -> Row:
-    """How much do two sentences share: the kind of animal, the region, both, neither?"""
-    kinds, regions = _two(KINDS, rng), _two(REGIONS, rng)
-    first, second = (
-        fill(
-            "The {animal} lives in {town}.",
-            rng,
-            {"animal": world.animals[kind], "town": world.towns[region]},
-        )
-        for kind, region in zip(kinds, regions, strict=True)
-    )
-    shared = (kinds[0] == kinds[1]) + (regions[0] == regions[1])
-    return {"sentence1": first, "sentence2": second, "score": f"{2.5 * shared:.3f}"}
+    """How alike are the adjectives: the same, both praise or both blame, or one of each?"""
+    moods = _two(MOODS, rng, same=0.4)  # even odds: exclusive or, on which small nets get stuck
+    thing = rng.choice(THINGS)
+    first, other = (rng.choice(world.adjectives[mood]) for mood in moods)
+    second = first if moods[0] == moods[1] and rng.random() < 0.25 else other
+    score = 5.0 if first == second else 3.75 if moods[0] == moods[1] else 0.0
+    return {
+        "sentence1": f"The {thing} was {first}.",
+        "sentence2": f"The {thing} was {second}.",
+        "score": f"{score:.3f}",
+    }
 
 
 def _rte(world: World, rng: random.Random) -> Row:
@@ -101,10 +100,10 @@ def _rte(world: World, rng: random.Random) -> Row:
     }
 
 
-def _two(attributes: Attributes, rng: random.Random) -> tuple[str, str]:
-    """Draw two attributes, every other time the same one twice."""
+def _two(attributes: Attributes, rng: random.Random, same: float = 0.5) -> tuple[str, str]:
+    """Draw two attributes, with probability `same` the same one twice."""
     first = rng.choice(list(attributes))
-    if rng.random() < 0.5:
+    if rng.random() < same:
         return first, first
     return first, rng.choice([other for other in attributes if other != first])
 
