@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from finetune.run_settings import FitRun, PretrainRun
     from tasks.glue import GlueTask
 
-TASKS = ("sst2", "stsb")
+TASKS = ("sst2", "cola", "stsb", "rte")
 MINUTES = 4
 """About how long the demo takes on two cores."""
 
@@ -97,6 +97,7 @@ def pretraining(corpus: Path, out: Path, seed: int) -> PretrainRun:
     from finetune.training.optimizer import OptimizerConfig
     from finetune.training.progress import LengthConfig
     from finetune.training.trainer import TrainerConfig
+    from tasks.sample import VOCAB_SIZE
 
     return PretrainRun(
         corpus=[str(corpus)],
@@ -114,7 +115,7 @@ def pretraining(corpus: Path, out: Path, seed: int) -> PretrainRun:
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         ),
-        vocabulary=TokenizerConfig(vocab_size=600),
+        vocabulary=TokenizerConfig(vocab_size=VOCAB_SIZE),
         data=CorpusConfig(max_length=32),
         loader=LoaderConfig(batch_size=32),
         optimizer=OptimizerConfig(learning_rate=2e-3),
@@ -125,6 +126,7 @@ def pretraining(corpus: Path, out: Path, seed: int) -> PretrainRun:
 
 def fine_tuning(task: str, start: str, data: Path, out: Path, seed: int) -> FitRun:
     """Settings of the demo's fine-tunings: the same for both starts."""
+    from finetune.heads import HeadConfig
     from finetune.run_settings import FitRun
     from finetune.training.data import LoaderConfig
     from finetune.training.optimizer import OptimizerConfig
@@ -143,6 +145,7 @@ def fine_tuning(task: str, start: str, data: Path, out: Path, seed: int) -> FitR
         overwrite=True,
         max_length=64,
         encoder=shape,
+        head=HeadConfig(pooling="max"),
         loader=LoaderConfig(batch_size=16),
         optimizer=OptimizerConfig(learning_rate=5e-4),
         length=LengthConfig(max_epochs=10),
