@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tasks.glue import GlueTask
 
 TASKS = ("sst2", "cola", "stsb", "rte")
-MINUTES = 4
+MINUTES = 3
 """About how long the demo takes on two cores."""
 
 
