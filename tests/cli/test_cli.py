@@ -101,9 +101,10 @@ def test_results_go_to_stdout_and_the_table_to_stderr(
     assert outcome.json.keys() == {"task", "split", "metrics"}
     table = outcome.err.splitlines()
     assert re.fullmatch(
-        "glue/sst2 \\(validation\\) +seed 1", table[-5 if "collapsed" in outcome.err else -4]
+        "glue/sst2 \\(validation\\) +seed 1 +majority",
+        table[-5 if "collapsed" in outcome.err else -4],
     )
-    assert re.search("^accuracy \\(%\\) +\\d+\\.\\d\\d$", outcome.err, re.M)
+    assert re.search("^accuracy \\(%\\)( +\\d+\\.\\d\\d){2}$", outcome.err, re.M)
     assert table[-1] == f"run folder: {tmp_path}/run"
 
 
