@@ -82,8 +82,7 @@ def pretrain(run: PretrainRun) -> Results:
         What RUN/results.json holds.
     """
     folder = Path(run.out)
-    length = run.length
-    if not any(dataclasses.astuple(length)):
+    if not any(dataclasses.astuple(run.length)):
         raise ConfigError(
             "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
         )
@@ -94,7 +93,7 @@ def pretrain(run: PretrainRun) -> Results:
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
     _check_length(run.data.max_length, config)
     open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-    if run.tokenizer is None and is_first_process():
+    if run.tokenizer is None and not run.resume and is_first_process():
         tokenizer.save(folder / "tokenizer")
     data = CorpusData(
         corpus,
@@ -116,15 +115,21 @@ def pretrain(run: PretrainRun) -> Results:
         task="pretrain",
         unigram_entropy=corpus.statistics.unigram_entropy,
     )
-    load_checkpoint(folder).load_into(module)
-    module.to(pick_device(run.trainer.accelerator))
-    metrics = masked_lm_metrics(module, data.val_dataloader())
     scored = min(len(corpus.validation), run.loader.validation_batches * run.loader.batch_size)
+    metrics = _score_best(folder, module, data, pick_device(run.trainer.accelerator))
     results = session.results("pretrain", "validation", metrics, scored)
     results["data"] = {"corpus": run.corpus, **dataclasses.asdict(corpus.statistics)}
     write_results(folder, results)
     session.close(results)
     return results
+
+
+def _score_best(
+    folder: Path, module: Pretrainer, data: CorpusData, device: torch.device
+) -> dict[str, float]:
+    """Score the best checkpoint on the validation blocks; nothing where there are none."""
+    load_checkpoint(folder).load_into(module)
+    return masked_lm_metrics(module.to(device), data.val_dataloader())
 
 
 def fit(run: FitRun, make_task: MakeTask) -> Results:

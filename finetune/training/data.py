@@ -26,7 +26,7 @@ from finetune.task import Example, Task
 from finetune.text.corpus import Corpus
 from finetune.text.feature_file import load_features, save_features
 from finetune.text.features import Features, collate, length_batches, padding_share
-from finetune.text.masking import MaskingConfig, mask_blocks
+from finetune.text.masking import IGNORED, MaskingConfig, mask_blocks
 from finetune.text.packing import Blocks, document_mask, document_positions
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.randomness import keyed_seed
@@ -34,8 +34,6 @@ from finetune.training.resume import Standing
 
 Batch = dict[str, Tensor]
 Indices = npt.NDArray[np.int64]
-IGNORED = -100
-"""Label of a position that is not to be named."""
 
 
 @dataclass
