@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +23,47 @@ Batch = dict[str, "Tensor"]
 _POOL_BATCHES = 100
 
 
-@dataclass(slots=True)
-class Features:
-    """One example as the encoder takes it."""
+Span = tuple[int, int]
+Ids = Sequence[int] | NDArray[np.int32]
+"""Small numbers, one a token: a list, or a view of an array that holds many sequences."""
 
-    input_ids: list[int]
+
+@dataclass(slots=True, eq=False)
+class Features:
+    """One sequence as the encoder takes it: an example, a window of one, or one of its options."""
+
+    input_ids: Ids
     """Token ids, special tokens included (T,)."""
-    token_type_ids: list[int]
+    token_type_ids: Ids
     """Segment of each token: 0 for the first text, 1 for the second (T,)."""
-    label: int | float | None = None
-    """Class number, or a number to predict; None if unknown."""
+    label: int | float | Span | list[float] | None = None
+    """Class number; a number to predict; first and last position of an answer, (0, 0) where there
+    is none and (-100, -100) where it is not to be learnt; 0.0 or 1.0 for each class; None if
+    unknown."""
+    trimmed: int = 0
+    """Tokens of its texts that did not fit and are in no sequence."""
+    example: int | None = None
+    """The number of its example, where an example may have several units; None: its own number."""
+    context: Span | None = None
+    """First position that an answer may take, and the one after the last."""
+    offsets: NDArray[np.int32] | None = None
+    """Start and end character in the context of each position in `context` (n, 2)."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare by value, lists and arrays of the same numbers being equal."""
+        if not isinstance(other, Features):
+            return NotImplemented
+        arrays = zip(self._arrays(), other._arrays(), strict=True)
+        return self._values() == other._values() and all(
+            np.array_equal(mine, theirs) for mine, theirs in arrays
+        )
+
+    def _values(self) -> tuple[object, ...]:
+        return (self.label, self.trimmed, self.example, self.context, self.offsets is None)
+
+    def _arrays(self) -> tuple[Any, ...]:
+        offsets = () if self.offsets is None else self.offsets
+        return (self.input_ids, self.token_type_ids, offsets)
 
 
 def encode_pairs(
@@ -67,21 +97,23 @@ def encode_pairs(
     with tokenizer_threads():
         first_ids = tokenizer.encode_ids(firsts)
         if seconds is None:
-            return [_single(ids[:room], template) for ids in first_ids]
+            return [_single(ids, room, template) for ids in first_ids]
         second_ids = tokenizer.encode_ids(seconds)
     return [_pair(a, b, room, template) for a, b in zip(first_ids, second_ids, strict=True)]
 
 
-def _single(ids: list[int], template: Template) -> Features:
-    input_ids = [*template.prefix, *ids, *template.suffix]
-    return Features(input_ids, [0] * len(input_ids))
+def _single(ids: list[int], room: int, template: Template) -> Features:
+    input_ids = [*template.prefix, *ids[:room], *template.suffix]
+    return Features(input_ids, [0] * len(input_ids), trimmed=max(0, len(ids) - room))
 
 
 def _pair(first: list[int], second: list[int], room: int, template: Template) -> Features:
     kept_first, kept_second = longest_first(len(first), len(second), room)
     before = [*template.prefix, *first[:kept_first], *template.middle]
     after = [*second[:kept_second], *template.suffix]
-    return Features(before + after, [0] * len(before) + [template.second_type] * len(after))
+    types = [0] * len(before) + [template.second_type] * len(after)
+    trimmed = len(first) + len(second) - kept_first - kept_second
+    return Features(before + after, types, trimmed=trimmed)
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
@@ -167,43 +199,54 @@ def collate(
     indices: Sequence[int] | NDArray[np.int64],
     pad_token_id: int,
     multiple: int = 1,
+    *,
+    rows: int = 1,
 ) -> Batch:
-    """Pad examples into one batch of tensors.
+    """Pad units into one batch of tensors.
 
     Args:
-        features: All examples (N of them).
-        indices: Numbers of the examples of this batch (B,).
+        features: All sequences: `rows` of them for each unit, one after the other.
+        indices: Numbers of the units of this batch (B,).
         pad_token_id: Fills the rows.
-        multiple: Round T, the length of the longest row, up to a multiple of this.
+        multiple: Round T, the length of the longest sequence, up to a multiple of this.
+        rows: R, the sequences of a unit.
 
     Returns:
-        `index` int64 (B,): the examples' numbers;
-        `input_ids` int64 (B, T);
-        `token_type_ids` int64 (B, T);
-        `attention_mask` bool (B, T), True = may be attended to; left out where no row is padded,
+        `index` int64 (B,): the units' numbers;
+        `input_ids` int64 (B R, T);
+        `token_type_ids` int64 (B R, T);
+        `attention_mask` bool (B R, T), True = may be attended to; left out where no row is padded,
         because the encoder is fastest without a mask;
-        `labels` int64 or float32 (B,), left out where the examples have none.
+        `labels` int64 or float32, (B,), or (B, 2) or (B, C) where a label has so many numbers;
+        left out where the units have none;
+        `context` int64 (B, 2): first position that an answer may take and the one after the last;
+        left out where the units have none.
     """
     import torch
 
-    rows = [features[index] for index in indices]
-    lengths = np.array([len(row.input_ids) for row in rows])
-    filled = np.arange(_round_up(int(lengths.max()), multiple)) < lengths[:, None]  # (B, T)
+    units = np.asarray(indices, dtype=np.int64)
+    lines = [
+        features[row] for unit in units.tolist() for row in range(unit * rows, (unit + 1) * rows)
+    ]
+    lengths = np.array([len(line.input_ids) for line in lines])
+    filled = np.arange(_round_up(int(lengths.max()), multiple)) < lengths[:, None]  # (B R, T)
     batch = {
-        "index": torch.as_tensor(np.asarray(indices, dtype=np.int64)),
-        "input_ids": _fill([row.input_ids for row in rows], filled, pad_token_id),
-        "token_type_ids": _fill([row.token_type_ids for row in rows], filled, 0),
+        "index": torch.as_tensor(units),
+        "input_ids": _fill([line.input_ids for line in lines], filled, pad_token_id),
+        "token_type_ids": _fill([line.token_type_ids for line in lines], filled, 0),
     }
     if not filled.all():
         batch["attention_mask"] = torch.from_numpy(filled)
-    if rows[0].label is not None:
-        batch["labels"] = torch.tensor([row.label for row in rows])
+    if lines[0].label is not None:
+        batch["labels"] = torch.tensor([line.label for line in lines[::rows]])
+    if lines[0].context is not None:
+        batch["context"] = torch.tensor([line.context for line in lines[::rows]])
     return batch
 
 
-def _fill(rows: Sequence[Sequence[int]], filled: NDArray[np.bool_], padding: int) -> Tensor:
+def _fill(rows: Sequence[Ids], filled: NDArray[np.bool_], padding: int) -> Tensor:
     import torch
 
     padded = np.full(filled.shape, padding, dtype=np.int64)
-    padded[filled] = np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+    padded[filled] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
     return torch.from_numpy(padded)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from finetune.errors import CheckpointError
+from finetune.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -176,8 +176,11 @@ class Tokenizer:
 
         Returns:
             N encodings, in order.
+
+        Raises:
+            DataError: A text is no Unicode text.
         """
-        found = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        found = _encoded(self.backend.encode_batch, texts)
         return [
             Encoding(encoding.ids, encoding.offsets, self._word_ids(text, encoding))
             for text, encoding in zip(texts, found, strict=True)
@@ -191,8 +194,11 @@ class Tokenizer:
 
         Returns:
             N lists of token ids, without special tokens.
+
+        Raises:
+            DataError: A text is no Unicode text.
         """
-        found = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        found = _encoded(self.backend.encode_batch_fast, texts)
         return [encoding.ids for encoding in found]
 
     def _word_ids(self, text: str, encoding: tokenizers.Encoding) -> list[int]:
@@ -234,6 +240,22 @@ class Tokenizer:
             suffix=ids[ends[last] :].tolist(),
             second_type=int(sample.type_ids[starts[last]]) if pair else 0,
         )
+
+
+def _encoded(encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[str]) -> list[Any]:
+    """Encode texts, or say which one cannot be: a JSON escape may give half a character."""
+    try:
+        return encode(list(texts), add_special_tokens=False)
+    except TypeError:
+        for text in texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise DataError(
+                    f"expected Unicode text, found half a surrogate pair at character "
+                    f"{error.start} of {text[:40]!r}; mend or remove it"
+                ) from None
+        raise
 
 
 def _words_by_spaces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:

@@ -194,3 +194,42 @@ def test_length_is_rounded_up_when_asked() -> None:
     batch = collate(FEATURES, [0, 2], pad_token_id=0, multiple=8)
     assert batch["input_ids"].shape == (2, 8)
     assert batch["attention_mask"].sum() == 6
+
+
+def test_what_does_not_fit_is_counted(tokenizer: Tokenizer) -> None:
+    texts = ["the cat", "the cat sees the dog and the bird"]
+    full = [len(ids) for ids in tokenizer.encode_ids(texts)]
+    singles = encode_pairs(tokenizer, texts, None, max_length=6)
+    assert [feature.trimmed for feature in singles] == [max(0, n - 4) for n in full]
+    pairs = encode_pairs(tokenizer, texts, texts[::-1], max_length=9)
+    assert [feature.trimmed for feature in pairs] == [max(0, sum(full) - 6)] * 2
+    assert encode_pairs(tokenizer, texts, None, max_length=64)[1].trimmed == 0
+
+
+def test_rows_of_a_unit_stay_together() -> None:
+    lengths = [3, 5, 2, 4, 2, 2]
+    features = [
+        Features([2] + [7 + n] * (length - 1), [0] * length, label=n // 2)
+        for n, length in enumerate(lengths)
+    ]
+    batch = collate(features, [2, 0], pad_token_id=0, rows=2)
+    assert batch["index"].tolist() == [2, 0]
+    assert batch["labels"].tolist() == [2, 0]
+    assert batch["input_ids"][:, 1].tolist() == [11, 12, 7, 8]
+    assert batch["attention_mask"].sum(dim=1).tolist() == [2, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("label", "dtype"), [((3, 4), torch.int64), ([1.0, 0.0, 1.0], torch.float32)]
+)
+def test_a_label_of_several_numbers_is_a_row(label: Any, dtype: torch.dtype) -> None:
+    features = [Features([2, 3], [0, 0], label), Features([2, 3], [0, 0], label)]
+    labels = collate(features, [1, 0], pad_token_id=0)["labels"]
+    assert labels.dtype == dtype
+    assert labels.tolist() == [list(label)] * 2
+
+
+def test_where_an_answer_may_lie_is_in_the_batch() -> None:
+    features = [Features([2, 9, 3, 7, 3], [0, 0, 0, 1, 1], (0, 0), context=(3, 4))]
+    assert collate(features, [0], pad_token_id=0)["context"].tolist() == [[3, 4]]
+    assert "context" not in collate([Features([2, 3], [0, 0])], [0], pad_token_id=0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from finetune.errors import CheckpointError
+from finetune.errors import CheckpointError, DataError
 from finetune.text.tokenizer import Tokenizer
 
 ODD_TEXTS = [
@@ -218,3 +218,10 @@ def test_missing_special_token_is_an_error(wordpiece: Tokenizer, tmp_path: Path)
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
     with pytest.raises(CheckpointError, match="no mask_token: found '<blank>'"):
         Tokenizer.load(tmp_path)
+
+
+def test_half_a_surrogate_pair_is_told(tokenizer: Tokenizer) -> None:
+    message = r"expected Unicode text, found half a surrogate pair at character 2 of 'a .*; mend"
+    for encode in (tokenizer.encode_ids, tokenizer.encode_batch):
+        with pytest.raises(DataError, match=message):
+            encode(["fine", "a \ud800 b"])

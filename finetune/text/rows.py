@@ -1,0 +1,303 @@
+"""Rows of a user's file, one at a time: CSV, TSV, JSON lines and plain text, each also packed.
+
+A file is UTF-8, with or without a byte order mark, and its lines end in LF or CRLF and in nothing
+else: U+0085 and U+2028 are characters of a text. `.csv` follows RFC 4180: a cell in quotes may hold
+commas, line breaks and doubled quotes, and be of any length. `.tsv` knows no quotes: a cell ends at
+the tab and a row at the line's end. `.jsonl` (`.ndjson`, `.json`) holds an object a line, `.txt` a
+text a line, empty ones included. An empty line is no row of the others, except in a TSV of a single
+column. Each may end in `.gz` as well. Memory holds one row, never a file.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from finetune.errors import ConfigError, DataError, nearest
+
+STDIN = "-"
+Row = tuple[str, dict[str, Any]]
+"""Where a row is, `FILE:LINE`, and its values by field."""
+_Lines = Iterator[str]
+
+KINDS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".txt": "text",
+}
+"""Ending of a file's name -> kind of its rows."""
+
+# What csv allows at most; more than any text has, and it fits a C long everywhere.
+_ANY_SIZE = 2**31 - 1
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_AS_UTF8 = "save the file as UTF-8 (iconv -t UTF-8)"
+
+
+def kind_of(path: Path | str) -> str:
+    """Tell the kind of a file's rows by the ending of its name, `.gz` aside.
+
+    Raises:
+        DataError: The ending is none of `KINDS`.
+    """
+    name = str(path).lower().removesuffix(".gz")
+    for ending, kind in KINDS.items():
+        if name.endswith(ending):
+            return kind
+    raise DataError(
+        f"{path}: expected a file ending in {', '.join(KINDS)} (or one of them and .gz)"
+    )
+
+
+def read_rows(path: Path | str, kind: str | None = None) -> Iterator[Row]:
+    """Read a file's rows in order.
+
+    Args:
+        path: The file; `-` for standard input.
+        kind: `csv`, `tsv`, `jsonl` or `text`; None tells it by the ending of the name, and on
+            standard input by the first line: `jsonl` where it begins with `{`, otherwise `text`.
+
+    Yields:
+        Where each row is, `FILE:LINE` (its first line), and its values: text by column of the
+        header, a JSON object, or `{"text": line}`.
+
+    Raises:
+        ConfigError: There is no such kind.
+        DataError: The file is missing, damaged or not UTF-8; a table has no header, one that names
+            a column twice, a row with another number of cells, or a quote that nothing closes; a
+            line of JSON is cut, is no object, or names a field twice.
+    """
+    if kind is not None and kind not in READERS:
+        raise ConfigError(f"unknown kind of rows '{kind}'; {nearest(kind, READERS)}")
+    name = _name(path)
+    with _opened(path) as stream:
+        lines = _text_lines(name, stream)
+        if kind is None and name == "stdin":
+            lines, kind = _kind_of_first(lines)
+        yield from READERS[kind or kind_of(path)](name, lines)
+
+
+def read_records(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Read the rows of a CSV or TSV file that has no header.
+
+    Args:
+        path: The file.
+
+    Yields:
+        Where each row is, and its cells.
+
+    Raises:
+        DataError: As in `read_rows`.
+    """
+    with _opened(path) as stream:
+        yield from RECORDS[kind_of(path)](str(path), _text_lines(str(path), stream))
+
+
+def _name(path: Path | str) -> str:
+    return "stdin" if str(path) == STDIN else str(path)
+
+
+def _kind_of_first(lines: _Lines) -> tuple[_Lines, str]:
+    first = next(lines, "")
+    kind = "jsonl" if first.lstrip().startswith("{") else "text"
+    return (chain([first], lines) if first else lines), kind
+
+
+@contextmanager
+def _opened(path: Path | str) -> Iterator[Iterable[bytes]]:
+    """Open for reading by lines; a file that is not there is one line."""
+    if str(path) == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(path).open("rb") as file:
+            packed = str(path).lower().endswith(".gz")
+            yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, found: {error.strerror}") from error
+
+
+def _text_lines(name: str, stream: Iterable[bytes]) -> _Lines:
+    """Decode line by line; the ends are kept, because a cell of a CSV may go on behind them."""
+    number = 0
+    try:
+        for number, line in enumerate(stream, start=1):
+            yield _decode(line, f"{name}:{number}", first=number == 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{name}:{number + 1}: expected a whole gzip file, found it damaged here: {error}"
+        ) from error
+
+
+def _decode(line: bytes, where: str, *, first: bool) -> str:
+    if first and line.startswith(_UTF16_MARKS):
+        raise DataError(f"{where}: expected UTF-8, found the mark of UTF-16; {_AS_UTF8}")
+    if b"\0" in line:  # UTF-16 without a mark has one beside every Latin letter
+        raise DataError(f"{where}: expected UTF-8, found a NUL byte, as UTF-16 has; {_AS_UTF8}")
+    try:
+        return line.decode("utf-8-sig" if first else "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: expected UTF-8, found the byte 0x{line[error.start]:02x} at place "
+            f"{error.start + 1} of the line; {_AS_UTF8}"
+        ) from error
+
+
+def _without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def _csv_records(name: str, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
+    reader = csv.reader(lines, strict=True)
+    while True:
+        where = f"{name}:{reader.line_num + 1}"
+        # The limit belongs to the whole process, so it is lifted for this one row only.
+        limit = csv.field_size_limit(_ANY_SIZE)
+        try:
+            record = next(reader, None)
+        except csv.Error as error:
+            raise DataError(f"{where}: {_explained(str(error))}") from error
+        finally:
+            csv.field_size_limit(limit)
+        if record is None:
+            return
+        if record:
+            yield where, record
+
+
+def _explained(fault: str) -> str:
+    if "unexpected end" in fault:
+        return (
+            "expected a quote that closes the one opened in this row, found the end of the file; "
+            "close it, or double a quote that is part of a text"
+        )
+    if "expected after" in fault:
+        return (
+            "expected a comma or the row's end behind a closing quote, found more text; "
+            "double a quote that is part of a text"
+        )
+    if "new-line character" in fault:
+        return (
+            "expected lines that end in LF or CRLF, found a carriage return inside a cell; "
+            "put the cell into quotes, or convert the file's line ends"
+        )
+    return f"expected a row of comma-separated cells, found: {fault}"
+
+
+def _tsv_records(name: str, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
+    for number, line in enumerate(lines, start=1):
+        yield f"{name}:{number}", _without_end(line).split("\t")
+
+
+def _csv_rows(name: str, lines: _Lines) -> Iterator[Row]:
+    return _table(name, _csv_records(name, lines), "comma")
+
+
+def _tsv_rows(name: str, lines: _Lines) -> Iterator[Row]:
+    return _table(name, _tsv_records(name, lines), "tab")
+
+
+def _table(name: str, records: Iterator[tuple[str, list[str]]], separator: str) -> Iterator[Row]:
+    where, cells = next(records, (name, []))
+    header = [cell.strip() for cell in cells]
+    if not any(header):
+        raise DataError(f"{where}: expected a header line that names the columns, found none")
+    for column in header:
+        if column and header.count(column) > 1:
+            raise DataError(
+                f"{where}: expected each column once, found '{column}' several times in the header "
+                f"{', '.join(header)}; rename one"
+            )
+    for where, cells in records:
+        if cells == [""] and len(header) > 1:
+            continue
+        if len(cells) != len(header):
+            raise DataError(
+                f"{where}: expected {len(header)} {separator}-separated cells "
+                f"({', '.join(header)}), found {len(cells)}; "
+                "mend the row, or save as CSV with quotes"
+            )
+        yield where, dict(zip(header, cells, strict=True))
+
+
+def _jsonl_rows(name: str, lines: _Lines) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield f"{name}:{number}", _json_object(line, f"{name}:{number}")
+
+
+def _json_object(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{where}: expected a JSON object on a line of its own, found {_fault(error)}"
+        ) from error
+    if not isinstance(row, dict):
+        raise DataError(
+            f'{where}: expected a JSON object such as {{"text": …}}, found {_shape(row)}; '
+            "write one object a line (jq -c '.[]' does it for a list)"
+        )
+    if "\\u" in line and not _is_unicode(row):
+        raise DataError(
+            f"{where}: expected text, found half of a surrogate pair (\\ud800 to \\udfff)"
+        )
+    return row
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field '{doubled}' several times; keep one")
+    return row
+
+
+def _fault(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"a line that is cut or no JSON ({error.msg}, column {error.colno})"
+    return str(error)
+
+
+def _shape(value: object) -> str:
+    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _is_unicode(row: dict[str, Any]) -> bool:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text_rows(name: str, lines: _Lines) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        yield f"{name}:{number}", {"text": _without_end(line)}
+
+
+RECORDS: dict[str, Callable[[str, _Lines], Iterator[tuple[str, list[str]]]]] = {
+    "csv": _csv_records,
+    "tsv": _tsv_records,
+}
+"""Kind of table -> function that yields the cells of its rows."""
+
+READERS: dict[str, Callable[[str, _Lines], Iterator[Row]]] = {
+    "csv": _csv_rows,
+    "tsv": _tsv_rows,
+    "jsonl": _jsonl_rows,
+    "text": _text_rows,
+}
+"""Kind of file -> function that yields its rows."""
