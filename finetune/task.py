@@ -1,7 +1,8 @@
 """What the library knows about a task: examples in, answers out.
 
-A task is its files' form and how an answer is read off the logits. It owns no loop, no optimizer
-and no logger; the loss belongs to the head that it names, the official metrics belong to it.
+A task is its files' form and how an answer is read off a head's outputs. It owns no loop, no
+optimizer and no logger; the loss belongs to the head that it names, the official metrics belong to
+it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,24 @@ if TYPE_CHECKING:
     from finetune.text.tokenizer import Tokenizer
 
 Answer = dict[str, Any]
-"""One row of a predictions file: `id`, `prediction`, what led to it, and `label` where known."""
+"""One row of a predictions file: `id`, `prediction`, what led to it, and the gold where known."""
+
+Outputs = npt.NDArray[Any]
+"""What answers are read off: a head's `outputs` for every unit of a split, in order (U, …)."""
+
+
+class GoldAnswer(NamedTuple):
+    """A passage of the context that answers a question."""
+
+    text: str
+    """`context[start : start + len(text)]`."""
+    start: int
+    """Its first character in the context, counted in code points."""
+
+
+Label = str | float | tuple[str, ...] | tuple[GoldAnswer, ...]
+"""A class or an option by name; a number; classes of which several hold; answers in a context, none
+where the question has no answer there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +52,16 @@ class Example:
     id: int | str
     """The data's own id, or the row's number from 0 where it has none."""
     texts: tuple[str, ...]
-    """One text, or the two texts of a pair, as the file holds them."""
-    label: str | float | None = None
-    """The class by name, the number to predict, or None where the file withholds it."""
+    """What is read, as the file holds it: a text; a pair; a question and its context; a passage, a
+    question and its options."""
+    label: Label | None = None
+    """What is to be answered; None where the file withholds it."""
+    group: str | None = None
+    """The part of the split that is scored on its own as well, such as a level."""
 
 
 class Task(Protocol):
-    """A benchmark task or the user's own."""
+    """A benchmark task or the user's own; one that inherits from it has the usual answers here."""
 
     @property
     def name(self) -> str:
@@ -52,11 +73,11 @@ class Task(Protocol):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Class names in the order of the logits; empty for regression."""
+        """Class names in the order of the logits; empty for heads without classes."""
 
     @property
-    def train_split(self) -> str:
-        """The split to train on."""
+    def train_split(self) -> str | None:
+        """The split to train on; None where there is nothing to train on."""
 
     @property
     def validation_splits(self) -> tuple[str, ...]:
@@ -66,8 +87,26 @@ class Task(Protocol):
     def test_splits(self) -> tuple[str, ...]:
         """The splits whose answers are submitted."""
 
+    @property
+    def rows(self) -> int:
+        """Sequences that the head reads together: 1, or the number of options of a question."""
+        return 1
+
+    @property
+    def feature_settings(self) -> str:
+        """What besides texts, tokenizer and length decides the features; a part of their key."""
+        return ""
+
+    @property
+    def fixed_answer(self) -> str | None:
+        """The answer that every example gets, untrained; None: the answers are learnt.
+
+        Raises:
+            DataError: It is read from a file that is missing or not in its official form.
+        """
+
     def data_files(self, split: str) -> list[Path]:
-        """The files that `examples` reads, for reports and cache keys.
+        """The files that `examples` reads, for reports.
 
         Raises:
             DataError: A file is missing.
@@ -80,24 +119,74 @@ class Task(Protocol):
             DataError: A file is missing, or a row is not in the official form (file and line).
         """
 
-    def features(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int
-    ) -> list[Features]:
-        """Turn examples into token ids of at most `max_length`, special tokens counted."""
-
-    def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
-        """The head whose logits `answers` reads, with fresh weights."""
-
-    def answers(self, logits: npt.NDArray[Any], examples: Sequence[Example]) -> list[Answer]:
-        """Read the answers off the logits.
+    def example(self, row: Mapping[str, Any], where: str, number: int) -> Example:
+        """Read one row of a user's input for `predict`; a label is not looked for.
 
         Args:
-            logits: One row an example: (N, C), or (N,) for regression.
-            examples: The N examples, in the same order.
+            row: Field -> value, as a JSON object or a table's row has them; a bare text has the
+                one field `text`.
+            where: `FILE:LINE`, for the message.
+            number: Of the row, from 0: its id where it brings none.
+
+        Raises:
+            DataError: A field is missing or of another type.
+        """
+
+    def describe(self, examples: Sequence[Example]) -> dict[str, Any]:
+        """Facts about examples that results.json is to tell, by name; may be empty."""
+        return {}
+
+    def features(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        max_length: int,
+        *,
+        training: bool,
+    ) -> list[Features]:
+        """Turn examples into token ids of at most `max_length`, special tokens counted.
+
+        Args:
+            examples: N examples.
+            tokenizer: Splits their texts.
+            max_length: Tokens of the longest sequence.
+            training: Answers will not be read off these; what cannot be learnt from may be left
+                out.
 
         Returns:
-            One row of the predictions file an example, in the same order.
+            `rows` features for each unit, one after the other. A unit is an example, or a window
+            of one: its features then say of which (`Features.example`).
         """
+
+    def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
+        """The head whose outputs `answers` reads, with fresh weights."""
+
+    def answers(
+        self, outputs: Outputs, examples: Sequence[Example], features: Sequence[Features]
+    ) -> list[Answer]:
+        """Read the answers off the head's outputs.
+
+        Args:
+            outputs: One entry a unit, in the order of the features.
+            examples: The N examples.
+            features: What `features` made of them, with `training` false.
+
+        Returns:
+            One row of the predictions file an example, in the examples' order.
+        """
+
+    def tune(self, answers: Sequence[Answer]) -> dict[str, float]:
+        """Choose, on labelled answers, the numbers that `decide` uses; empty where it uses none."""
+        return {}
+
+    def decide(self, answers: Sequence[Answer], numbers: Mapping[str, float]) -> list[Answer]:
+        """The same answers, decided by numbers that `tune` chose."""
+        return list(answers)
+
+    def trivial_answers(
+        self, train: Sequence[Example], examples: Sequence[Example]
+    ) -> list[Answer]:
+        """The answers of one who knows the training labels and reads no text: the bar to clear."""
 
     def score(self, answers: Sequence[Answer]) -> dict[str, float]:
         """The official metrics of labelled answers, as fractions, the headline first.
@@ -106,28 +195,25 @@ class Task(Protocol):
             DataError: The answers carry no labels.
         """
 
-    def write_submission(
-        self, answers_by_split: Mapping[str, Sequence[Answer]], folder: Path
-    ) -> list[Path]:
-        """Write test answers in the benchmark's own format; returns the files."""
+    def report(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """What results.json is to tell of labelled answers besides the metrics; may be empty."""
+        return {}
+
+    def submission(self, split: str, answers: Sequence[Answer]) -> dict[str, str]:
+        """The answers in the benchmark's own format: file name (below a folder) -> content.
+
+        Empty where the benchmark has no file for this split.
+        """
+        return {}
 
 
-def majority(task: Task, split: str) -> dict[str, float]:
-    """Score the trivial answer: the most frequent training label, or the mean, for every example.
+def most_frequent(labels: Sequence[Label | None]) -> Label:
+    """The most frequent label (the first of equals), or the mean of numbers.
 
     Args:
-        task: Any task whose labels are classes or numbers.
-        split: The labelled split to score on.
-
-    Returns:
-        The task's metrics, as `score` gives them.
+        labels: At least one label; None is passed over.
     """
-    train = [example.label for example in task.examples(task.train_split)]
-    numbers = [label for label in train if isinstance(label, float)]
-    prediction = float(np.mean(numbers)) if numbers else Counter(train).most_common(1)[0][0]
-    return task.score(
-        [
-            {"id": example.id, "prediction": prediction, "label": example.label}
-            for example in task.examples(split)
-        ]
-    )
+    numbers = [label for label in labels if isinstance(label, float)]
+    if numbers:
+        return float(np.mean(numbers))
+    return Counter(label for label in labels if label is not None).most_common(1)[0][0]
