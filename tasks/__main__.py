@@ -4,28 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from finetune import cli
-
-if TYPE_CHECKING:
-    from finetune.run_settings import FitRun
-    from finetune.task import Task
-
-
-def _glue(run: FitRun) -> Task:
-    from tasks.glue import glue_task
-
-    files = {"train": run.train, "validation": run.validation}
-    given = {split: Path(file) for split, file in files.items() if file is not None}
-    return glue_task(run.task.split("/", 1)[1], Path(run.data) if run.data else None, given)
-
-
-def _glue_names() -> list[str]:
-    from tasks.glue_table import GLUE
-
-    return list(GLUE)
+from tasks.families import FAMILIES
 
 
 def _demo(words: list[str]) -> int:
@@ -34,9 +15,17 @@ def _demo(words: list[str]) -> int:
     return demo(words)
 
 
-FAMILIES = {"glue": cli.Family("fine-tune on a GLUE task", _glue, _glue_names)}
+def _submit(words: list[str]) -> int:
+    from tasks.submit import submit
+
+    return submit(words)
+
+
 COMMANDS = {
-    "demo": cli.Command("start", "the main job on a small made world, in a few minutes", _demo)
+    "demo": cli.Command("start", "the main job on a small made world, in a few minutes", _demo),
+    "submit": cli.Command(
+        "use", "pack GLUE runs into the leaderboard's zip, or check one", _submit
+    ),
 }
 
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from finetune.errors import ConfigError, DataError, nearest
+from finetune.answers.classes import class_answers, constant_answers, number_answers
+from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.metrics import METRICS
-from finetune.task import Answer, Example
-from tasks.glue_table import GLUE, GlueRow, Split
+from finetune.task import Answer, Example, Outputs, Task, most_frequent
+from tasks.columns import Columns, find_columns, id_column
+from tasks.glue_hub import hub_examples, hub_split
+from tasks.glue_table import GLUE, HIGHEST_SCORE, LOWEST_SCORE, GlueRow, Split
 from tasks.tsv import read_table
 
 if TYPE_CHECKING:
@@ -34,13 +34,17 @@ if TYPE_CHECKING:
 
 __all__ = ["GLUE", "GlueRow", "GlueTask", "glue_task"]
 
-HUB = "nyu-mll/glue"
-LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
-"""The range of STS-B, the one regression among the tasks."""
+DIAGNOSTIC = "ax"
+"""The one split of the diagnostic set, which is read by a net that has learnt MNLI."""
 
 
 def glue_task(
-    name: str, data: Path | None = None, files: Mapping[str, Path] | None = None
+    name: str,
+    data: Path | None = None,
+    files: Mapping[str, Path] | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+    train_wnli: bool = False,
 ) -> GlueTask:
     """Find a task by its name in any usual spelling: `sst2`, `SST-2`, `glue/sst2`.
 
@@ -48,24 +52,48 @@ def glue_task(
         name: The task.
         data: A folder with `glue_data/`; None: the folder that the variable FINETUNE_DATA names,
             or else the hub.
-        files: Files of other names, by split: `{"train": PATH, "validation": PATH}`.
+        files: Files of other names, by split: `{"train": PATH, "validation": PATH}`; the one file
+            of the diagnostic set goes by `test` as well.
+        labels: The task's classes in the order of a trained head's logits; None: the table's order.
+        train_wnli: Learn WNLI's answers, where they would be its majority class.
 
     Returns:
         The task; no file is opened yet.
 
     Raises:
-        ConfigError: GLUE has no such task.
+        ConfigError: GLUE has no such task, or the task has no split that a file was named for.
+        CheckpointError: The labels are not those of the task.
     """
     key = name.lower().removeprefix("glue/").replace("-", "").replace("_", "")
     if key not in GLUE:
         raise ConfigError(f"unknown GLUE task '{name}'; {nearest(key, GLUE)}")
     if data is None and os.environ.get("FINETUNE_DATA"):
         data = Path(os.environ["FINETUNE_DATA"])
-    return GlueTask(GLUE[key], data, files or {})
+    return GlueTask(
+        GLUE[key],
+        data,
+        _files_by_split(GLUE[key], files or {}),
+        order=None if labels is None else tuple(labels),
+        train_wnli=train_wnli,
+    )
+
+
+def _files_by_split(row: GlueRow, files: Mapping[str, Path]) -> dict[str, Path]:
+    """Files by the task's own splits: `validation` may stand for both of MNLI."""
+    if DIAGNOSTIC in row.splits:
+        files = {DIAGNOSTIC if split == "test" else split: path for split, path in files.items()}
+    legal = {*row.splits, *(split.partition("_")[0] for split in row.splits)}
+    for split, path in files.items():
+        if split not in legal:
+            raise ConfigError(
+                f"glue/{row.name} has no {split} split, found the file {path} for it; "
+                f"{nearest(split, legal)}"
+            )
+    return dict(files)
 
 
 @dataclass(frozen=True)
-class GlueTask:
+class GlueTask(Task):
     """A row of the table, read from files or from the hub."""
 
     row: GlueRow
@@ -73,8 +101,21 @@ class GlueTask:
     """The folder that holds `glue_data/`; None asks the hub."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """Split -> file, before any other place."""
+    order: tuple[str, ...] | None = None
+    """The classes in the order of a trained head's logits; None: in the table's."""
+    train_wnli: bool = False
+    """Learn what would be answered by the majority class."""
 
-    train_split = "train"
+    rows = 1
+    feature_settings = ""
+
+    def __post_init__(self) -> None:
+        """Refuse the head of another task: an answer would get a wrong name."""
+        if self.order is not None and sorted(self.order) != sorted(self.row.labels):
+            raise CheckpointError(
+                f"{self.name}: expected a head for the labels {_listed(self.row.labels)}, found "
+                f"one for {_listed(self.order)}; name a run that has learnt them"
+            )
 
     @property
     def name(self) -> str:
@@ -84,12 +125,28 @@ class GlueTask:
     @property
     def labels(self) -> tuple[str, ...]:
         """Class names in the order of the logits; empty for regression."""
-        return self.row.labels
+        return self.row.labels if self.order is None else self.order
 
     @property
     def monitor(self) -> str:
         """The first of the official metrics."""
         return self.row.metrics[0]
+
+    @property
+    def train_split(self) -> str | None:
+        """`train`; None for the diagnostic set."""
+        return None if DIAGNOSTIC in self.row.splits else "train"
+
+    @functools.cached_property
+    def fixed_answer(self) -> str | None:
+        """The majority class of the training labels, where the table says so; None: learnt.
+
+        WNLI's validation file shares hypotheses with its training file, under the other label: who
+        learns them by heart is wrong (Wang et al., 2019, section 2.3).
+        """
+        if self.train_split is None or self.train_wnli or not self.row.untrained:
+            return None
+        return str(most_frequent([example.label for example in self.examples(self.train_split)]))
 
     @property
     def validation_splits(self) -> tuple[str, ...]:
@@ -99,7 +156,7 @@ class GlueTask:
     @property
     def test_splits(self) -> tuple[str, ...]:
         """`test`, MNLI's two, or `ax`."""
-        return ("ax",) if "ax" in self.row.splits else self._splits_of("test")
+        return (DIAGNOSTIC,) if DIAGNOSTIC in self.row.splits else self._splits_of("test")
 
     def _splits_of(self, kind: str) -> tuple[str, ...]:
         if kind in self.files:
@@ -109,21 +166,33 @@ class GlueTask:
     def data_files(self, split: str) -> list[Path]:
         """Name the file that a split is read from; from the hub, the files of its local cache."""
         if split not in self.files and self.data is None:
-            return [Path(file["filename"]) for file in self._hub_split(split).cache_files]
+            found = hub_split(self.row.name, self._hub_name(split))
+            return [Path(file["filename"]) for file in found.cache_files]
         return [self._file(split)]
 
     def examples(self, split: str) -> list[Example]:
         """Read a split; see `Task.examples`."""
         if split not in self.files and self.data is None:
-            return list(self._hub_examples(split))
+            return list(hub_examples(self.row, self._hub_name(split)))
         path = self._file(split)
         examples = list(self._file_examples(path, labelled=split not in self.test_splits))
         if not examples:
             raise DataError(f"{path}: expected rows of examples, found none after the header")
-        if split == self.train_split and not any(any(example.texts) for example in examples):
+        if split == self.train_split:
+            self._check_training(examples, path)
+        return examples
+
+    def _check_training(self, examples: Sequence[Example], path: Path) -> None:
+        """Refuse a file that nothing can be learnt from."""
+        if not any(any(example.texts) for example in examples):
             columns = " and ".join(self.row.texts)
             raise DataError(f"{path}: expected texts to train on, found every {columns} empty")
-        return examples
+        found = {example.label for example in examples}
+        if self.labels and len(examples) > 1 and len(found) == 1:
+            raise DataError(
+                f"{path}: expected rows of {' and '.join(self.row.labels)} to train on, found "
+                f"'{examples[0].label}' in all {len(examples):,}"
+            )
 
     def _file_examples(self, path: Path, *, labelled: bool) -> Iterator[Example]:
         row = self.row
@@ -133,21 +202,26 @@ class GlueTask:
             headerless=row.headerless,
             optional=row.optional,
         )
+        seen: set[int | str] = set()
         for number, (where, cells) in enumerate(table):
+            own = _id(cells.get(row.index), number)
+            if own in seen:
+                raise DataError(f"{where}: expected an id of its own, found {own!r} a second time")
+            seen.add(own)
             yield Example(
-                id=_id(cells.get(row.index), number),
+                id=own,
                 texts=tuple(cells[column] for column in row.texts),
                 label=self._label(cells[row.label], where) if row.label in cells else None,
             )
 
     def _label(self, cell: str, where: str) -> str | float:
         if self.labels:
-            written = self.row.written or self.labels
+            written = self.row.written or self.row.labels
             if cell not in written:
                 raise DataError(
                     f"{where}: expected a {self.row.label} of {', '.join(written)}, found '{cell}'"
                 )
-            return self.labels[written.index(cell)]
+            return self.row.labels[written.index(cell)]
         try:
             score = float(cell)
         except ValueError:
@@ -159,34 +233,70 @@ class GlueTask:
             )
         return score
 
-    def _hub_split(self, split: str) -> Any:
+    def _hub_name(self, split: str) -> str:
         self._split(split)
-        return _hub_split(self.row.name, "test" if split == "ax" else split)
+        return "test" if split == DIAGNOSTIC else split
 
-    def _hub_examples(self, split: str) -> Iterator[Example]:
-        rows = self._hub_split(split)
-        columns = self.row.hub_texts or self.row.texts
-        for row in rows:
-            label = row["label"]
-            known = label >= 0  # withheld labels are -1 there
-            if known and self.labels:
-                label = rows.features["label"].int2str(label)
-            texts = tuple(row[column] for column in columns)
-            yield Example(id=row["idx"], texts=texts, label=label if known else None)
+    def example(self, row: Mapping[str, Any], where: str, number: int) -> Example:
+        """Read a user's row by the official column names, the hub's, or the usual ones."""
+        texts = tuple(row[column] for column in self._text_columns(tuple(row), where))
+        for text in texts:
+            if not isinstance(text, str):
+                raise DataError(f"{where}: expected a text, found {text!r}; put it in quotes")
+        named = (self.row.index, id_column(row))
+        own = next((row[name] for name in named if name is not None and name in row), None)
+        if isinstance(own, (bool, float)) or not isinstance(own, (int, str, type(None))):
+            raise DataError(f"{where}: expected a text or a whole number as id, found {own!r}")
+        return Example(own if isinstance(own, int) else _id(own, number), texts)
+
+    def _text_columns(self, header: Sequence[str], where: str) -> Sequence[str]:
+        for columns in (self.row.texts, self.row.hub_texts):
+            if columns and set(columns) <= set(header):
+                return columns
+        try:
+            usual = find_columns(header, where=where, labelled=False)
+        except DataError:  # its way out, naming columns, is for tables of one's own
+            usual = Columns("")
+        found = [column for column in (usual.text, usual.pair) if column]
+        if len(found) != len(self.row.texts):
+            listed = ", ".join(header)[:100] or "none"
+            raise DataError(
+                f"{where}: expected {' and '.join(self.row.texts)}, found the fields {listed}"
+            )
+        return found
 
     def features(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int
+        self,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        max_length: int,
+        *,
+        training: bool,
     ) -> list[Features]:
         """Encode the text or the pair, and number the classes in the order of `labels`."""
         from finetune.text.features import encode_pairs
 
         columns = list(zip(*(example.texts for example in examples), strict=True))
+        if not columns:
+            return []
         seconds = columns[1] if len(columns) == 2 else None
         features = encode_pairs(tokenizer, columns[0], seconds, max_length)
         for feature, example in zip(features, examples, strict=True):
-            label = example.label
-            feature.label = self.labels.index(label) if isinstance(label, str) else label
+            feature.label = self._target(example)
         return features
+
+    def _target(self, example: Example) -> int | float | None:
+        """The label as the loss takes it: a class's place among the logits, or the number."""
+        label = example.label
+        if label is None or (isinstance(label, float) and not self.labels):
+            return label
+        if label not in self.labels:
+            raise self._unknown(label, example.id)
+        return self.labels.index(str(label))
+
+    def _unknown(self, label: object, row: object) -> DataError:
+        legal = f"one of {_listed(self.row.labels)}" if self.row.labels else "a number"
+        return DataError(f"{self.name}: expected {legal}, found {label!r} in the row of id {row!r}")
 
     def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
         """A `Classification` head over `labels`, or a `Regression` head."""
@@ -196,67 +306,57 @@ class GlueTask:
             return Regression(config, head)
         return Classification(config, head, len(self.labels))
 
-    def answers(self, logits: npt.NDArray[Any], examples: Sequence[Example]) -> list[Answer]:
+    def answers(
+        self, outputs: Outputs, examples: Sequence[Example], features: Sequence[Features]
+    ) -> list[Answer]:
         """Read a class with its probabilities, or a score clipped to [0, 5], off each example."""
-        read = self._classes if self.labels else self._scores
-        answers = []
-        for example, answer in zip(examples, read(logits), strict=True):
-            known = {} if example.label is None else {"label": example.label}
-            answers.append({"id": example.id, **answer, **known})
-        return answers
+        if not self.labels:
+            return number_answers(outputs, examples, LOWEST_SCORE, HIGHEST_SCORE)
+        return class_answers(outputs, examples, self.labels)
 
-    def _classes(self, logits: npt.NDArray[Any]) -> Iterator[Answer]:
-        shifted = logits.astype(float) - logits.max(axis=1, keepdims=True)  # (N, C)
-        odds = np.exp(shifted)
-        probabilities = odds / odds.sum(axis=1, keepdims=True)  # (N, C)
-        best = logits.argmax(axis=1)  # (N,)
-        for choice, row in zip(best.tolist(), probabilities.round(6).tolist(), strict=True):
-            named = dict(zip(self.labels, row, strict=True))
-            yield {"prediction": self.labels[choice], "probabilities": named}
-
-    @staticmethod
-    def _scores(logits: npt.NDArray[Any]) -> Iterator[Answer]:
-        clipped = logits.astype(float).clip(LOWEST_SCORE, HIGHEST_SCORE)  # (N,)
-        return ({"prediction": score} for score in clipped.round(6).tolist())
+    def trivial_answers(
+        self, train: Sequence[Example], examples: Sequence[Example]
+    ) -> list[Answer]:
+        """The most frequent class of the training labels, or their mean."""
+        return constant_answers(most_frequent([example.label for example in train]), examples)
 
     def score(self, answers: Sequence[Answer]) -> dict[str, float]:
         """Compute the official metrics from rows that carry a label."""
+        if DIAGNOSTIC in self.row.splits:
+            raise DataError(
+                f"{self.name}: expected answers with labels, found the diagnostic set, which is "
+                "unlabelled: GLUE's leaderboard alone can score it"
+            )
         if not answers or any("label" not in answer for answer in answers):
             raise DataError(
                 f"{self.name}: expected answers with labels, found some without: GLUE withholds "
                 "the labels of its test and diagnostic files; score a validation split"
             )
-        predictions = self._numbers(answer["prediction"] for answer in answers)
-        references = self._numbers(answer["label"] for answer in answers)
+        predictions = [self._number(answer, "prediction") for answer in answers]
+        references = [self._number(answer, "label") for answer in answers]
         return {name: METRICS[name](predictions, references) for name in self.row.metrics}
 
-    def _numbers(self, values: Iterable[Any]) -> list[float]:
-        if not self.labels:
-            return list(values)
-        number = {label: index for index, label in enumerate(self.labels)}
-        return [number[value] for value in values]
+    def _number(self, answer: Answer, field: str) -> float:
+        """A number as it is, a class by its place in the table: F1 is that of the second one."""
+        value: Any = answer.get(field)
+        # NaN passes: that the weights have diverged is told where they are watched.
+        if not (value in self.row.labels if self.row.labels else isinstance(value, (int, float))):
+            raise self._unknown(value, answer.get("id"))
+        return self.row.labels.index(value) if self.row.labels else float(value)
 
-    def write_submission(
-        self, answers_by_split: Mapping[str, Sequence[Answer]], folder: Path
-    ) -> list[Path]:
-        """Write the leaderboard's file of each split: `index<TAB>prediction`, in official form."""
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for split, answers in answers_by_split.items():
-            name = self._split(split).submission
-            if name is None:
-                raise DataError(
-                    f"{self.name}: '{split}' is not submitted; {nearest(split, self.test_splits)}"
-                )
-            lines = [f"{answer['id']}\t{self._written(answer['prediction'])}" for answer in answers]
-            paths.append(folder / name)
-            paths[-1].write_text("\n".join(["index\tprediction", *lines, ""]), encoding="utf-8")
-        return paths
+    def submission(self, split: str, answers: Sequence[Answer]) -> dict[str, str]:
+        """The leaderboard's file: `index<TAB>prediction`, in official form."""
+        form = self.row.splits.get(split)
+        if form is None or form.submission is None:
+            return {}
+        lines = [f"{answer['id']}\t{self._written(answer)}" for answer in answers]
+        return {form.submission: "\n".join(["index\tprediction", *lines, ""])}
 
-    def _written(self, prediction: Any) -> str:
-        if not self.labels:
-            return f"{prediction:.3f}"
-        return dict(zip(self.labels, self.row.written or self.labels, strict=True))[prediction]
+    def _written(self, answer: Answer) -> str:
+        number = self._number(answer, "prediction")
+        if not self.row.labels:
+            return f"{number:.3f}"
+        return (self.row.written or self.row.labels)[int(number)]
 
     def _split(self, split: str) -> Split:
         if split not in self.row.splits:
@@ -294,16 +394,5 @@ def _id(cell: str | None, number: int) -> int | str:
     return int(cell) if cell.isdecimal() else cell
 
 
-@functools.lru_cache
-def _hub_split(name: str, split: str) -> Any:
-    """Load a split from the hub or its local cache, once a process."""
-    mend = "give --data DIR or set FINETUNE_DATA to a folder with glue_data/"
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(f"without a data folder glue/{name} needs `datasets`; {mend}") from error
-    try:
-        return datasets.load_dataset(HUB, name, split=split)
-    except Exception as error:  # the hub's clients raise errors of a dozen unrelated classes
-        reason = str(error).partition("\n")[0]
-        raise DataError(f"could not load {HUB} {name} {split} ({reason}); {mend}") from error
+def _listed(labels: Iterable[str]) -> str:
+    return ", ".join(labels) or "no classes (a number)"

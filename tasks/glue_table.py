@@ -49,6 +49,8 @@ class GlueRow:
     """Columns that may follow those of `headerless`, all or none."""
     hub_texts: tuple[str, ...] = ()
     """The columns of the text on the hub where they have other names."""
+    untrained: bool = False
+    """Answered by the majority class of the training labels unless training is asked for."""
 
 
 def _splits(folder: str, train: int, validation: int, test: int) -> dict[str, Split]:
@@ -58,6 +60,9 @@ def _splits(folder: str, train: int, validation: int, test: int) -> dict[str, Sp
         "test": Split("test.tsv", test, submission=f"{folder}.tsv"),
     }
 
+
+LOWEST_SCORE, HIGHEST_SCORE = 0.0, 5.0
+"""The range of STS-B, the one regression among the tasks."""
 
 _BINARY = ("0", "1")
 _PAIR = ("sentence1", "sentence2")
@@ -158,6 +163,7 @@ GLUE: dict[str, GlueRow] = {
             splits=_splits("WNLI", 635, 71, 146),
             labels=("not_entailment", "entailment"),
             written=_BINARY,
+            untrained=True,
         ),
         GlueRow(
             name="ax",
@@ -170,3 +176,37 @@ GLUE: dict[str, GlueRow] = {
         ),
     )
 }
+
+
+def glue_table_text() -> str:
+    """The table for a reader: name, official metrics and sizes of each task, 80 columns wide."""
+    lines = [_line("task", "metric", "train", "validation", "test")]
+    lines += [_line(row.name, _metrics(row), *_sizes(row)) for row in GLUE.values()]
+    notes = (
+        "",
+        "Rows of the official files; two numbers: matched and mismatched.",
+        "The first metric chooses the checkpoint.",
+        "wnli: the majority class of the training labels, unless --train-wnli.",
+        "ax: unlabelled, answered by a run of mnli (--encoder RUN).",
+    )
+    return "\n".join([*lines, *notes])
+
+
+def _line(name: str, metric: str, *sizes: str) -> str:
+    widths = (8, 14, 14)
+    cells = (size.rjust(width) for size, width in zip(sizes, widths, strict=True))
+    return "  ".join((name.ljust(5), metric.ljust(22), *cells)).rstrip()
+
+
+def _metrics(row: GlueRow) -> str:
+    return ", ".join(row.metrics).replace("_", " ")
+
+
+def _sizes(row: GlueRow) -> tuple[str, str, str]:
+    """Rows of the training, validation and test files."""
+    rows: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    for name, split in row.splits.items():
+        kind = name.partition("_")[0]
+        rows[kind if kind in rows else "test"].append(f"{split.rows:,}")
+    train, validation, test = (" ".join(sizes) or "-" for sizes in rows.values())
+    return train, validation, test

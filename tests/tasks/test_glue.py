@@ -240,3 +240,22 @@ class TestBadFiles:
         assert len(task.examples("validation")) == 2
         with pytest.raises(DataError, match="train.tsv: expected texts .* every sentence empty"):
             task.examples("train")
+
+    def test_training_labels_must_not_all_be_the_same(self, data: Path) -> None:
+        content = "sentence\tlabel\na\t1\nb\t1\n"
+        for name in ("train.tsv", "dev.tsv"):
+            (data / "glue_data" / "SST-2" / name).write_text(content)
+        task = glue_task("sst2", data)
+        assert len(task.examples("validation")) == 2
+        with pytest.raises(
+            DataError, match="train.tsv: expected rows of .* found 'positive' in all 2"
+        ):
+            task.examples("train")
+
+    def test_id_that_comes_twice_is_an_error_with_its_line(self, data: Path) -> None:
+        path = data / "glue_data" / "RTE" / "test.tsv"
+        path.write_text("index\tsentence1\tsentence2\n0\ta\tb\n7\ta\tb\n0\ta\tb\n")
+        with pytest.raises(
+            DataError, match="test.tsv:4: expected an id of its own, found 0 a second time"
+        ):
+            glue_task("rte", data).examples("test")

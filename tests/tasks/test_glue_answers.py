@@ -10,7 +10,7 @@ import torch
 from finetune.encoder import EncoderConfig
 from finetune.errors import DataError
 from finetune.heads import HeadConfig
-from finetune.task import Example, majority
+from finetune.task import Example
 from finetune.text.tokenizer import Tokenizer
 from tasks.glue import GLUE, GlueRow, GlueTask, glue_task
 
@@ -27,7 +27,7 @@ class TestFeatures:
         task = GlueTask(row, data)
         examples = task.examples("train")
         for example, feature in zip(
-            examples, task.features(examples, tokenizer, max_length=64), strict=True
+            examples, task.features(examples, tokenizer, 64, training=True), strict=True
         ):
             if row.labels:
                 assert isinstance(feature.label, int)
@@ -40,7 +40,8 @@ class TestFeatures:
         self, row: GlueRow, data: Path, tokenizer: Tokenizer
     ) -> None:
         task = GlueTask(row, data)
-        (feature, *_) = task.features(task.examples(task.test_splits[0]), tokenizer, max_length=64)
+        examples = task.examples(task.test_splits[0])
+        (feature, *_) = task.features(examples, tokenizer, max_length=64, training=False)
         assert feature.label is None
         assert set(feature.token_type_ids) == set(range(len(row.texts)))
 
@@ -63,7 +64,7 @@ class TestAnswers:
         task = glue_task("rte")
         logits = np.array([[0.0, np.log(3.0)], [1000.0, -1000.0]], dtype=np.float32)
         examples = [Example(7, ("a", "b"), "entailment"), Example("x", ("c", "d"))]
-        assert task.answers(logits, examples) == [
+        assert task.answers(logits, examples, []) == [
             {
                 "id": 7,
                 "prediction": "not_entailment",
@@ -80,7 +81,7 @@ class TestAnswers:
     def test_similarity_is_clipped_to_its_range(self) -> None:
         task = glue_task("stsb")
         logits = np.array([-0.5, 2.5, 5.5], dtype=np.float32)
-        answers = task.answers(logits, [Example(n, ("a", "b")) for n in range(3)])
+        answers = task.answers(logits, [Example(n, ("a", "b")) for n in range(3)], [])
         assert answers == [
             {"id": 0, "prediction": 0.0},
             {"id": 1, "prediction": 2.5},
@@ -117,11 +118,16 @@ class TestAnswers:
         examples = task.examples(task.test_splits[0])
         logits = np.zeros((len(examples), len(row.labels)) if row.labels else len(examples))
         with pytest.raises(DataError, match=f"glue/{row.name}: expected answers with labels"):
-            task.score(task.answers(logits, examples))
+            task.score(task.answers(logits, examples, []))
 
     def test_no_answers_cannot_be_scored(self) -> None:
         with pytest.raises(DataError, match="expected answers with labels"):
             glue_task("rte").score([])
+
+
+def majority_scores(task: GlueTask) -> dict[str, float]:
+    train, validation = task.examples("train"), task.examples("validation")
+    return task.score(task.trivial_answers(train, validation))
 
 
 class TestMajority:
@@ -130,39 +136,34 @@ class TestMajority:
         train.write_text("sentence\tlabel\na\t0\nb\t1\nc\t1\n")
         dev.write_text("sentence\tlabel\na\t1\nb\t0\nc\t0\nd\t0\n")
         task = glue_task("sst2", files={"train": train, "validation": dev})
-        assert majority(task, "validation") == {"accuracy": 1 / 4}
+        assert majority_scores(task) == {"accuracy": 1 / 4}
 
     def test_predicts_the_mean_of_numbers(self, data: Path) -> None:
-        assert majority(glue_task("stsb", data), "validation") == {"pearson": 0, "spearman": 0}
+        assert majority_scores(glue_task("stsb", data)) == {"pearson": 0, "spearman": 0}
 
 
 class TestSubmission:
     @EVERY_ROW
-    def test_file_has_the_leaderboards_name_header_and_labels(
-        self, row: GlueRow, data: Path, tmp_path: Path
-    ) -> None:
-        task = GlueTask(row, data)
-        answers: dict[str, list[dict[str, Any]]] = {
-            split: [
-                {"id": index, "prediction": label}
-                for index, label in enumerate(row.labels or (0.0, 10 / 3, 5.0))
-            ]
-            for split in task.test_splits
-        }
-        paths = task.write_submission(answers, tmp_path / "submission")
-        assert [path.name for path in paths] == [
-            row.splits[split].submission for split in task.test_splits
+    def test_file_has_the_leaderboards_name_header_and_labels(self, row: GlueRow) -> None:
+        task = GlueTask(row)
+        answers: list[dict[str, Any]] = [
+            {"id": index, "prediction": label}
+            for index, label in enumerate(row.labels or (0.0, 10 / 3, 5.0))
         ]
         written = row.written or row.labels or ("0.000", "3.333", "5.000")
         expected = ["index\tprediction", *(f"{i}\t{label}" for i, label in enumerate(written)), ""]
-        for path in paths:
-            assert path.read_bytes().decode() == "\n".join(expected)
+        for split in task.test_splits:
+            assert task.submission(split, answers) == {
+                row.splits[split].submission: "\n".join(expected)
+            }
 
     def test_names_are_those_of_the_eleven_files(self) -> None:
         names = {split.submission for row in GLUE.values() for split in row.splits.values()}
         tasks = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX".split()
         assert names - {None} == {f"{task}.tsv" for task in tasks}
 
-    def test_validation_split_is_not_submitted(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="'validation' is not submitted; choose one of test"):
-            glue_task("rte").write_submission({"validation": []}, tmp_path)
+    def test_validation_split_is_not_submitted(self) -> None:
+        answers = [{"id": 0, "prediction": "entailment"}]
+        assert glue_task("rte").submission("validation", answers) == {}
+        mine = glue_task("mnli", files={"validation": Path("mine.tsv")})
+        assert mine.submission("validation", answers) == {}

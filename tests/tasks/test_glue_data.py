@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from finetune.answers.classes import constant_answers
 from tasks.glue import GLUE, GlueRow, glue_task
+from tasks.leaderboard import FORMS, Form, file_problems
 
 pytestmark = pytest.mark.data
 
@@ -28,6 +30,22 @@ class TestRealFiles:
             if f"{row.folder}/{form.file.removesuffix('.tsv')}" in SUBSETS:
                 continue
             assert len(task.examples(split)) == form.rows
+
+    @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
+    def test_official_test_file_is_answered_as_the_leaderboard_wants(self, form: Form) -> None:
+        task = glue_task(form.task, Path(os.environ["FINETUNE_DATA"]))
+        if f"{task.row.folder}/{task.row.splits[form.split].file.removesuffix('.tsv')}" in SUBSETS:
+            return
+        label = task.labels[0] if task.labels else 2.5
+        answers = constant_answers(label, task.examples(form.split))
+        (content,) = task.submission(form.split, answers).values()
+        assert file_problems(form.name, content.encode()) == []
+
+    def test_majority_of_wnli_is_its_training_files(self) -> None:
+        task = glue_task("wnli", Path(os.environ["FINETUNE_DATA"]))
+        labels = [example.label for example in task.examples("train")]
+        assert task.fixed_answer == "not_entailment"
+        assert labels.count("not_entailment") > labels.count("entailment")
 
     @EVERY_SCORED_ROW
     def test_ids_tell_the_rows_apart(self, row: GlueRow) -> None:

@@ -1,0 +1,151 @@
+"""The families of tasks, each with its command; a new family is a line in the table."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finetune.errors import ConfigError
+from finetune.families import Family
+
+if TYPE_CHECKING:
+    from finetune.run_settings import FitRun
+    from finetune.task import Task
+    from tasks.run_settings import ChoiceRun, ClassifyRun, GlueRun, SpanRun
+    from tasks.text import ClassifyTask
+
+Labels = tuple[str, ...] | None
+
+
+def _glue(run: GlueRun, labels: Labels) -> Task:
+    from tasks.glue import glue_task
+
+    return glue_task(_name(run), _data(run), run.files(), labels=labels, train_wnli=run.train_wnli)
+
+
+def _squad(run: SpanRun, labels: Labels) -> Task:
+    from tasks.squad import squad_task
+
+    return squad_task(_name(run), _data(run), run.files(), windows=run.windows, spans=run.spans)
+
+
+def _answer(run: SpanRun, labels: Labels) -> Task:
+    from tasks.squad import answer_task
+
+    return answer_task(run.files(), windows=run.windows, spans=run.spans)
+
+
+def _race(run: ChoiceRun, labels: Labels) -> Task:
+    from tasks.race import race_task
+
+    return race_task(_name(run), _data(run), run.files(), labels=labels)
+
+
+def _choose(run: ChoiceRun, labels: Labels) -> Task:
+    from tasks.choose import choose_task
+
+    return choose_task(run.files(), labels=labels)
+
+
+def _classify(run: ClassifyRun, labels: Labels) -> Task:
+    from tasks.text import classify_task
+    from tasks.text_sets import text_set_task
+
+    if run.dataset is None:
+        return classify_task(run.files(), run.table, labels=labels)
+    if run.train or run.validation:
+        raise ConfigError(
+            "--dataset names the data, and so do --train and --validation: give one of them"
+        )
+    return text_set_task(run.dataset, _data(run), run.files(), run.table, labels=labels)
+
+
+def _resolve_table(run: ClassifyRun, task: ClassifyTask) -> ClassifyRun:
+    return dataclasses.replace(run, table=task.resolved)
+
+
+def _name(run: FitRun) -> str:
+    return run.task.split("/", 1)[1]
+
+
+def _data(run: FitRun) -> Path | None:
+    return Path(run.data) if run.data else None
+
+
+def _glue_names() -> list[str]:
+    from tasks.glue_table import GLUE
+
+    return list(GLUE)
+
+
+def _glue_about() -> str:
+    from tasks.glue_table import glue_table_text
+
+    return glue_table_text()
+
+
+def _glue_run() -> type[GlueRun]:
+    from tasks.run_settings import GlueRun
+
+    return GlueRun
+
+
+def _span_run() -> type[SpanRun]:
+    from tasks.run_settings import SpanRun
+
+    return SpanRun
+
+
+def _choice_run() -> type[ChoiceRun]:
+    from tasks.run_settings import ChoiceRun
+
+    return ChoiceRun
+
+
+def _classify_run() -> type[ClassifyRun]:
+    from tasks.run_settings import ClassifyRun
+
+    return ClassifyRun
+
+
+FAMILIES: dict[str, Family] = {
+    "glue": Family(
+        "fine-tune on a GLUE task", _glue, _glue_names, settings=_glue_run, about=_glue_about
+    ),
+    "squad": Family(
+        "fine-tune on SQuAD: find the answer in the passage",
+        _squad,
+        lambda: ["1.1", "2.0"],
+        settings=_span_run,
+    ),
+    "race": Family(
+        "fine-tune on RACE: choose among four options",
+        _race,
+        lambda: ["all", "middle", "high"],
+        settings=_choice_run,
+    ),
+    "classify": Family(
+        "classify texts of your own tables, or of a public set",
+        _classify,
+        only="own",
+        settings=_classify_run,
+        resolve=_resolve_table,
+        group="own data",
+    ),
+    "answer": Family(
+        "find answers in passages of your own",
+        _answer,
+        only="own",
+        settings=_span_run,
+        group="own data",
+    ),
+    "choose": Family(
+        "choose among options of your own questions",
+        _choose,
+        only="own",
+        settings=_choice_run,
+        group="own data",
+    ),
+}
+"""Word of the command -> family."""

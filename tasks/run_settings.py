@@ -1,0 +1,50 @@
+"""The settings of a fine-tuning run of each family: those of every run, and the family's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from finetune.heads.span import SpanConfig
+from finetune.run_settings import FitRun
+from finetune.text.windows import WindowConfig
+from tasks.text import ClassifyConfig
+
+
+@dataclass
+class GlueRun(FitRun):
+    """Fine-tune an encoder on a GLUE task."""
+
+    train_wnli: bool = False
+    """Train on WNLI; otherwise its examples all get the majority class, as is usual."""
+
+
+@dataclass
+class SpanRun(FitRun):
+    """Fine-tune an encoder to find answers in a text."""
+
+    max_length: int = 384
+    """Longest sequence in tokens, special tokens included; longer texts become several windows."""
+    windows: WindowConfig = field(default_factory=WindowConfig)
+    spans: SpanConfig = field(default_factory=SpanConfig)
+
+
+@dataclass
+class ChoiceRun(FitRun):
+    """Fine-tune an encoder to choose among the options of a question."""
+
+    max_length: int = 384
+    """Longest sequence in tokens, special tokens included; of a longer one the passage is cut."""
+
+
+@dataclass
+class ClassifyRun(FitRun):
+    """Fine-tune an encoder to classify texts or pairs, or to predict a number for each."""
+
+    dataset: str | None = None
+    """A public set in place of own files: imdb, trec6, trec50 or agnews."""
+    table: ClassifyConfig = field(default_factory=ClassifyConfig)
+
+    def __post_init__(self) -> None:
+        """Name the task after the public set."""
+        if self.dataset is not None:
+            self.task = f"classify/{self.dataset}"

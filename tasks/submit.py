@@ -1,0 +1,345 @@
+"""The command `finetune submit`: runs of GLUE tasks -> the zip that the leaderboard takes.
+
+Answers that a run has on file are taken where they fit the test file; the others are predicted
+now. The form of the files is `tasks/leaderboard.py`'s.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.errors import ConfigError, DataError
+from tasks import leaderboard
+from tasks.leaderboard import FORMS, Form
+
+if TYPE_CHECKING:
+    from finetune.task import Answer
+    from tasks.glue import GlueTask
+
+Predict = Callable[[Path, str | None, str, str | None], "list[Answer]"]
+"""(run folder of one seed, another task than its own or None, split, another data folder than its
+own or None) -> answers in the order of the examples."""
+
+USER_ERROR = 2
+LEARNT_BY = {"ax": "mnli"}
+"""A task that nothing is trained on -> the one whose run answers it."""
+REFUSED = "the leaderboard will not take it"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of a GLUE task, of one seed."""
+
+    folder: Path
+    """Where its answers and its best checkpoint are."""
+    task: str
+    """`rte`."""
+    metrics: Mapping[str, float]
+    """Its scores on the validation files; empty where there is nothing to score."""
+    settings: Mapping[str, Any]
+    """Its config.yaml."""
+    fixed_answer: str | None = None
+    """What every example gets, where nothing was learnt."""
+    choice: str = ""
+    """Why it was taken, where it is one of several seeds."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the answers of one file come from."""
+
+    form: Form
+    run: Run
+    task: GlueTask
+    absent: str
+    """Why there are none: its test file is not to be found. Empty where it is."""
+
+
+def submit(words: list[str], predict: Predict | None = None) -> int:
+    """Build or check a submission; see `finetune submit --help`.
+
+    Args:
+        words: The words after `finetune submit`.
+        predict: Answers a split with a run's best checkpoint; left out, the library does.
+
+    Returns:
+        The exit status: 0, or 2 where the zip is not fit and has not been written.
+
+    Raises:
+        ConfigError: The words do not fit, or the runs are not one a GLUE task.
+        DataError: A run has not ended, or a file is not in its official form.
+    """
+    options = _parser().parse_args(words)
+    if options.check is not None:
+        return _check(options)
+    if not options.run or options.out is None:
+        raise ConfigError("submit: expected RUN... and --out ZIP, or --check ZIP")
+    return _build(options, predict or _predict)
+
+
+def _predict(folder: Path, task: str | None, split: str, data: str | None) -> list[Answer]:
+    from finetune.scoring import predict_split
+    from tasks.families import FAMILIES
+
+    return predict_split(folder, FAMILIES, split, task, data)
+
+
+def _parser() -> ArgumentParser:
+    from finetune.cli import command_parser
+
+    parser = command_parser("submit", "Collect GLUE runs into the zip that the leaderboard takes.")
+    parser.add_argument("run", type=Path, nargs="*", help="a run's folder, one a task")
+    parser.add_argument("--out", type=Path, help="the zip; replaced if it is there")
+    parser.add_argument("--check", type=Path, metavar="ZIP", help="only check anybody's zip")
+    parser.add_argument("--data", help="folder with glue_data/; default: that of each run")
+    parser.add_argument(
+        "--allow-subset", action="store_true", help="take test files with fewer rows than official"
+    )
+    parser.add_argument(
+        "--allow-missing", action="store_true", help=f"write an incomplete zip, though {REFUSED}"
+    )
+    return parser
+
+
+def _check(options: Namespace) -> int:
+    if options.run or options.out is not None:
+        raise ConfigError("submit: --check ZIP looks at a zip; leave RUN and --out out")
+    problems = leaderboard.zip_problems(
+        options.check, allow_subset=options.allow_subset, allow_missing=options.allow_missing
+    )
+    if problems:
+        return _refuse(problems)
+    _say(f"{options.check}: no problem found")
+    if leaderboard.zip_problems(options.check):  # without what was allowed
+        _say(f"warning: it lacks files or rows of the official ones; {REFUSED}")
+    return 0
+
+
+def _refuse(problems: Sequence[str]) -> int:
+    """Say each problem in a line of its own."""
+    for problem in problems:
+        _say(f"finetune: {problem}")
+    return USER_ERROR
+
+
+def _say(message: str) -> None:
+    from finetune.run_folder import say
+
+    say(message)
+
+
+def _build(options: Namespace, predict: Predict) -> int:
+    _check_out(options.out)
+    runs = read_runs(options.run)
+    for run in runs.values():
+        _say(_about(run))
+    sources = list(_sources(runs, options.data))
+    lacking = [f"{source.form.name}: {source.absent}" for source in sources if source.absent]
+    lacking += leaderboard.missing_problems(source.form.name for source in sources)
+    # Told before anything is predicted, which may take hours.
+    if lacking and not options.allow_missing:
+        return _refuse(
+            [*lacking, f"submit: {_count(lacking)} missing; --allow-missing goes without"]
+        )
+    sources = [source for source in sources if not source.absent]
+    if not sources:
+        raise ConfigError(f"submit: no file of the {len(FORMS)} is left to write")
+    files, problems = _files(sources, options, predict)
+    if problems:
+        return _refuse([*problems, f"submit: {options.out} was not written"])
+    leaderboard.write_zip(options.out, files)
+    _tell(options.out, files, lacking, runs)
+    return 0
+
+
+def _check_out(out: Path) -> None:
+    from finetune.run_folder import check_writable
+
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder; name a file such as {out / 'glue.zip'}")
+    check_writable(out.parent)
+
+
+def _count(lacking: Sequence[str]) -> str:
+    return f"{len(lacking)} of the {len(FORMS)} files {'is' if len(lacking) == 1 else 'are'}"
+
+
+def _tell(
+    out: Path, files: Mapping[str, str], lacking: Sequence[str], runs: Mapping[str, Run]
+) -> None:
+    """Say what was written, whether the leaderboard takes it, and what was scored."""
+    for name, content in files.items():
+        rows = content.count("\n") - 1
+        of = "" if rows == FORMS[name].rows else f" of {FORMS[name].rows:,}: a subset; {REFUSED}"
+        _say(f"{name}: {rows:,} answers{of}")
+    for problem in lacking:
+        _say(f"missing: {problem}")
+    if lacking:
+        _say(f"{out}: {_count(lacking)} missing; {REFUSED}")
+    _say(average_line({run.task: run.metrics for run in runs.values()}))
+    print(out)
+
+
+def average_line(scores: Mapping[str, Mapping[str, float]]) -> str:
+    """The GLUE average of validation scores in words, or what it lacks."""
+    average = leaderboard.glue_average(scores)
+    if average is None:
+        lacking = ", ".join(leaderboard.missing_metrics(scores))
+        return f"no GLUE average on the validation files: {lacking} missing"
+    return f"GLUE average on the validation files: {100 * average:.2f} %"
+
+
+def read_runs(folders: Sequence[Path]) -> dict[str, Run]:
+    """Read what runs say of themselves, in the order that they are named.
+
+    Args:
+        folders: RUN folders; of several seeds, the one that is best on validation is taken.
+
+    Returns:
+        Task (`rte`) -> its run.
+
+    Raises:
+        ConfigError: A folder holds no run of a GLUE task, or two hold the same task.
+        DataError: A run has not ended.
+    """
+    runs: dict[str, Run] = {}
+    places: dict[str, Path] = {}
+    for folder in folders:
+        run = _read_run(folder)
+        if run.task in runs:
+            raise ConfigError(
+                f"submit: expected one run of glue/{run.task}, found {places[run.task]} and "
+                f"{folder}; leave one out"
+            )
+        runs[run.task], places[run.task] = run, folder
+    return runs
+
+
+def _read_run(folder: Path) -> Run:
+    from finetune.run_folder import read_results
+    from finetune.values import load
+    from tasks.glue import glue_task
+
+    file = folder / "config.yaml"
+    settings = load(file) if file.is_file() else None
+    if not isinstance(settings, dict) or "task" not in settings:
+        raise ConfigError(f"{folder}: expected a fine-tuning run with config.yaml, found none")
+    family, _, name = str(settings["task"]).partition("/")
+    if family != "glue":
+        raise ConfigError(f"{folder}: expected a run of a GLUE task, found {settings['task']}")
+    run = Run(folder, glue_task(name).row.name, {}, settings)
+    results = read_results(folder)
+    try:
+        if "seeds" in results:
+            return _best_seed(run, results)
+        metrics = {metric: float(value) for metric, value in results["metrics"].items()}
+        return replace(run, metrics=metrics, fixed_answer=results.get("fixed_answer"))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{folder / 'results.json'}: expected the results of a run, found other content "
+            f"({type(error).__name__}: {error}); run it again"
+        ) from error
+
+
+def _best_seed(run: Run, results: Mapping[str, Any]) -> Run:
+    """The seed whose headline, the first metric, is best on validation; the first of equals."""
+    seeds, metrics = results["seeds"], results["metrics"]
+    headline = list(metrics)[0]
+    values = metrics[headline]["values"]
+    best = values.index(max(values))
+    told = f"best {headline} on {results['split']}, {100 * values[best]:.2f} %"
+    return replace(
+        run,
+        folder=run.folder / f"seed-{seeds[best]}",
+        metrics={name: entry["values"][best] for name, entry in metrics.items()},
+        choice=f"seed {seeds[best]} of {', '.join(map(str, seeds))} ({told})",
+    )
+
+
+def _about(run: Run) -> str:
+    parts = [f"glue/{run.task}: {run.folder}"]
+    if run.choice:
+        parts.append(run.choice)
+    if run.fixed_answer is not None:
+        parts.append(
+            f"not trained: every example is answered '{run.fixed_answer}', the majority class of "
+            "the training labels"
+        )
+    return ", ".join(parts)
+
+
+def _sources(runs: Mapping[str, Run], data: str | None) -> Iterator[Source]:
+    """The files that there is a run for; a diagnostic set is answered by the run it diagnoses."""
+    for form in FORMS.values():
+        run = runs.get(form.task) or runs.get(LEARNT_BY.get(form.task, ""))
+        if run is not None:
+            task = _task(run, form, data)
+            yield Source(form, run, task, _absence(task, form.split))
+
+
+def _task(run: Run, form: Form, data: str | None) -> GlueTask:
+    from tasks.glue import glue_task
+
+    folder = data or run.settings.get("data")
+    own = run.settings.get("test") if form.split == "test" else None
+    files = {"test": Path(own)} if own else {}
+    return glue_task(form.task, Path(folder) if folder else None, files)
+
+
+def _absence(task: GlueTask, split: str) -> str:
+    try:
+        task.data_files(split)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _files(
+    sources: Sequence[Source], options: Namespace, predict: Predict
+) -> tuple[dict[str, str], list[str]]:
+    """Name -> content of each file, and the problems of all of them."""
+    files: dict[str, str] = {}
+    problems: list[str] = []
+    for source in sources:
+        answers = _answers(source, options.data, predict)
+        try:
+            files |= source.task.submission(source.form.split, answers)
+        except DataError as error:  # a label of another task
+            problems.append(f"{_predictions(source)}: {error}")
+    for name, content in files.items():
+        problems += leaderboard.file_problems(
+            name, content.encode(), allow_subset=options.allow_subset
+        )
+    return files, problems
+
+
+def _predictions(source: Source) -> Path:
+    return source.run.folder / "predictions" / f"{source.form.split}.jsonl"
+
+
+def _answers(source: Source, data: str | None, predict: Predict) -> list[Answer]:
+    """The answers on file, if they are those of the test file, or new ones."""
+    from finetune.predictions import read_predictions
+
+    split, path = source.form.split, _predictions(source)
+    ids = [example.id for example in source.task.examples(split)]
+    if path.is_file():
+        answers = read_predictions(path)
+        if [answer["id"] for answer in answers] == ids:
+            return answers
+        _say(f"{path}: its ids are not those of the test file; predicting again")
+    else:
+        _say(f"{source.form.name}: predicting {len(ids):,} examples by {source.run.folder}")
+    other = None if source.form.task == source.run.task else source.task.name
+    answers = predict(source.run.folder, other, split, data)
+    if [answer["id"] for answer in answers] != ids:
+        raise DataError(
+            f"{source.run.folder}: expected answers to the {len(ids):,} examples of "
+            f"{source.task.data_files(split)[0]}, found {len(answers):,} with other ids; "
+            "name the run's data folder by --data"
+        )
+    return answers
