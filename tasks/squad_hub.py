@@ -1,0 +1,56 @@
+"""Where the releases of SQuAD are found: official file names, and rows from the hub."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from finetune.errors import DataError
+from finetune.task import Example
+from tasks.squad_files import read_hub_rows
+
+
+class Release(NamedTuple):
+    """Where a version of SQuAD is found; its test set is hidden."""
+
+    hub: str
+    """Its name on the hub."""
+    files: Mapping[str, str]
+    """Split -> official file name."""
+
+
+OFFICIAL = {
+    "1.1": Release("rajpurkar/squad", {"train": "train-v1.1.json", "validation": "dev-v1.1.json"}),
+    "2.0": Release(
+        "rajpurkar/squad_v2", {"train": "train-v2.0.json", "validation": "dev-v2.0.json"}
+    ),
+}
+"""Version -> release."""
+
+
+def hub_examples(version: str, split: str) -> list[Example]:
+    """Read a split from the hub.
+
+    Raises:
+        DataError: `datasets` is not installed, or the hub cannot be reached.
+    """
+    return read_hub_rows(hub_split(version, split), f"{OFFICIAL[version].hub} {split}")
+
+
+@functools.lru_cache
+def hub_split(version: str, split: str) -> Any:
+    """Load a split from the hub or its local cache, once a process."""
+    name = OFFICIAL[version].hub
+    mend = "give --data DIR or set FINETUNE_DATA to a folder with squad/"
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"without a data folder squad/{version} needs `datasets`; {mend}"
+        ) from error
+    try:
+        return datasets.load_dataset(name, split=split)
+    except Exception as error:  # the hub's clients raise errors of a dozen unrelated classes
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"could not load {name} {split} ({reason}); {mend}") from error
