@@ -1,81 +1,17 @@
-"""Heads: hidden states to logits, and logits with labels to a loss.
-
-A head knows the encoder's sizes and nothing of the task: many tasks share few heads. Losses are
-computed in float32 whatever the logits' precision.
-"""
+"""Heads that read one vector a text: poolings, output layers, classification and regression."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from finetune.encoder import Dropout, EncoderConfig, activation, initialize_weights
+from finetune.encoder import Dropout, EncoderConfig, initialize_weights
 from finetune.errors import ConfigError, nearest
-
-IGNORED = -100
-"""Label of a token that takes no part in the loss."""
-
-
-class MaskedLM(nn.Module):
-    """Predict masked tokens (Devlin et al., 2019, section 3.1).
-
-    A transform D -> E, then a product with the word embeddings, then a bias for each word.
-    """
-
-    kind = "masked_lm"
-
-    def __init__(self, config: EncoderConfig, word_embeddings: nn.Embedding) -> None:
-        """Make the transform, the biases and, unless tied, the output weights.
-
-        Args:
-            config: The encoder's config; `tie_word_embeddings` decides where the weights live.
-            word_embeddings: The encoder's table (V, E). Tied, it stays the encoder's parameter
-                and is none of this head's.
-        """
-        super().__init__()
-        size = config.word_embedding_size
-        self.dense = nn.Linear(config.hidden_size, size)
-        self.activation = activation(config.hidden_act)
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        # A tuple hides a tied table from this module's parameters: it belongs to the encoder.
-        self._tied = (word_embeddings,) if config.tie_word_embeddings else ()
-        if not self._tied:
-            self.decoder = nn.Linear(size, config.vocab_size, bias=False)
-        initialize_weights(self, config.initializer_range)
-
-    @property
-    def weight(self) -> Tensor:
-        """The output weights (V, E): the word embeddings if tied."""
-        return self._tied[0].weight if self._tied else self.decoder.weight
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Score each word of the vocabulary; give it masked positions only, as V is large.
-
-        Args:
-            hidden: Last hidden states, (N, D).
-
-        Returns:
-            Logits (N, V).
-        """
-        transformed: Tensor = self.norm(self.activation(self.dense(hidden)))  # (N, E)
-        return F.linear(transformed, self.weight, self.bias)
-
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Average the cross-entropy over the labelled tokens.
-
-        Args:
-            logits: (N, V).
-            labels: int64 (N,), -100 where a token takes no part.
-
-        Returns:
-            Nats a labelled token, float32 scalar; 0 where there is none.
-        """
-        total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-        return total / (labels != IGNORED).sum().clamp(min=1)
+from finetune.heads.masked_lm import IGNORED
 
 
 def first_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -215,27 +151,63 @@ class PooledHead(nn.Module):
         logits: Tensor = self.layers(self.pool(hidden, attention_mask))
         return logits
 
+    def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """What answers are read off: the logits themselves, (B, C) or (B,)."""
+        return logits
+
 
 class Classification(PooledHead):
     """One of C classes for each text."""
 
     kind = "classification"
+    class_weights: Tensor | None
 
-    def __init__(self, config: EncoderConfig, head: HeadConfig, num_labels: int) -> None:
-        """Make a head with one logit for each of `num_labels` classes."""
+    def __init__(
+        self,
+        config: EncoderConfig,
+        head: HeadConfig,
+        num_labels: int,
+        class_weights: Sequence[float] | None = None,
+    ) -> None:
+        """Make a head with one logit for each of `num_labels` classes.
+
+        Args:
+            config: The encoder's config.
+            head: Names the pooling and the dropout.
+            num_labels: C.
+            class_weights: What an example of each class counts in the loss, (C,); None: 1 each.
+
+        Raises:
+            ValueError: There are not C weights.
+        """
         super().__init__(config, head, num_labels)
+        if class_weights is not None and len(class_weights) != num_labels:
+            raise ValueError(f"expected {num_labels} class weights, found {len(class_weights)}")
+        weights = None if class_weights is None else torch.tensor(class_weights)
+        # A checkpoint holds what was learnt; the weights are a setting of the training.
+        self.register_buffer("class_weights", weights, persistent=False)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Average the cross-entropy.
+        """Average the cross-entropy, each example times the weight of its class.
+
+        The sum is divided by the number of examples and not by their weights: so an example counts
+        the same in whatever batch it is, also alone.
 
         Args:
             logits: (B, C).
-            labels: int64 (B,), 0 .. C - 1.
+            labels: int64 (B,), 0 .. C - 1; -100 where the class is not known.
 
         Returns:
-            Nats an example, float32 scalar.
+            Nats a labelled example, float32 scalar; 0 where none is labelled.
         """
-        return F.cross_entropy(logits.float(), labels)
+        total = F.cross_entropy(
+            logits.float(),
+            labels,
+            weight=self.class_weights,
+            ignore_index=IGNORED,
+            reduction="sum",
+        )
+        return total / (labels != IGNORED).sum().clamp(min=1)
 
 
 class Regression(PooledHead):

@@ -1,0 +1,34 @@
+"""Heads: hidden states to logits, and logits with labels to a loss.
+
+A head knows the encoder's sizes and nothing of the task: many tasks share few heads. Losses are
+computed in float32 whatever the logits' precision.
+"""
+
+from finetune.heads.choice import MultipleChoice
+from finetune.heads.masked_lm import IGNORED, MaskedLM
+from finetune.heads.multi_label import MultiLabel
+from finetune.heads.pooled import (
+    POOLINGS,
+    BatchNorm,
+    Classification,
+    HeadConfig,
+    PooledHead,
+    Regression,
+)
+from finetune.heads.span import Span, SpanConfig, best_spans
+
+__all__ = [
+    "IGNORED",
+    "POOLINGS",
+    "BatchNorm",
+    "Classification",
+    "HeadConfig",
+    "MaskedLM",
+    "MultiLabel",
+    "MultipleChoice",
+    "PooledHead",
+    "Regression",
+    "Span",
+    "SpanConfig",
+    "best_spans",
+]

@@ -1,0 +1,59 @@
+"""The multiple-choice head: one score for each option of a question, softmax over the options."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from finetune.encoder import EncoderConfig
+from finetune.heads.masked_lm import IGNORED
+from finetune.heads.pooled import HeadConfig, PooledHead
+
+
+class MultipleChoice(PooledHead):
+    """One of C options for each question (Radford et al., 2018, section 3.3).
+
+    Every option is read in a sequence of its own, `[CLS] passage [SEP] question and option [SEP]`,
+    and scored by the same weights. So no weight's size depends on C.
+    """
+
+    kind = "choice"
+
+    def __init__(self, config: EncoderConfig, head: HeadConfig, num_choices: int) -> None:
+        """Make a head that scores an option.
+
+        Args:
+            config: The encoder's config.
+            head: Names the pooling and the dropout.
+            num_choices: C, options of every question.
+        """
+        super().__init__(config, head, num_outputs=1)
+        self.num_choices = num_choices
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Score the options of each question.
+
+        Args:
+            hidden: Last hidden states, the C options of a question one after the other,
+                (B C, T, D).
+            attention_mask: True where there is a token, bool (B C, T); None if everywhere.
+
+        Returns:
+            Logits (B, C).
+        """
+        scores = super().forward(hidden, attention_mask)  # (B C, 1)
+        return scores.view(-1, self.num_choices)  # (B, C)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Average the cross-entropy over the labelled questions.
+
+        Args:
+            logits: (B, C).
+            labels: The right option, int64 (B,), 0 .. C - 1; -100 where it is not known.
+
+        Returns:
+            Nats a question, float32 scalar; ln C where the head cannot tell the options apart, 0
+            where no question is labelled.
+        """
+        total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+        return total / (labels != IGNORED).sum().clamp(min=1)
