@@ -1,0 +1,164 @@
+"""Precision, recall and F1 of each class, their averages, and the confusion matrix.
+
+One class an example, given by name or number (N,), or several, given as indicators: bool (N, C),
+True where the class holds. A ratio is 0, never NaN, where its definition divides by zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_Bools = npt.NDArray[np.bool_]
+_Counts = npt.NDArray[np.int64]
+
+
+class _ClassCounts(NamedTuple):
+    """Examples of each class, each (C,)."""
+
+    hits: _Counts
+    """Predicted and true."""
+    predicted: _Counts
+    true: _Counts
+
+
+def indicators(sets: Sequence[Collection[str]], labels: Sequence[str]) -> _Bools:
+    """Say of each example and class whether it holds.
+
+    Args:
+        sets: The classes of each of N examples.
+        labels: All C classes.
+
+    Returns:
+        bool (N, C).
+    """
+    held = [[label in names for label in labels] for names in sets]
+    return np.array(held, dtype=np.bool_).reshape(len(sets), len(labels))
+
+
+def macro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Mean of the F1 of each class, all classes weighing the same.
+
+    Args:
+        predictions: Classes (N,), or indicators bool (N, C).
+        references: The true ones, alike.
+
+    Returns:
+        A number in [0, 1]. Of classes given by name or number those count that are predicted or
+        true at least once; of indicators all C.
+    """
+    predicted, true = _pair(predictions, references)
+    if predicted.ndim == 1:
+        present = np.union1d(predicted, true)
+        predicted, true = predicted[:, None] == present, true[:, None] == present
+    return float(np.mean(_f1(_counts(predicted, true))))
+
+
+def micro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """F1 of all decisions together, every class of every example being one decision.
+
+    Args:
+        predictions: Indicators, bool (N, C).
+        references: The true ones, bool (N, C).
+
+    Returns:
+        A number in [0, 1].
+    """
+    counts = _counts(*_pair(predictions, references))
+    total = int(counts.predicted.sum() + counts.true.sum())
+    return 2 * int(counts.hits.sum()) / total if total else 0.0
+
+
+def subset_accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Share of examples whose classes are all right, none missing and none too many.
+
+    Args:
+        predictions: Indicators, bool (N, C).
+        references: The true ones, bool (N, C).
+
+    Returns:
+        A number in [0, 1].
+    """
+    predicted, true = _pair(predictions, references)
+    return float(np.mean((predicted == true).all(axis=1)))
+
+
+def class_report(
+    predictions: npt.ArrayLike, references: npt.ArrayLike, labels: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Precision, recall and F1 of each class, and how many examples are of it.
+
+    Args:
+        predictions: Classes by name (N,), or indicators bool (N, C).
+        references: The true ones, alike.
+        labels: All C classes, in the order of the indicators.
+
+    Returns:
+        Class -> `precision`, `recall`, `f1` in [0, 1] and `support`, the number of true ones.
+    """
+    predicted, true = _pair(predictions, references)
+    if predicted.ndim == 1:
+        names = np.asarray(labels)
+        predicted, true = predicted[:, None] == names, true[:, None] == names  # (N, C)
+    counts = _counts(predicted, true)
+    columns = (
+        _ratio(counts.hits, counts.predicted).tolist(),
+        _ratio(counts.hits, counts.true).tolist(),
+        _f1(counts).tolist(),
+        counts.true.tolist(),
+    )
+    keys = ("precision", "recall", "f1", "support")
+    rows = zip(*columns, strict=True)
+    return {
+        label: dict(zip(keys, row, strict=True)) for label, row in zip(labels, rows, strict=True)
+    }
+
+
+def confusion_matrix(
+    predictions: npt.ArrayLike, references: npt.ArrayLike, labels: Sequence[str]
+) -> _Counts:
+    """Count the examples of each class by the class predicted.
+
+    Args:
+        predictions: Classes by name, (N,).
+        references: The true ones, (N,).
+        labels: All C classes.
+
+    Returns:
+        int64 (C, C): a row a true class, a column a predicted one.
+    """
+    predicted, true = _pair(predictions, references)
+    number = {label: index for index, label in enumerate(labels)}
+    matrix = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    rows = [number[name] for name in true.tolist()]
+    np.add.at(matrix, (rows, [number[name] for name in predicted.tolist()]), 1)
+    return matrix
+
+
+def _counts(predicted: _Bools, true: _Bools) -> _ClassCounts:
+    return _ClassCounts(
+        (predicted & true).sum(axis=0), predicted.sum(axis=0), true.sum(axis=0)
+    )  # each (C,)
+
+
+def _f1(counts: _ClassCounts) -> npt.NDArray[np.float64]:
+    return _ratio(2 * counts.hits, counts.predicted + counts.true)
+
+
+def _ratio(parts: _Counts, wholes: _Counts) -> npt.NDArray[np.float64]:
+    return np.asarray(parts / np.maximum(wholes, 1))  # where the whole is 0, so is the part
+
+
+def _pair(
+    predictions: npt.ArrayLike, references: npt.ArrayLike
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    predicted, true = np.asarray(predictions), np.asarray(references)
+    if predicted.shape != true.shape or not predicted.size:
+        raise ValueError(
+            "expected predictions and references of the same shape and of at least 1 example; "
+            f"found {predicted.shape} and {true.shape}"
+        )
+    return predicted, true
