@@ -17,7 +17,8 @@ import torch
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.heads import Classification, HeadConfig
 from finetune.text.features import Features, length_batches
-from finetune.training.data import FeatureBatches, LoaderConfig, OrderedData
+from finetune.training.data import LoaderConfig, OrderedData
+from finetune.training.task_data import UnitBatches
 from finetune.training.finetuner import FineTuner
 from finetune.training.trainer import flush_denormals, keep_freed_memory
 
@@ -131,9 +132,9 @@ class Sentences(OrderedData):
         lengths = np.array([len(feature.input_ids) for feature in self.features])
         return length_batches(lengths, self.config.batch_size, seed=self.seed, epoch=epoch)
 
-    def training_set(self, epoch: int) -> FeatureBatches:
+    def training_set(self, epoch: int) -> UnitBatches:
         """Pad a batch to its longest sentence."""
-        return FeatureBatches(self.features, PAD)
+        return UnitBatches(self.features, PAD)
 
 
 def classifier(size: Size) -> FineTuner:

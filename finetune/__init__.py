@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from finetune.encoder import Encoder, EncoderConfig
     from finetune.errors import CheckpointError, ConfigError, DataError, FinetuneError
     from finetune.heads import Classification, HeadConfig, MaskedLM, Regression
+    from finetune.predictor import Predictor, load
     from finetune.run_settings import FitRun, PretrainRun
-    from finetune.runs import evaluate, fit, pretrain
+    from finetune.runs import fit, pretrain
+    from finetune.scoring import evaluate
     from finetune.task import Example, Task
     from finetune.text.tokenizer import Tokenizer
     from finetune.training.finetuner import FineTuner
@@ -35,13 +37,15 @@ _HOMES = {
     "FitRun": "run_settings",
     "HeadConfig": "heads",
     "MaskedLM": "heads",
+    "Predictor": "predictor",
     "PretrainRun": "run_settings",
     "Pretrainer": "training.pretrainer",
     "Regression": "heads",
     "Task": "task",
     "Tokenizer": "text.tokenizer",
-    "evaluate": "runs",
+    "evaluate": "scoring",
     "fit": "runs",
+    "load": "predictor",
     "load_checkpoint": "checkpoint",
     "pretrain": "runs",
 }
@@ -60,6 +64,7 @@ __all__ = [
     "FitRun",
     "HeadConfig",
     "MaskedLM",
+    "Predictor",
     "PretrainRun",
     "Pretrainer",
     "Regression",
@@ -67,6 +72,7 @@ __all__ = [
     "Tokenizer",
     "evaluate",
     "fit",
+    "load",
     "load_checkpoint",
     "pretrain",
 ]

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class Checkpoint:
     task: str | None
     labels: tuple[str, ...]
     """Names of the head's outputs in order; () for heads without."""
+    decision: dict[str, float] = field(default_factory=dict)
+    """Numbers, tuned on a validation split, by which answers are decided."""
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer the weights were trained with.
@@ -154,6 +156,7 @@ def save_checkpoint(
     head: Mapping[str, Any],
     task: str | None = None,
     labels: tuple[str, ...] = (),
+    decision: Mapping[str, float] | None = None,
     trainer_state: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint folder, whole or not at all.
@@ -166,6 +169,7 @@ def save_checkpoint(
         head: `kind` and the settings of the head.
         task: Name of the task the head is for.
         labels: Names of the head's outputs in order.
+        decision: Numbers, tuned on a validation split, by which answers are decided.
         trainer_state: What resuming needs; tensors, numbers, strings, lists and dicts only.
 
     Raises:
@@ -178,6 +182,7 @@ def save_checkpoint(
         "head": dict(head),
         "task": task,
         "labels": list(labels),
+        "decision": dict(decision or {}),
     }
 
     def fill(temporary: Path) -> None:
@@ -304,6 +309,7 @@ def _read_description(folder: Path) -> Checkpoint:
             head=description["head"],
             task=description["task"],
             labels=tuple(description["labels"]),
+            decision=description.get("decision", {}),
         )
     except KeyError as error:
         raise CheckpointError(

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from finetune import settings
-from finetune.errors import ConfigError, DataError, nearest
+from finetune.errors import ConfigError, DataError
 from finetune.values import load
 
 Results = dict[str, Any]
 T = TypeVar("T")
 P = ParamSpec("P")
 
-NO_SHARES = ("loss", "perplexity")
-"""Metrics that are no fractions of one; the others are shown in percent."""
+NO_SHARES = ("loss", "perplexity", "threshold")
+"""Last words of metrics that are no fractions of one; the others are shown in percent."""
 
 PARTS = (
     "config.yaml",
@@ -184,6 +184,11 @@ def clear_run(folder: Path) -> None:
             part.unlink(missing_ok=True)
 
 
+def cache_folder(given: str | None) -> Path:
+    """Where tokenized texts are kept: the setting, FINETUNE_CACHE, or ~/.cache/finetune."""
+    return Path(given or os.environ.get("FINETUNE_CACHE") or "~/.cache/finetune").expanduser()
+
+
 def read_run(cls: type[T], folder: Path) -> T:
     """Read the settings that a run was made with.
 
@@ -200,7 +205,8 @@ def read_run(cls: type[T], folder: Path) -> T:
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     content = load(file)
     if isinstance(content, dict) and not content.keys() <= known:
-        wanted = (cls.__doc__ or "").partition("\n")[0].rstrip(".").lower()
+        about = (cls.__doc__ or "").partition("\n")[0].rstrip(".")
+        wanted = about[:1].lower() + about[1:]
         raise ConfigError(
             f"{folder}: expected a run that was made to {wanted}, found one of another kind"
         )
@@ -237,6 +243,15 @@ def write_text(path: Path, text: str) -> None:
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+@first_process_only
+def write_files(folder: Path, contents: Mapping[str, str]) -> None:
+    """Write small files below a folder, each whole or not at all: name -> content."""
+    for name, text in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
 
 
 @first_process_only
@@ -332,11 +347,29 @@ def results_table(results: Results) -> str:
             [*row, *_row(metric, [baseline[metric]])[1:]] if metric in baseline else [*row, ""]
             for row, metric in zip(rows, results["metrics"], strict=True)
         ]
-    return "\n".join([table(rows, header), *_collapsed(results)])
+    parts = [table(rows, header), *_per_class(results), *_collapsed(results)]
+    return "\n".join(parts)
+
+
+MOST_CLASSES = 20
+"""So many classes are shown one by one; results.json has them all."""
+
+
+def _per_class(results: Results) -> list[str]:
+    """Precision, recall and F1 of each class, where a single run reports them."""
+    classes = results.get("report", {}).get("per_class", {})
+    if not 0 < len(classes) <= MOST_CLASSES:
+        return []
+    shares = ("precision", "recall", "f1")
+    rows = [
+        [name, *(f"{100 * row[share]:.1f}" for share in shares), f"{row['support']:,}"]
+        for name, row in classes.items()
+    ]
+    return ["", table(rows, ["class (%)", *shares, "examples"])]
 
 
 def _row(metric: str, values: Sequence[float]) -> list[str]:
-    if metric in NO_SHARES:
+    if metric.endswith(NO_SHARES):
         return [metric, *(f"{value:.4f}" for value in values)]
     return [f"{metric} (%)", *(f"{100 * value:.2f}" for value in values)]
 
@@ -357,15 +390,3 @@ def note(message: str) -> None:
     """Tell what is being done, to one who watches; nothing where stderr is no terminal."""
     if sys.stderr.isatty():
         say(message)
-
-
-def family_of(task: str, families: Iterable[str]) -> str:
-    """The family part of `glue/sst2`.
-
-    Raises:
-        ConfigError: No such family.
-    """
-    family = task.split("/")[0]
-    if family not in (known := list(families)):
-        raise ConfigError(f"task {task!r}: unknown family {family!r}; {nearest(family, known)}")
-    return family

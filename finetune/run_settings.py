@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from finetune.encoder import EncoderConfig
 from finetune.heads import HeadConfig
@@ -80,6 +81,8 @@ class FitRun:
     """File to train on instead of the official one."""
     validation: str | None = None
     """File to validate on instead of the official one."""
+    test: str | None = None
+    """File to test on, or to answer, instead of the official one."""
     tokenizer: str | None = None
     """Tokenizer or run folder, with --encoder none; otherwise the checkpoint brings its own."""
     max_length: int = 128
@@ -105,3 +108,8 @@ class FitRun:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def files(self) -> dict[str, Path]:
+        """The files that are named in place of official ones, by split."""
+        named = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {split: Path(file) for split, file in named.items() if file is not None}

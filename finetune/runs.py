@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from finetune.checkpoint import Checkpoint, check_vocabulary, find_tokenizer, load_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.errors import CheckpointError, ConfigError
-from finetune.predictions import write_predictions
+from finetune.errors import CheckpointError, ConfigError, DataError
+from finetune.families import Family, family_of, installed_families, make_task
 from finetune.run_folder import (
     Results,
+    cache_folder,
     check_folder,
     check_writable,
     is_first_process,
     note,
     open_run,
     over_seeds,
-    read_run,
     say,
+    versions,
     write_results,
 )
 from finetune.run_settings import FitRun, PretrainRun, TokenizerRun
+from finetune.scoring import (
+    Scorer,
+    checkpoint_of,
+    fixed_answers,
+    load_scorer,
+    score_splits,
+    task_data,
+    write_answers,
+)
 from finetune.session import Session
-from finetune.task import Task, majority
+from finetune.task import Task
 from finetune.text.corpus import build_corpus
 from finetune.text.documents import corpus_sources, read_documents
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
-from finetune.training.data import CorpusData, TaskData
-from finetune.training.finetuner import FineTuner, collapsed, predict
+from finetune.training.data import CorpusData
+from finetune.training.finetuner import FineTuner, Scored
 from finetune.training.pretrainer import Pretrainer, masked_lm_metrics
 from finetune.training.randomness import seed_weights
+from finetune.training.task_data import TaskData
 from finetune.training.trainer import pick_device
-
-MakeTask = Callable[[FitRun], Task]
 
 
 def make_tokenizer(run: TokenizerRun) -> Tokenizer:
@@ -132,18 +140,24 @@ def _score_best(
     return masked_lm_metrics(module.to(device), data.val_dataloader())
 
 
-def fit(run: FitRun, make_task: MakeTask) -> Results:
+def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
     """Fine-tune on a task: one run, or one a seed.
 
     Args:
         run: All settings.
-        make_task: Builds the task that the settings name.
+        families: Those there are; left out, the installed ones.
 
     Returns:
         What RUN/results.json holds.
     """
+    families = installed_families() if families is None else families
     run = dataclasses.replace(run, out=folder_of(run))
-    task = make_task(run)
+    task = make_task(run, families)
+    run = family_of(run.task, families).resolve(run, task)
+    if task.train_split is None:
+        return _answer_only(run, task, families)
+    if task.fixed_answer is not None:
+        return _answer_alike(run, task)
     if not run.seeds:
         return _fit_seed(run, task)
     if len(set(run.seeds)) < len(run.seeds):
@@ -168,122 +182,143 @@ def fit(run: FitRun, make_task: MakeTask) -> Results:
 def _fit_seed(run: FitRun, task: Task) -> Results:
     folder = Path(str(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
-    encoder, tokenizer, data = _inputs(run, task)
+    encoder, tokenizer, data, baseline = _inputs(run, task)
     open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
     module = FineTuner(
         encoder,
         task.head(encoder.config, run.head),
         task,
-        validation={split: data.examples(split) for split in task.validation_splits},
+        validation={
+            split: Scored(data.examples(split), data.features(split))
+            for split in task.validation_splits
+        },
         optimizer=run.optimizer,
         schedule=run.schedule,
         seed=run.seed,
     )
     head = {"kind": module.head.kind, **dataclasses.asdict(run.head)}
     session = Session(run, folder, module, data, tokenizer, head=head, task=task)
+    _tell(data)
     session.train(monitor=f"val/{task.monitor}", higher_is_better=True, task=task.name)
     split = task.validation_splits[0]
-    metrics, flags = _evaluate_best(
-        folder, module, data, task, pick_device(run.trainer.accelerator)
-    )
+    best = load_checkpoint(folder)
+    best.load_into(module)
+    module.decision = dict(best.decision)
+    module.to(pick_device(run.trainer.accelerator))
+    metrics, told = score_splits(Scorer(module, task, data), folder, task.validation_splits)
     results = session.results(task.name, split, metrics, len(data.examples(split)))
-    results |= flags | {"majority": majority(task, split), "data": data.description()}
+    results |= told | {"majority": baseline, "data": data.description()}
     write_results(folder, results)
     session.close(results)
     return results
 
 
-def _inputs(run: FitRun, task: Task) -> tuple[Encoder, Tokenizer, TaskData]:
-    """All that fine-tuning starts from: read and found good before the run folder is touched."""
+def _inputs(run: FitRun, task: Task) -> tuple[Encoder, Tokenizer, TaskData, dict[str, float]]:
+    """All that fine-tuning starts from: read and found good before the run folder is touched.
+
+    Returns:
+        Encoder, tokenizer, data, and the metrics of the trivial answers.
+    """
     start = None if run.encoder_from == "none" else load_checkpoint(run.encoder_from)
     tokenizer, config = _start(run, start)
     _check_length(run.max_length, config)
-    data = _task_data(run, task, tokenizer)
-    for split in (task.train_split, *task.validation_splits):
+    data = task_data(run, task, tokenizer)
+    data.features(data.train_split, training=True)
+    for split in task.validation_splits:
         data.features(split)
+    baseline = _baseline(data)
     seed_weights(run.seed)
     encoder = Encoder(config)
     if start is not None:
         encoder.load_state_dict(start.encoder().state_dict())
-    return encoder, tokenizer, data
+    return encoder, tokenizer, data, baseline
 
 
-def _task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
-    return TaskData(
-        task,
-        tokenizer,
-        run.loader,
-        max_length=run.max_length,
-        seed=run.seed,
-        cache_dir=cache_folder(run.cache_dir),
-    )
+def _baseline(data: TaskData) -> dict[str, float]:
+    """The metrics of the trivial answers on the monitored split.
 
-
-def _evaluate_best(
-    folder: Path,
-    module: FineTuner,
-    data: TaskData,
-    task: Task,
-    device: torch.device,
-    splits: Sequence[str] = (),
-) -> tuple[dict[str, float], Results]:
-    """Score the best checkpoint on each split (the validation splits), and write its answers."""
-    load_checkpoint(folder).load_into(module)
-    module.to(device)
-    metrics: dict[str, float] = {}
-    flags: Results = {"collapsed": False}
-    for number, split in enumerate(splits or task.validation_splits):
-        answers = task.answers(predict(module, data.loader(split)), data.examples(split))
-        if is_first_process():
-            write_predictions(answers, folder / "predictions" / f"{split}.jsonl")
-        prefix = f"{split}/" if number else ""
-        metrics |= {prefix + name: value for name, value in task.score(answers).items()}
-        flags["collapsed"] |= collapsed(answers)
-    return metrics, flags
-
-
-def evaluate(folder: Path, make_task: MakeTask, split: str | None = None) -> Results:
-    """Score a finished fine-tuning run again, from its best checkpoint.
-
-    Args:
-        folder: RUN; of several seeds, each is scored.
-        make_task: Builds the task that the run's settings name.
-        split: Another labelled split; the validation splits when left out.
-
-    Returns:
-        `task`, `split` and `metrics`; for several seeds as results.json has them.
+    Raises:
+        DataError: There is no split to score on, or it has no labels.
     """
-    run = read_run(FitRun, folder)
-    if run.seeds:
-        return over_seeds(
-            [evaluate(folder / f"seed-{seed}", make_task, split) for seed in run.seeds]
+    task = data.task
+    if not task.validation_splits:
+        raise DataError(f"{task.name}: no validation data; name a file by --validation")
+    split = task.validation_splits[0]
+    examples = data.examples(split)
+    scores = task.score(task.trivial_answers(data.examples(data.train_split), examples))
+    if task.monitor not in scores:
+        raise DataError(
+            f"{task.name}: expected a labelled {split} split to choose the best checkpoint on, "
+            "found none of its answers; name another file by --validation"
         )
-    task = make_task(run)
-    checkpoint = load_checkpoint(folder)
-    data = _task_data(run, task, checkpoint.tokenizer())
-    encoder = Encoder(checkpoint.encoder_config)
-    module = FineTuner(encoder, task.head(checkpoint.encoder_config, run.head), task)
-    splits = [split] if split else task.validation_splits
-    device = pick_device(run.trainer.accelerator)
-    metrics, flags = _evaluate_best(folder, module, data, task, device, splits)
+    return scores
+
+
+def _tell(data: TaskData) -> None:
+    """Say what the splits hold, a line each."""
+    for split in (data.train_split, *data.task.validation_splits):
+        about = data.describe(split, training=split == data.train_split)
+        files = ", ".join(Path(file).name for file in about.pop("files")[:3])
+        facts = [f"{about.pop('examples'):,} examples", f"{about.pop('sequences'):,} sequences"]
+        if left_out := about.pop("left_out"):
+            facts.append(f"{left_out:,} that cannot be learnt from")
+        if trimmed := about.pop("trimmed"):
+            facts.append(f"{100 * trimmed:.1f} % cut to {data.max_length} tokens")
+        facts += [f"{name.replace('_', ' ')}: {value}" for name, value in about.items()]
+        say(f"{split} ({files}): {', '.join(facts)}")
+
+
+def _answer_only(run: FitRun, task: Task, families: Mapping[str, Family]) -> Results:
+    """Answer a task that has nothing to train on with the head of the run that is named."""
+    folder = Path(str(run.out))
+    if run.encoder_from == "none":
+        raise ConfigError(f"{task.name} is not trained on: name a fine-tuned run by --encoder RUN")
+    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    place = checkpoint_of(folder, run, task)
+    scorer = load_scorer(place, run, families)
+    split = task.test_splits[0]
+    answers = scorer.answers(split)
+    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+    write_answers(task, folder, split, answers)
+    results = {**_untrained(run, task, split), "examples": len(answers)}
+    write_results(folder, results)
+    say(f"{len(answers):,} answers: {folder / 'predictions' / split}.jsonl (no labels, no score)")
+    return results
+
+
+def _answer_alike(run: FitRun, task: Task) -> Results:
+    """Give every example of a task the same answer, as the task says, and score that."""
+    folder = Path(str(run.out))
+    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    split, answer = task.validation_splits[0], task.fixed_answer
+    answers = fixed_answers(task, split)
+    results = {
+        **_untrained(run, task, split),
+        "metrics": task.score(answers),
+        "examples": len(answers),
+        "fixed_answer": answer,
+    }
+    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+    write_answers(task, folder, split, answers)
+    write_results(folder, results)
+    say(f"not trained: every example is answered '{answer}', the most frequent training label")
+    return results
+
+
+def _untrained(run: FitRun, task: Task, split: str) -> Results:
     return {
         "task": task.name,
-        "split": splits[0],
-        "metrics": metrics,
-        "examples": len(data.examples(splits[0])),
+        "split": split,
+        "metrics": {},
         "seed": run.seed,
-        **flags,
+        "encoder": run.encoder_from,
+        "versions": versions(),
     }
 
 
 def folder_of(run: PretrainRun | FitRun) -> str:
     """The run's folder, by default named after its task."""
     return run.out or f"runs/{run.task.replace('/', '-')}"  # type: ignore[union-attr]
-
-
-def cache_folder(given: str | None) -> Path:
-    """Where tokenized texts are kept: the setting, FINETUNE_CACHE, or ~/.cache/finetune."""
-    return Path(given or os.environ.get("FINETUNE_CACHE") or "~/.cache/finetune").expanduser()
 
 
 def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:

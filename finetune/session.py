@@ -18,6 +18,7 @@ from finetune.run_folder import Results, say, versions
 from finetune.run_settings import FitRun, PretrainRun
 from finetune.task import Task
 from finetune.text.tokenizer import Tokenizer
+from finetune.training.chance import ChanceWatch
 from finetune.training.checkpointing import Checkpointer
 from finetune.training.data import OrderedData
 from finetune.training.module import EncoderWithHead
@@ -46,9 +47,15 @@ class Session:
         head: dict[str, Any],
         task: Task | None = None,
     ) -> None:
-        """Keep the parts; nothing is opened or written yet."""
+        """Keep the parts, and read the state of a run that goes on; nothing is written yet.
+
+        Raises:
+            CheckpointError: That state is damaged.
+        """
         self.run, self.folder, self.module, self.data = run, folder, module, data
         self.tokenizer, self.head, self.task = tokenizer, head, task
+        self.last = folder / "checkpoints" / "last"
+        self.state = load_trainer_state(self.last) if run.resume else None
         self.loggers: list[Logger] = []
         self.seconds = 0.0
         self.rows_seen = 0
@@ -69,8 +76,7 @@ class Session:
             task: What the run is called in the trackers.
             unigram_entropy: Of the corpus, nats; logged beside the loss of a language model.
         """
-        last = self.folder / "checkpoints" / "last"
-        state = load_trainer_state(last) if self.run.resume else None
+        state = self.state
         limit = self.run.length.or_epochs(3)
         batches = self.data.batches_for(self.run.trainer.devices)
         steps = -(-batches // self.run.trainer.accumulate_grad_batches)
@@ -87,10 +93,10 @@ class Session:
             state=state,
         )
         if state is not None:
-            load_checkpoint(last).load_into(self.module)
+            load_checkpoint(self.last).load_into(self.module)
             self.data.start_at(checkpointer.standing)
         if state is None or not state["finished"]:
-            self._fit(length, limit, [watch, checkpointer])
+            self._fit(length, limit, [watch, *self._watches(), checkpointer])
             self.seconds = length.clock.seconds
         else:
             watch.load_state_dict(state["callbacks"][watch.state_key])
@@ -144,6 +150,12 @@ class Session:
             title=task,
         )
 
+    def _watches(self) -> list[pl.Callback]:
+        """What looks at the loss of a kind of task while it trains."""
+        if self.task is None or self.task.rows == 1:
+            return []
+        return [ChanceWatch(self.task.rows, self.module.fraction_done)]
+
     def _ceiling(self) -> float | None:
         """GFLOPS of matrix products here; for pretraining only, where half a second is nothing."""
         if self.task is not None:
@@ -159,6 +171,7 @@ class Session:
             head=self.head,
             task=self.task.name if self.task else None,
             labels=tuple(self.task.labels) if self.task else (),
+            decision=getattr(self.module, "decision", None),
             trainer_state=state,
         )
 

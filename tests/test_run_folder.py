@@ -258,3 +258,13 @@ def test_the_majority_answer_stands_beside_the_scores() -> None:
         lines = results_table(results).splitlines()
         assert lines[0].endswith("  majority")
         assert lines[2].endswith("     50.00")
+
+
+def test_classes_are_shown_one_by_one_unless_they_are_many() -> None:
+    row = {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "support": 1200}
+    one = {**result(1, 0.75), "report": {"per_class": {"yes": row, "no, never": row}}}
+    lines = results_table(one).splitlines()
+    assert lines[-1].split() == ["no,", "never", "50.0", "25.0", "33.3", "1,200"]
+    assert len(lines) == 3 + 1 + 4
+    many = {**one, "report": {"per_class": {str(n): row for n in range(21)}}}
+    assert results_table(many) == results_table(result(1, 0.75))

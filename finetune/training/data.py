@@ -1,4 +1,4 @@
-"""The two LightningDataModules: a corpus to pretrain on, a task to fine-tune on.
+"""Batches in an order that can be taken up anywhere, and a corpus to pretrain on.
 
 The batches of an epoch are a pure function of (seed, epoch), and an epoch can begin at any of its
 batches: the position in the data is two numbers, and taking it up again costs nothing.
@@ -6,12 +6,10 @@ batches: the position in the data is two numbers, and taking it up again costs n
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from finetune.errors import ConfigError, DataError
-from finetune.task import Example, Task
 from finetune.text.corpus import Corpus
-from finetune.text.feature_file import load_features, save_features
-from finetune.text.features import Features, collate, length_batches, padding_share
 from finetune.text.masking import IGNORED, MaskingConfig, mask_blocks
 from finetune.text.packing import Blocks, document_mask, document_positions
 from finetune.text.tokenizer import Tokenizer
@@ -117,9 +112,12 @@ class OrderedData(pl.LightningDataModule):
             )
         own = self.order(epoch)[rank::ranks][: self.batches_per_epoch]
         behind = self._start.batch if epoch == self._start.epoch else 0
-        return self._loader(self.training_set(epoch), own[behind:])
+        return self.batch_loader(self.training_set(epoch), own[behind:])
 
-    def _loader(self, dataset: Dataset[Batch], batches: Sequence[Indices]) -> DataLoader[Batch]:
+    def batch_loader(
+        self, dataset: Dataset[Batch], batches: Sequence[Indices]
+    ) -> DataLoader[Batch]:
+        """A loader of given batches, made by the configured workers."""
         with warnings.catch_warnings():  # as many workers as were asked for, also on fewer cores
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             return DataLoader(
@@ -204,7 +202,7 @@ class CorpusData(OrderedData):
             epoch=0,
             **self._make,  # type: ignore[arg-type]
         )
-        return self._loader(dataset, batches[: self.config.validation_batches])
+        return self.batch_loader(dataset, batches[: self.config.validation_batches])
 
 
 class MaskedBlocks(Dataset[Batch]):
@@ -263,123 +261,3 @@ def _next_tokens(input_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     labels = np.full_like(input_ids, IGNORED)
     labels[:, :-1] = input_ids[:, 1:]
     return labels
-
-
-class TaskData(OrderedData):
-    """A task's splits as features: tokenized once, kept as arrays, batched by length."""
-
-    def __init__(
-        self,
-        task: Task,
-        tokenizer: Tokenizer,
-        loader: LoaderConfig,
-        *,
-        max_length: int,
-        seed: int,
-        cache_dir: Path,
-    ) -> None:
-        """Keep the parts; nothing is read yet.
-
-        Args:
-            task: Reads its files.
-            tokenizer: Splits their texts.
-            loader: Batch size and workers.
-            max_length: Longest sequence in tokens.
-            seed: Keys the order.
-            cache_dir: Where tokenized splits are kept.
-        """
-        super().__init__(loader, seed=seed)
-        self.task, self.tokenizer, self.max_length = task, tokenizer, max_length
-        self.cache_dir = cache_dir
-        self._examples: dict[str, list[Example]] = {}
-        self._features: dict[str, list[Features]] = {}
-        self._lengths: dict[str, Indices] = {}
-
-    def examples(self, split: str) -> list[Example]:
-        """The examples of a split, read once.
-
-        Raises:
-            DataError: The split has none, or a row is bad.
-        """
-        if split not in self._examples:
-            self._examples[split] = self.task.examples(split)
-            if not self._examples[split]:
-                raise DataError(
-                    f"{self.task.name}: the {split} split has no examples; name another file"
-                )
-        return self._examples[split]
-
-    def features(self, split: str) -> list[Features]:
-        """The features of a split, tokenized once for all runs with this tokenizer and length."""
-        if split not in self._features:
-            path = self.cache_dir / f"features-{self._key(split)}.npz"
-            kept = load_features(path)
-            if kept is None:
-                kept = self.task.features(self.examples(split), self.tokenizer, self.max_length)
-                save_features(kept, path)
-            self._features[split] = kept
-        return self._features[split]
-
-    def _key(self, split: str) -> str:
-        digest = hashlib.blake2b(digest_size=16)
-        parts = (self.task.name, split, self.tokenizer.fingerprint, str(self.max_length), "1")
-        digest.update("\x1f".join((*parts, *self.task.labels)).encode())
-        for example in self.examples(split):
-            digest.update(repr((example.texts, example.label)).encode())
-        return digest.hexdigest()
-
-    def lengths(self, split: str) -> Indices:
-        """Tokens of each example."""
-        if split not in self._lengths:
-            features = self.features(split)
-            self._lengths[split] = np.array([len(feature.input_ids) for feature in features])
-        return self._lengths[split]
-
-    def order(self, epoch: int) -> list[Indices]:
-        """Training batches of examples of like length, in a seeded order."""
-        return length_batches(
-            self.lengths(self.task.train_split),
-            self.config.batch_size,
-            seed=self.seed,
-            epoch=epoch,
-        )
-
-    def training_set(self, epoch: int) -> Dataset[Batch]:
-        """The training features."""
-        return FeatureBatches(self.features(self.task.train_split), self.tokenizer.pad_token_id)
-
-    def loader(self, split: str) -> DataLoader[Batch]:
-        """All examples of a split, longest together; the same batches each time."""
-        lengths = self.lengths(split)
-        batches = length_batches(
-            lengths, self.config.batch_size, seed=self.seed, epoch=0, shuffle=False
-        )
-        return self._loader(
-            FeatureBatches(self.features(split), self.tokenizer.pad_token_id), batches
-        )
-
-    def val_dataloader(self) -> list[DataLoader[Batch]]:
-        """A loader for each validation split."""
-        return [self.loader(split) for split in self.task.validation_splits]
-
-    def description(self) -> dict[str, Any]:
-        """Files, examples and padding of each split, for results.json."""
-        splits = (self.task.train_split, *self.task.validation_splits)
-        about: dict[str, Any] = {}
-        for split in splits:
-            files = [str(path) for path in self.task.data_files(split)]
-            about[split] = {"files": files, "examples": len(self.examples(split))}
-        train = padding_share(self.lengths(self.task.train_split), self.order(0))
-        return {**about, "padding": train}
-
-
-class FeatureBatches(Dataset[Batch]):
-    """Example numbers -> a padded batch for the FineTuner."""
-
-    def __init__(self, features: Sequence[Features], pad_token_id: int) -> None:
-        """Keep the features."""
-        self.features, self.pad_token_id = features, pad_token_id
-
-    def __getitem__(self, indices: Indices) -> Batch:
-        """The batch of these examples, padded to its longest."""
-        return collate(self.features, indices, self.pad_token_id)

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from finetune.encoder import Encoder
-from finetune.task import Answer, Example, Task
+from finetune.heads import IGNORED
+from finetune.task import Answer, Example, Outputs, Task
+from finetune.text.features import Features
 from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import ScheduleConfig
 
-Logits = npt.NDArray[np.float32]
+
+@dataclass(frozen=True)
+class Scored:
+    """A split that is scored while training."""
+
+    examples: Sequence[Example]
+    """What the answers belong to."""
+    features: Sequence[Features]
+    """What the encoder reads, in the order of the outputs."""
 
 
 class FineTuner(EncoderWithHead):
     """Encoder and task head.
 
-    A batch has `index` int64 (B,): the examples' numbers in their split, `input_ids` (B, T),
-    `token_type_ids` (B, T), `attention_mask` bool (B, T) where some row is padded, and `labels`
-    (B,).
+    A batch has `index` int64 (B,): the units' numbers in their split, `input_ids` (B R, T),
+    `token_type_ids` (B R, T), `attention_mask` bool (B R, T) where some row is padded, `labels`
+    (B,), (B, 2) or (B, C), and `context` (B, 2) for spans; a unit has R sequences, 1 but for the
+    options of a question.
     """
 
     def __init__(
@@ -33,7 +44,7 @@ class FineTuner(EncoderWithHead):
         head: nn.Module,
         task: Task,
         *,
-        validation: Mapping[str, Sequence[Example]] | None = None,
+        validation: Mapping[str, Scored] | None = None,
         optimizer: OptimizerConfig | None = None,
         schedule: ScheduleConfig | None = None,
         seed: int = 0,
@@ -43,8 +54,8 @@ class FineTuner(EncoderWithHead):
         Args:
             encoder: Pretrained or fresh.
             head: Made by `task.head`.
-            task: Reads answers off the logits and scores them.
-            validation: The examples of each validation split, in the order of the loaders.
+            task: Reads answers off the outputs and scores them.
+            validation: Each validation split, in the order of the loaders.
             optimizer: Rates and decay.
             schedule: Shape of the rate over the run.
             seed: Keys the dropout of every step.
@@ -52,10 +63,12 @@ class FineTuner(EncoderWithHead):
         super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
         self.task = task
         self.validation = validation or {}
+        self.decision: dict[str, float] = {}
+        """Numbers that the task tuned on the first validation split when it was last scored."""
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Logits of a batch: (B, C), or (B,) for regression."""
-        hidden = self.encoder(batch).last_hidden_state  # (B, T, D)
+        """Logits of a batch, in the head's shape."""
+        hidden = self.encoder(batch).last_hidden_state  # (B R, T, D)
         logits: Tensor = self.head(hidden, batch.get("attention_mask"))
         return logits
 
@@ -63,67 +76,82 @@ class FineTuner(EncoderWithHead):
         """The head's loss."""
         return {"loss": self.head.loss(self(batch), batch["labels"])}  # type: ignore[operator]
 
+    def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """What answers are read off: of a fixed size a unit, whatever T is, float32 (B, …)."""
+        kept: Tensor = self.head.outputs(logits, batch)  # type: ignore[operator]
+        return kept.float()
+
     def on_validation_epoch_start(self) -> None:
-        """Make room for the logits of each validation split."""
-        self._logits: dict[str, list[Tensor]] = {split: [] for split in self.validation}
+        """Make room for the outputs of each validation split."""
+        self._outputs: dict[str, list[Tensor]] = {split: [] for split in self.validation}
         self._order: dict[str, list[Tensor]] = {split: [] for split in self.validation}
         self._losses: list[Tensor] = []
 
     def validation_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Keep the logits on their device; add up the loss of the first split."""
+        """Keep the outputs on their device; add up the loss of the first split."""
         split = list(self.validation)[dataloader_idx]
         logits = self(batch)
-        self._logits[split].append(logits.float())
+        self._outputs[split].append(self.outputs(logits, batch))
         self._order[split].append(batch["index"])
         if dataloader_idx == 0:
             loss: Tensor = self.head.loss(logits, batch["labels"])  # type: ignore[operator]
-            self._losses.append(torch.stack([loss, torch.full_like(loss, len(logits))]))
+            self._losses.append(torch.stack([loss, _labelled(batch["labels"]).to(loss)]))
 
     def on_validation_epoch_end(self) -> None:
         """Log `val/loss`, `val/METRIC` of the first split and `val/SPLIT/METRIC` of others."""
         losses, sizes = torch.stack(self._losses).cpu().double().unbind(1)
-        values = {"val/loss": float(losses @ sizes / sizes.sum())}
-        for number, (split, examples) in enumerate(self.validation.items()):
-            logits = in_order(self._logits[split], self._order[split])
-            scores = self.task.score(self.task.answers(logits, examples))
+        values = {"val/loss": float(losses @ sizes / sizes.sum().clamp(min=1))}
+        for number, (split, scored) in enumerate(self.validation.items()):
+            outputs = in_order(self._outputs[split], self._order[split])
+            answers = self.task.answers(outputs, scored.examples, scored.features)
+            if number == 0:
+                self.decision = self.task.tune(answers)
+            scores = self.task.score(self.task.decide(answers, self.decision))
             prefix = f"val/{split}/" if number else "val/"
             values |= {prefix + name: float(value) for name, value in scores.items()}
         self.log_validation(values)
 
 
-def in_order(logits: Sequence[Tensor], order: Sequence[Tensor]) -> Logits:
-    """Put the logits of shuffled batches into the order of their examples.
+def _labelled(labels: Tensor) -> Tensor:
+    """How many units of a batch the loss is over."""
+    if labels.is_floating_point():
+        return torch.tensor(len(labels))
+    return (labels.reshape(len(labels), -1) != IGNORED).any(dim=1).sum()
+
+
+def in_order(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Outputs:
+    """Put the outputs of shuffled batches into the order of their units.
 
     Args:
-        logits: Of each batch, (B, …).
-        order: Example numbers of each batch, int64 (B,).
+        outputs: Of each batch, (B, …).
+        order: Unit numbers of each batch, int64 (B,).
 
     Returns:
-        Logits of examples 0 … N-1, float32 (N, …).
+        Outputs of units 0 … U-1, float32 (U, …).
     """
     numbers = torch.cat(list(order))
-    result: Logits = torch.cat(list(logits))[numbers.argsort()].cpu().numpy()
+    result: npt.NDArray[np.float32] = torch.cat(list(outputs))[numbers.argsort()].cpu().numpy()
     return result
 
 
 @torch.no_grad()
-def predict(module: FineTuner, loader: DataLoader[dict[str, Tensor]]) -> Logits:
-    """Logits of every example of a loader, in the examples' order; in eval mode and full precision.
+def predict(module: FineTuner, batches: Iterable[Mapping[str, Tensor]]) -> Outputs:
+    """Outputs of every unit of some batches, in the units' order; in eval mode and full precision.
 
     Args:
         module: On the device where it is to run.
-        loader: Batches with `index`.
+        batches: With `index`: a loader, or any others.
     """
     module.eval()
     device = next(module.parameters()).device
-    logits, order = [], []
-    for batch in loader:
+    outputs, order = [], []
+    for batch in batches:
         moved = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        logits.append(module(moved).float())
+        outputs.append(module.outputs(module(moved), moved))
         order.append(moved["index"])
-    return in_order(logits, order)
+    return in_order(outputs, order)
 
 
 def collapsed(answers: Sequence[Answer]) -> bool:

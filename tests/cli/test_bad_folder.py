@@ -106,9 +106,9 @@ def test_resume_with_other_settings_is_refused(world: World, refuses: Refuses) -
 
 
 def test_a_run_of_another_kind_is_told(world: World, refuses: Refuses) -> None:
-    kind = f"{world.pretrained}: expected a run that was made to fine-tune an encoder on a task, .*"
-    refuses(kind, "evaluate", world.pretrained)
-    refuses(kind, *world.glue(world.pretrained, "--resume"))
+    kind = f"{world.pretrained}: expected a run that was made to fine-tune an encoder on a"
+    refuses(f"{kind} task, .*", "evaluate", world.pretrained)
+    refuses(f"{kind} GLUE task, .*", *world.glue(world.pretrained, "--resume"))
 
 
 @pytest.mark.parametrize("content", [b"", b"half", None])

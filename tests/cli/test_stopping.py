@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from finetune import checkpoint, runs
+from finetune import checkpoint, scoring
 from finetune.checkpoint import load_checkpoint, load_trainer_state
 from finetune.text import documents, tokens
 from finetune.text.tokenizer import Tokenizer
@@ -219,7 +219,7 @@ def test_ctrl_c_in_the_evaluation_loses_no_training(
 ) -> None:
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "write_predictions", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        patch.setattr(scoring, "write_predictions", lambda *_: os.kill(os.getpid(), signal.SIGINT))
         outcome = call(*world.glue(run))
     assert outcome.status == 130
     assert outcome.complaint == "finetune: stopped before it was done; nothing is left half written"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finetune.encoder import EncoderConfig
-from finetune.run_settings import FitRun, PretrainRun
+from finetune.run_settings import PretrainRun
 from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
@@ -20,6 +20,7 @@ from finetune.training.data import LoaderConfig
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.progress import LengthConfig
 from finetune.training.trainer import TrainerConfig
+from tasks.run_settings import GlueRun
 
 WORDS = (
     "the a cat dog bird sees hears likes red blue small old house tree river and but near".split()
@@ -93,8 +94,8 @@ def pretraining(corpus: Path, tmp_path: Path) -> Callable[..., PretrainRun]:
 
 
 @pytest.fixture
-def fine_tuning(data: Path, tmp_path: Path) -> Callable[..., FitRun]:
-    def make(out: str, **changes: Any) -> FitRun:
+def fine_tuning(data: Path, tmp_path: Path) -> Callable[..., GlueRun]:
+    def make(out: str, **changes: Any) -> GlueRun:
         defaults: dict[str, Any] = {
             "encoder_from": "none",
             "task": "glue/sst2",
@@ -110,6 +111,6 @@ def fine_tuning(data: Path, tmp_path: Path) -> Callable[..., FitRun]:
             "checkpoints": CheckpointConfig(checkpoint_every_steps=4),
             "tracking": TrackingConfig(wandb=False),
         }
-        return FitRun(**{**defaults, **changes})
+        return GlueRun(**{**defaults, **changes})
 
     return make

@@ -22,7 +22,7 @@ from finetune.training.checkpointing import CheckpointConfig, Checkpointer, Inte
 from finetune.training.progress import Clock, LengthConfig, RunLength
 from finetune.training.schedules import ScheduleConfig, rate_factor
 from finetune.training.trainer import TrainerConfig
-from tasks.__main__ import FAMILIES
+from tasks.families import FAMILIES
 
 
 class FakeClock(Clock):
@@ -269,7 +269,8 @@ def test_early_stopping_ends_a_fine_tuning(
 ) -> None:
     from tasks.glue import GlueTask
 
-    scores = iter([0.5, 0.6, 0.4, 0.4, 0.9, 0.9, 0.9])
+    # First the trivial answers are scored, then each epoch's.
+    scores = iter([0.3, 0.5, 0.6, 0.4, 0.4, 0.9, 0.9, 0.9])
     start = pretraining("start", length=LengthConfig(max_steps=2))
     runs.pretrain(start)
     monkeypatch.setattr(GlueTask, "score", lambda self, answers: {"accuracy": next(scores)})
@@ -279,7 +280,7 @@ def test_early_stopping_ends_a_fine_tuning(
         length=LengthConfig(max_epochs=6),
         checkpoints=CheckpointConfig(patience=2),
     )
-    runs.fit(run, FAMILIES["glue"].make)
+    runs.fit(run, FAMILIES)
     state = load_trainer_state(Path(str(run.out)) / "checkpoints" / "last")
     assert state is not None
     assert (state["standing"]["epoch"], state["finished"]) == (4, True)

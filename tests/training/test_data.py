@@ -16,11 +16,11 @@ from finetune.text.feature_file import load_features, save_features
 from finetune.text.features import Features
 from finetune.text.masking import MaskingConfig
 from finetune.text.tokenizer import Tokenizer
+from finetune.training.task_data import TaskData
 from finetune.training.data import (
     CorpusData,
     LoaderConfig,
     OrderedData,
-    TaskData,
 )
 from finetune.training.resume import Standing
 from tasks.glue import GlueTask, glue_task
@@ -241,9 +241,9 @@ def tokenized(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     calls: list[int] = []
     features = GlueTask.features
 
-    def counting(self: GlueTask, examples: Any, *rest: Any) -> list[Features]:
+    def counting(self: GlueTask, examples: Any, *rest: Any, training: bool) -> list[Features]:
         calls.append(len(examples))
-        return features(self, examples, *rest)
+        return features(self, examples, *rest, training=training)
 
     monkeypatch.setattr(GlueTask, "features", counting)
     return calls

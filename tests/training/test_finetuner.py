@@ -14,11 +14,12 @@ from torch import nn
 
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.heads import Classification, HeadConfig, Regression
-from finetune.task import Example
+from finetune.task import Example, Task
 from finetune.text.features import Features, collate
 from finetune.text.tokenizer import Tokenizer
-from finetune.training.data import FeatureBatches, LoaderConfig, TaskData
-from finetune.training.finetuner import FineTuner, collapsed, in_order, predict
+from finetune.training.data import LoaderConfig
+from finetune.training.task_data import TaskData, UnitBatches
+from finetune.training.finetuner import FineTuner, Scored, collapsed, in_order, predict
 from tasks.glue import glue_task
 
 CONFIG = EncoderConfig(
@@ -107,21 +108,25 @@ def validated(module: FineTuner, loaders: list[Any]) -> dict[str, float]:
 
 def test_validation_gives_the_tasks_own_scores(task_data: TaskData) -> None:
     task, examples = task_data.task, task_data.examples("validation")
-    module = fine_tuner(task, validation={"validation": examples})
+    features = task_data.features("validation")
+    module = fine_tuner(task, validation={"validation": Scored(examples, features)})
     logged = validated(module, task_data.val_dataloader())
-    logits = one_by_one(module, task_data.features("validation"))
-    expected = {f"val/{k}": v for k, v in task.score(task.answers(logits, examples)).items()}
-    labels = torch.tensor([f.label for f in task_data.features("validation")])
+    logits = one_by_one(module, features)
+    answers = task.answers(logits, examples, features)
+    expected = {f"val/{k}": v for k, v in task.score(answers).items()}
+    labels = torch.tensor([f.label for f in features])
     loss = F.cross_entropy(torch.from_numpy(logits), labels)  # every example weighs the same
     assert logged == pytest.approx({"val/loss": loss.item(), **expected}, rel=1e-5)
 
 
-class Sum:
+class Sum(Task):
     """A task of two validation splits whose score is the sum of the predictions."""
 
     name, monitor, labels = "sum", "sum", ()
 
-    def answers(self, logits: Any, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    def answers(
+        self, logits: Any, examples: Sequence[Example], features: Sequence[Features]
+    ) -> list[dict[str, Any]]:
         return [
             {"id": example.id, "prediction": float(value)}
             for value, example in zip(logits, examples, strict=True)
@@ -140,10 +145,11 @@ def test_further_splits_are_logged_under_their_names() -> None:
         for split, numbers in splits.items()
     }
     task = Sum()
-    module = fine_tuner(task, Regression(CONFIG, HeadConfig()), validation=examples)
     parts = {split: [features[n] for n in numbers] for split, numbers in splits.items()}
+    scored = {split: Scored(examples[split], part) for split, part in parts.items()}
+    module = fine_tuner(task, Regression(CONFIG, HeadConfig()), validation=scored)
     loaders = [
-        [FeatureBatches(part, 0)[np.array([number])] for number in reversed(range(len(part)))]
+        [UnitBatches(part, 0)[np.array([number])] for number in reversed(range(len(part)))]
         for part in parts.values()
     ]
     logged = validated(module, loaders)

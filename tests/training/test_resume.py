@@ -24,9 +24,9 @@ from finetune.training.checkpointing import Checkpointer, Interrupted
 from finetune.training.progress import LengthConfig
 from finetune.training.resume import Standing
 from finetune.training.trainer import TrainerConfig
-from tasks.__main__ import FAMILIES
+from tasks.families import FAMILIES
 
-make_task = FAMILIES["glue"].make
+families = FAMILIES
 
 
 class PowerCut(Exception):
@@ -144,13 +144,13 @@ def test_fine_tuning_cut_off_resumes_bit_for_bit(
     start = pretraining("pretrained")
     runs.pretrain(start)
     whole = fine_tuning("whole", encoder_from=start.out)
-    expected = runs.fit(whole, make_task)
+    expected = runs.fit(whole, families)
     cut = fine_tuning("cut", encoder_from=start.out)
     with monkeypatch.context() as patch:
         cut_off_at(step, patch)
         with pytest.raises(PowerCut):
-            runs.fit(cut, make_task)
-    results = runs.fit(dataclasses.replace(cut, resume=True), make_task)
+            runs.fit(cut, families)
+    results = runs.fit(dataclasses.replace(cut, resume=True), families)
     assert_same_run(str(whole.out), str(cut.out))
     assert results["metrics"] == expected["metrics"]
 

@@ -1,0 +1,11 @@
+"""The command line: YAML and flags -> dataclasses -> a function of `runs`.
+
+Each command imports what it needs when it is called, so that `finetune --help` answers at once.
+Every error that a user can cause ends here, as one line on stderr and exit status 2.
+"""
+
+from finetune.cli.main import main
+from finetune.cli.parser import Command, command_parser
+from finetune.families import Family
+
+__all__ = ["Command", "Family", "command_parser", "main"]

@@ -1,0 +1,214 @@
+"""The library's own commands: each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finetune.cli.parser import Command, command_parser, read_settings
+from finetune.errors import ConfigError
+from finetune.families import Family
+
+if TYPE_CHECKING:
+    from finetune.encoder import EncoderConfig
+    from finetune.run_folder import Results
+
+TINY = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+}
+"""What `bench` measures where no encoder is named: BERT-tiny."""
+SOURCE = "a YAML config, a run or a checkpoint folder"
+
+
+def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
+    """The table of commands: the library's, and one for each family of tasks."""
+    own = {
+        "tokenizer": Command("build", "train a tokenizer on a corpus", _tokenizer),
+        "pretrain": Command("build", "pretrain an encoder on raw text", _pretrain),
+    }
+    for word, family in families.items():
+        own[word] = Command(family.group, family.help, _fine_tune(word, family, families))
+    own["evaluate"] = Command("use", "score a finished run again", _evaluate(families))
+    own["predict"] = Command("use", "answer new texts with a finished run", _predict(families))
+    own["describe"] = Command(
+        "measure", "parameters and FLOPs of a config or checkpoint", _describe
+    )
+    own["bench"] = Command("measure", "speed of this machine and of an encoder on it", _bench)
+    return own
+
+
+def _tokenizer(words: list[str]) -> int:
+    from finetune import runs
+    from finetune.run_settings import TokenizerRun
+
+    run = read_settings(TokenizerRun, "tokenizer", words)
+    if run is not None:
+        runs.make_tokenizer(run)
+    return 0
+
+
+def _pretrain(words: list[str]) -> int:
+    from finetune import runs
+    from finetune.run_settings import PretrainRun
+
+    run = read_settings(PretrainRun, "pretrain", words)
+    if run is not None:
+        _show(runs.pretrain(run), Path(run.out))
+    return 0
+
+
+def _fine_tune(
+    word: str, family: Family, families: Mapping[str, Family]
+) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        from finetune import runs
+
+        run = read_settings(
+            family.settings(),
+            word,
+            words,
+            fixed={"task": f"{word}/{family.only}"} if family.only else None,
+            names=family.names(),
+            about=family.about(),
+        )
+        if run is not None:
+            _show(runs.fit(run, families), Path(runs.folder_of(run)))
+        return 0
+
+    return command
+
+
+def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        from finetune import scoring
+
+        parser = command_parser("evaluate", "Score a finished run again, from its best checkpoint.")
+        parser.add_argument("run", type=Path, help="a fine-tuning run's folder")
+        parser.add_argument("--split", help="a labelled split; default: the validation split")
+        parser.add_argument("--file", help="another file, scored as --split (default: test)")
+        space = parser.parse_args(words)
+        _show(scoring.evaluate(space.run, families, space.split, space.file), space.run)
+        return 0
+
+    return command
+
+
+def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        from finetune.predictor import KINDS, predict_file
+
+        parser = command_parser("predict", "Answer new texts with the best checkpoint of a run.")
+        parser.add_argument("run", type=Path, help="a fine-tuning run's folder")
+        parser.add_argument("--input", default="-", help="file of texts; - = standard input")
+        parser.add_argument("--output", default="-", help="JSONL file; - = standard output")
+        parser.add_argument(
+            "--format",
+            choices=KINDS,
+            help="of the input; default: by the file's ending, or by its first line",
+        )
+        parser.add_argument("--batch-size", type=_positive, help="default: that of the run")
+        space = parser.parse_args(words)
+        predict_file(
+            space.run,
+            space.input,
+            space.output,
+            families,
+            kind=space.format,
+            batch_size=space.batch_size,
+        )
+        return 0
+
+    return command
+
+
+def _show(results: Results, folder: Path) -> None:
+    """A table on stderr for people, the metrics as one JSON line on stdout for programs."""
+    from finetune.run_folder import results_table, say
+
+    say(results_table(results))
+    say(f"run folder: {folder}")
+    print(json.dumps({key: results[key] for key in ("task", "split", "metrics")}))
+
+
+def _describe(words: list[str]) -> int:
+    parser = command_parser(
+        "describe", "Parameters and floating-point operations a token, part by part."
+    )
+    parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
+    space = parser.parse_args(words)
+    from finetune.encoder.cost import describe
+
+    tables = [describe(_encoder_config(source)) for source in space.source]
+    if len(tables) > 1:
+        tables = [f"{name}\n{text}" for name, text in zip(space.source, tables, strict=True)]
+    print("\n\n".join(tables))
+    return 0
+
+
+def _bench(words: list[str]) -> int:
+    parser = command_parser("bench", "Measure matrix products, and a training step of encoders.")
+    parser.add_argument("source", type=Path, nargs="*", help=f"{SOURCE}; default: 2 blocks of 128")
+    parser.add_argument("--batch-size", type=_positive, default=32, help="sequences (default: 32)")
+    parser.add_argument(
+        "--length", type=_positive, default=128, help="tokens in each, at most (default: 128)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="for each measurement (default: 2)"
+    )
+    space = parser.parse_args(words)
+    from finetune.benchmark import bench, bench_table
+    from finetune.encoder import EncoderConfig
+    from finetune.training.trainer import flush_denormals, pick_device
+
+    flush_denormals()
+    results = {}
+    encoders = {str(source): _encoder_config(source) for source in space.source}
+    for source, config in (encoders or {"2x128": EncoderConfig.from_dict(TINY)}).items():
+        learned = config.position == "learned"
+        longest = config.max_position_embeddings if learned else space.length
+        results[source] = bench(
+            config,
+            pick_device("auto"),
+            batch_size=space.batch_size,
+            length=min(space.length, longest),
+            seconds=space.seconds,
+        )
+    print(bench_table(results))
+    return 0
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+    return int(text)
+
+
+def _encoder_config(source: Path) -> EncoderConfig:
+    """The encoder that a checkpoint holds, or that a run with these settings would build."""
+    from finetune import settings
+    from finetune.checkpoint import find_tokenizer, load_checkpoint
+    from finetune.run_settings import FitRun, PretrainRun
+    from finetune.values import load
+
+    if source.is_dir():
+        return load_checkpoint(source).encoder_config
+    content = load(source)
+    if not isinstance(content, dict) or "encoder" not in content:
+        raise ConfigError(f"{source}: expected settings with a section 'encoder', found none")
+    of_fit, of_pretrain = ({field.name for field in fields(cls)} for cls in (FitRun, PretrainRun))
+    if content.keys() & (of_fit - of_pretrain):
+        fit = settings.read(FitRun, source, {"encoder_from": "none"})
+        config, tokenizer, size = fit.encoder, fit.tokenizer, fit.encoder.vocab_size
+    else:
+        run = settings.read(PretrainRun, source, {"corpus": ["-"], "out": "-"})
+        config, tokenizer, size = run.encoder, run.tokenizer, run.vocabulary.vocab_size
+    if tokenizer is not None:
+        size = find_tokenizer(tokenizer).vocab_size
+    return replace(config, vocab_size=size)

@@ -1,0 +1,100 @@
+"""The words of a command: a parser whose complaint is one line, and settings from flags."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from finetune.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A word after `finetune`."""
+
+    group: str
+    """Heading under which `finetune --help` lists it."""
+    help: str
+    """One line for that list."""
+    run: Callable[[list[str]], int]
+    """Takes the words after the command's own; returns the exit status."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors in one line of ours and the nearest flag."""
+
+    def error(self, message: str) -> Any:
+        if message.startswith("unrecognized arguments: "):
+            word = message.split()[2].split("=")[0]
+            known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+            message = f"unknown option {word}; {nearest(word, known)}"
+        raise ConfigError(f"{self.prog.removeprefix('finetune ')}: {message}")
+
+
+def command_parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
+    """A parser for the words after `finetune COMMAND`, whose complaint is one line.
+
+    Args:
+        command: The word after `finetune`.
+        about: What it does, in one line.
+        more: Text that `--help` shows below the options, as it stands.
+    """
+    return _Parser(
+        prog=f"finetune {command}",
+        description=about,
+        epilog=more or None,
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+    )
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Lays out options as argparse does, and leaves the table below them as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return super()._fill_text(text, width, indent) if "\n" not in text else text
+
+
+def read_settings(
+    cls: type[T],
+    command: str,
+    words: list[str],
+    *,
+    fixed: Mapping[str, object] | None = None,
+    names: Sequence[str] = (),
+    about: str = "",
+) -> T | None:
+    """Settings of a command from its flags and --config; None where it has only printed them.
+
+    Args:
+        cls: The dataclass of settings.
+        command: The word after `finetune`.
+        words: The words after that.
+        fixed: Settings that the command itself gives.
+        names: Where a task comes first among the words: those there are, for --help.
+        about: More lines for --help.
+    """
+    from finetune import settings
+
+    parser = command_parser(command, (cls.__doc__ or "").splitlines()[0], about)
+    if names:
+        parser.add_argument("task", help=", ".join(names))
+    parser.add_argument("--config", type=Path, help="YAML file with any of the settings below")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print what the run would use, and stop"
+    )
+    settings.add_flags(parser, cls)
+    space = parser.parse_args(words)
+    flags = {**settings.given(cls, space), **(fixed or {})}
+    if names:
+        flags["task"] = f"{command}/{space.task}"
+    result = settings.read(cls, space.config, flags)
+    if space.print_config:
+        print(settings.dump(result), end="")
+        return None
+    return result

@@ -1,0 +1,113 @@
+"""Families of tasks: what the library needs to know to fine-tune one by a command.
+
+The library names no family. The command line is given a table of them; Python code finds those
+that installed packages offer as the entry point `finetune.families`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from finetune.run_settings import FitRun
+    from finetune.task import Task
+
+ENTRY_POINT = "finetune.families"
+
+
+def _fit_run() -> type[FitRun]:
+    from finetune.run_settings import FitRun
+
+    return FitRun
+
+
+def _nothing() -> str:
+    return ""
+
+
+def _no_names() -> list[str]:
+    return []
+
+
+def _as_given(run: Any, task: Any) -> Any:
+    return run
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of tasks, fine-tuned by one command: `finetune glue TASK`."""
+
+    help: str
+    """One line for the list of commands."""
+    make: Callable[[Any, tuple[str, ...] | None], Task]
+    """Builds the task that a run's `task` names (`glue/sst2`); its classes are in the given order,
+    that of a checkpoint's head, or in the task's own where that is None."""
+    names: Callable[[], list[str]] = _no_names
+    """The tasks of the family, of which the command's first word names one."""
+    only: str = ""
+    """The task, where the command takes no name."""
+    settings: Callable[[], type[FitRun]] = _fit_run
+    """The settings of a run, `FitRun` or a class that adds to it."""
+    resolve: Callable[[Any, Any], Any] = _as_given
+    """The settings with what the task has found out from its files, so that the run's folder says
+    it and its answers need no file again."""
+    about: Callable[[], str] = _nothing
+    """More lines for `--help`."""
+    group: str = "benchmark"
+    """Heading under which `finetune --help` lists it."""
+
+
+def installed_families() -> dict[str, Family]:
+    """The families of all installed packages, by the word of their command."""
+    families: dict[str, Family] = {}
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT):
+        families |= entry.load()
+    return families
+
+
+def family_of(task: str, families: Mapping[str, Family]) -> Family:
+    """The family of `glue/sst2`.
+
+    Raises:
+        ConfigError: No such family.
+    """
+    word = task.split("/")[0]
+    if word not in families:
+        raise ConfigError(f"task {task!r}: unknown family {word!r}; {nearest(word, families)}")
+    return families[word]
+
+
+def make_task(
+    run: FitRun, families: Mapping[str, Family], labels: tuple[str, ...] | None = None
+) -> Task:
+    """The task that a run's settings name.
+
+    Args:
+        run: The settings.
+        families: Those there are.
+        labels: The classes of a checkpoint's head in their order; None for the task's own.
+    """
+    return family_of(run.task, families).make(run, labels)
+
+
+def read_fit(folder: Path, families: Mapping[str, Family]) -> FitRun:
+    """Read the settings that a fine-tuning run was made with.
+
+    Raises:
+        ConfigError: The folder holds no run, or one of another kind.
+    """
+    from finetune.run_folder import read_run
+    from finetune.values import load
+
+    file = folder / "config.yaml"
+    content = load(file) if file.is_file() else None
+    task = content.get("task") if isinstance(content, dict) else None
+    if not task:
+        return read_run(_fit_run(), folder)  # says what is wrong with it
+    return read_run(family_of(str(task), families).settings(), folder)

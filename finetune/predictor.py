@@ -1,0 +1,189 @@
+"""New texts answered by a finished run: from Python, or as a stream of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finetune.errors import ConfigError, DataError
+from finetune.families import Family, installed_families, read_fit
+from finetune.predictions import write_predictions
+from finetune.run_folder import say
+from finetune.scoring import checkpoint_of, load_tuner
+from finetune.task import Answer, Example
+from finetune.text.features import length_batches
+from finetune.text.rows import KINDS, read_rows
+from finetune.text.tokenizer import Tokenizer
+from finetune.training.finetuner import FineTuner, predict
+from finetune.training.task_data import UnitBatches
+
+__all__ = ["KINDS", "Predictor", "load", "predict_file"]
+
+WINDOW_BATCHES = 32
+"""Batches of examples that are read ahead and sorted by length together."""
+
+Text = str | tuple[str, ...] | Mapping[str, Any]
+
+
+class Predictor:
+    """A fine-tuned model that answers texts; see `load`."""
+
+    def __init__(
+        self, module: FineTuner, tokenizer: Tokenizer, *, max_length: int, batch_size: int
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            module: The model, on its device.
+            tokenizer: Its tokenizer.
+            max_length: Tokens of the longest sequence.
+            batch_size: Units in a batch.
+        """
+        self.module, self.tokenizer = module, tokenizer
+        self.max_length, self.batch_size = max_length, batch_size
+        self.task = module.task
+
+    def predict(self, texts: Sequence[Text]) -> list[Answer]:
+        """Answer texts, in order.
+
+        Args:
+            texts: Each a text; or the texts of a pair, as a tuple; or the fields of a row, such as
+                `{"question": …, "context": …}`.
+
+        Returns:
+            Rows as in a predictions file; `id` is the row's own, or its number from 0.
+
+        Raises:
+            DataError: A field is missing or of another type.
+        """
+        rows = (_fields(text) for text in texts)
+        named = ((f"texts[{number}]", row) for number, row in enumerate(rows))
+        return list(self.stream(named))
+
+    def stream(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Answer]:
+        """Answer rows in order, holding only a bounded number of them at a time.
+
+        Args:
+            rows: Place for messages, and fields.
+
+        Yields:
+            A row of a predictions file for each.
+        """
+        examples = (
+            self.task.example(row, where, number) for number, (where, row) in enumerate(rows)
+        )
+        while window := list(islice(examples, WINDOW_BATCHES * self.batch_size)):
+            yield from self._answers(window)
+
+    def _answers(self, examples: list[Example]) -> list[Answer]:
+        task = self.task
+        features = task.features(examples, self.tokenizer, self.max_length, training=False)
+        lengths = np.array([len(feature.input_ids) for feature in features])
+        longest = lengths.reshape(-1, task.rows).max(axis=1)
+        batches = length_batches(longest, self.batch_size, seed=0, epoch=0, shuffle=False)
+        made = UnitBatches(features, self.tokenizer.pad_token_id, task.rows)
+        outputs = predict(self.module, (made[batch] for batch in batches))
+        answers = task.answers(outputs, examples, features)
+        return task.decide(answers, self.module.decision)
+
+
+def _fields(text: Text) -> Mapping[str, Any]:
+    if isinstance(text, str):
+        return {"text": text}
+    if isinstance(text, Mapping):
+        return text
+    return {f"text{number}": part for number, part in enumerate(text, start=1)}
+
+
+def load(
+    run: str | Path,
+    families: Mapping[str, Family] | None = None,
+    *,
+    batch_size: int | None = None,
+) -> Predictor:
+    """Load the best checkpoint of a fine-tuning run, to answer new texts.
+
+    Args:
+        run: RUN, of one seed.
+        families: Families of tasks; left out, the installed ones.
+        batch_size: Units in a batch; left out, that of the run.
+
+    Raises:
+        ConfigError: The folder holds no fine-tuning run, or several seeds.
+        CheckpointError: The run has no checkpoint.
+    """
+    folder = Path(run)
+    families = installed_families() if families is None else families
+    settings = read_fit(folder, families)
+    if settings.seeds:
+        raise ConfigError(
+            f"{folder} holds a run of several seeds; name one: {folder}/seed-{settings.seeds[0]}"
+        )
+    task = families[settings.task.split("/")[0]].make(settings, None)
+    if task.fixed_answer is not None:
+        raise ConfigError(
+            f"{folder} was not trained: every example is answered '{task.fixed_answer}'"
+        )
+    module, tokenizer = load_tuner(checkpoint_of(folder, settings, task), settings, families)
+    return Predictor(
+        module,
+        tokenizer,
+        max_length=settings.max_length,
+        batch_size=batch_size or settings.loader.batch_size,
+    )
+
+
+def predict_file(
+    run: Path,
+    source: str,
+    target: str,
+    families: Mapping[str, Family],
+    *,
+    kind: str | None = None,
+    batch_size: int | None = None,
+) -> int:
+    """Answer the rows of a file, in order.
+
+    Args:
+        run: RUN.
+        source: A file that `read_rows` reads, or `-` for standard input.
+        target: The JSONL file to write, whole or not at all, or `-` for standard output.
+        families: Families of tasks.
+        kind: Of the source, where its name does not say.
+        batch_size: Units in a batch; left out, that of the run.
+
+    Returns:
+        How many rows were answered.
+    """
+    if target != "-" and source != "-" and Path(source).resolve() == Path(target).resolve():
+        raise ConfigError(f"--output {target}: is the input; name another file")
+    predictor = load(run, families, batch_size=batch_size)
+    stream = predictor.stream(read_rows(source, kind))
+    first = list(islice(stream, 1))
+    if not first:
+        raise DataError(f"{source}: expected rows to answer, found none")
+    answers = _Counted(chain(first, stream))
+    if target == "-":
+        for answer in answers:
+            print(json.dumps(answer, ensure_ascii=False, allow_nan=False), flush=True)
+    else:
+        write_predictions(answers, Path(target))
+    say(f"{answers.count:,} answers" + ("" if target == "-" else f": {target}"))
+    return answers.count
+
+
+class _Counted:
+    """An iterator that counts what goes through it."""
+
+    def __init__(self, rows: Iterator[Answer]) -> None:
+        self.rows, self.count = rows, 0
+
+    def __iter__(self) -> Iterator[Answer]:
+        for row in self.rows:
+            self.count += 1
+            yield row

@@ -1,0 +1,232 @@
+"""A finished run's best checkpoint, put to use: its answers on a split, and their score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from finetune.checkpoint import Checkpoint, load_checkpoint
+from finetune.encoder import Encoder
+from finetune.errors import CheckpointError, ConfigError
+from finetune.families import Family, installed_families, make_task, read_fit
+from finetune.heads import HeadConfig
+from finetune.predictions import write_predictions
+from finetune.run_folder import Results, cache_folder, over_seeds, write_files
+from finetune.run_settings import FitRun
+from finetune.task import Answer, Task
+from finetune.text.tokenizer import Tokenizer
+from finetune.training.finetuner import FineTuner, collapsed, predict
+from finetune.training.task_data import TaskData
+from finetune.training.trainer import pick_device
+
+FILE_SPLITS = ("train", "validation", "test")
+"""The splits that a file can be named for."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A model that answers, the task that reads its answers, and the data."""
+
+    module: FineTuner
+    task: Task
+    data: TaskData
+
+    def answers(self, split: str) -> list[Answer]:
+        """The answers on a split, in the order of its examples."""
+        outputs = predict(self.module, self.data.loader(split))
+        read = self.task.answers(outputs, self.data.examples(split), self.data.features(split))
+        return self.task.decide(read, self.module.decision)
+
+
+def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
+    """The splits of a task, as a run's settings want them."""
+    return TaskData(
+        task,
+        tokenizer,
+        run.loader,
+        max_length=run.max_length,
+        seed=run.seed,
+        cache_dir=cache_folder(run.cache_dir),
+    )
+
+
+def load_tuner(
+    place: Path, run: FitRun, families: Mapping[str, Family]
+) -> tuple[FineTuner, Tokenizer]:
+    """The model of a fine-tuning run's best checkpoint, on its device and in eval mode.
+
+    Args:
+        place: The run's folder, or a checkpoint's.
+        run: Names the task that is to be answered: the run's own or one with the same classes.
+        families: Those there are.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or its head is for other answers than the task's.
+    """
+    checkpoint = load_checkpoint(place)
+    task = make_task(run, families, checkpoint.labels or None)
+    config = checkpoint.encoder_config
+    head = task.head(config, head_config(checkpoint))
+    if checkpoint.head.get("kind") != head.kind:
+        raise CheckpointError(
+            f"{place}: {task.name} needs a head of the kind {head.kind}, found "
+            f"{checkpoint.head.get('kind')}; name a run that was fine-tuned on such a task"
+        )
+    module = FineTuner(Encoder(config), head, task)
+    checkpoint.load_into(module)
+    module.decision = dict(checkpoint.decision)
+    module.to(pick_device(run.trainer.accelerator)).eval()
+    return module, checkpoint.tokenizer()
+
+
+def head_config(checkpoint: Checkpoint) -> HeadConfig:
+    """The settings that a checkpoint's head was built with."""
+    known = {field.name for field in fields(HeadConfig)}
+    return HeadConfig(**{name: value for name, value in checkpoint.head.items() if name in known})
+
+
+def load_scorer(place: Path, run: FitRun, families: Mapping[str, Family]) -> Scorer:
+    """A model with the data of the run's task; see `load_tuner`."""
+    module, tokenizer = load_tuner(place, run, families)
+    return Scorer(module, module.task, task_data(run, module.task, tokenizer))
+
+
+def write_answers(task: Task, folder: Path, split: str, answers: Sequence[Answer]) -> None:
+    """Write RUN/predictions/SPLIT.jsonl, and the files in the benchmark's own form."""
+    write_predictions(answers, folder / "predictions" / f"{split}.jsonl")
+    write_files(folder / "submission", task.submission(split, answers))
+
+
+def score_splits(
+    scorer: Scorer, folder: Path, splits: Sequence[str]
+) -> tuple[dict[str, float], Results]:
+    """Answer each split, write the answers, and score them.
+
+    Returns:
+        The metrics (those of a second split behind its name), and what else is to be told.
+    """
+    metrics: dict[str, float] = {}
+    told: Results = {"collapsed": False}
+    for number, split in enumerate(splits):
+        answers = scorer.answers(split)
+        write_answers(scorer.task, folder, split, answers)
+        prefix = f"{split}/" if number else ""
+        metrics |= {prefix + name: value for name, value in scorer.task.score(answers).items()}
+        told["collapsed"] |= collapsed(answers)
+        if number == 0 and (report := scorer.task.report(answers)):
+            told["report"] = report
+    if scorer.module.decision:
+        tuned_on = scorer.task.validation_splits[0]
+        told["decision"] = {**scorer.module.decision, "tuned_on": tuned_on}
+    return metrics, told
+
+
+def evaluate(
+    folder: Path,
+    families: Mapping[str, Family] | None = None,
+    split: str | None = None,
+    file: str | None = None,
+) -> Results:
+    """Score a finished fine-tuning run again, from its best checkpoint.
+
+    Args:
+        folder: RUN; of several seeds, each is scored.
+        families: Those there are; left out, the installed ones.
+        split: Another labelled split; the validation splits when left out.
+        file: Another file, to be scored as that split (as `test` where none is named).
+
+    Returns:
+        `task`, `split` and `metrics`; for several seeds as results.json has them.
+
+    Raises:
+        ConfigError: The folder holds no fine-tuning run, or the split is not read from one file.
+        DataError: The split has no labels (its answers are written all the same).
+    """
+    families = installed_families() if families is None else families
+    run = read_fit(folder, families)
+    if file is not None:
+        split = split or "test"
+        if split not in FILE_SPLITS:
+            raise ConfigError(f"--file stands for {', '.join(FILE_SPLITS)}, found --split {split}")
+        run = replace(run, **{split: file})
+    if run.seeds:
+        return over_seeds(
+            [evaluate(folder / f"seed-{seed}", families, split, file) for seed in run.seeds]
+        )
+    task = make_task(run, families)
+    splits = [split] if split else list(task.validation_splits or task.test_splits)
+    if task.fixed_answer is not None:
+        metrics, told, examples = _score_fixed(task, folder, splits)
+    else:
+        scorer = load_scorer(checkpoint_of(folder, run, task), run, families)
+        metrics, told = score_splits(scorer, folder, splits)
+        examples = len(scorer.data.examples(splits[0]))
+    return {
+        "task": task.name,
+        "split": splits[0],
+        "metrics": metrics,
+        "examples": examples,
+        "seed": run.seed,
+        **told,
+    }
+
+
+def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
+    """Where the weights of a run are: in its folder, or where it took them from as they were."""
+    return Path(run.encoder_from) if task.train_split is None else folder
+
+
+def fixed_answers(task: Task, split: str) -> list[Answer]:
+    """The same answer for every example of a split, as the task says."""
+    from finetune.answers.classes import constant_answers
+
+    return constant_answers(task.fixed_answer, task.examples(split))
+
+
+def _score_fixed(
+    task: Task, folder: Path, splits: Sequence[str]
+) -> tuple[dict[str, float], Results, int]:
+    """Metrics, what else is to be told, and how many examples the first split has."""
+    metrics: dict[str, float] = {}
+    counts = []
+    for number, split in enumerate(splits):
+        answers = fixed_answers(task, split)
+        write_answers(task, folder, split, answers)
+        prefix = f"{split}/" if number else ""
+        metrics |= {prefix + name: value for name, value in task.score(answers).items()}
+        counts.append(len(answers))
+    return metrics, {"collapsed": False, "fixed_answer": task.fixed_answer}, counts[0]
+
+
+def predict_split(
+    folder: Path,
+    families: Mapping[str, Family],
+    split: str,
+    task_name: str | None = None,
+    data: str | None = None,
+) -> list[Answer]:
+    """Answer a split with a run's best checkpoint, write the answers into its folder, return them.
+
+    Args:
+        folder: RUN, of one seed.
+        families: Those there are.
+        split: The split.
+        task_name: Another task with the same classes, such as a diagnostic set.
+        data: Another data folder than the run's.
+    """
+    run = read_fit(folder, families)
+    if run.seeds:
+        raise ConfigError(f"{folder} holds a run of several seeds; name one of {folder}/seed-*")
+    run = replace(run, data=data or run.data)
+    if task_name:  # the files that the run names are those of its own task
+        run = replace(run, task=task_name, train=None, validation=None, test=None)
+    task = make_task(run, families)
+    if task.fixed_answer is not None:
+        answers = fixed_answers(task, split)
+    else:
+        place = folder if task_name else checkpoint_of(folder, run, task)
+        scorer = load_scorer(place, run, families)
+        task, answers = scorer.task, scorer.answers(split)
+    write_answers(task, folder, split, answers)
+    return answers

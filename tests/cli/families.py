@@ -1,0 +1,154 @@
+"""Small files of each family in their official forms, over the words of the tests' corpus."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import SHAPE, WORDS, sentences
+
+CONFIG = f"""\
+{SHAPE}max_length: 32
+loader: {{batch_size: 8}}
+optimizer: {{learning_rate: 1.0e-2}}
+length: {{max_epochs: 2}}
+trainer: {{log_every_steps: 5}}
+tracking: {{wandb: false}}
+"""
+SPAN_CONFIG = CONFIG + "windows: {stride: 4, max_question_length: 8}\nspans: {n_best: 5}\n"
+OPTIONS = ("cat", "dog", "bird", "tree")
+
+
+def squad(seed: int, paragraphs: int, *, impossible: bool = True, answers: bool = True) -> Any:
+    """SQuAD-form JSON: which word comes after `the`?"""
+    rng = random.Random(seed)
+    made = []
+    for number in range(paragraphs):
+        context = " ".join(rng.choices(WORDS, k=rng.randint(9, 40)))
+        word = rng.choice(context.split())
+        questions: list[dict[str, Any]] = [
+            {
+                "id": f"{seed}-{number}",
+                "question": f"where is the {word}",
+                "answers": [{"text": word, "answer_start": context.index(word)}] if answers else [],
+            }
+        ]
+        if impossible:
+            questions[0]["is_impossible"] = False
+            questions.append(
+                {
+                    "id": f"{seed}-{number}-none",
+                    "question": "where is the king",
+                    "answers": [],
+                    "is_impossible": True,
+                    "plausible_answers": [{"text": word, "answer_start": context.index(word)}],
+                }
+            )
+        made.append({"context": context, "qas": questions})
+    version = "v2.0" if impossible else "1.1"
+    return {"version": version, "data": [{"title": "Words", "paragraphs": made}]}
+
+
+def race(seed: int, number: int, level: str) -> dict[str, Any]:
+    """A RACE passage of two questions, one with a blank."""
+    rng = random.Random(f"{seed} {number} {level}")
+    words = sentences(seed + number, 2)
+    return {
+        "id": f"{level}{number}.txt",
+        "article": "\n".join(words),
+        "questions": ["The _ sees the house.", "Who likes the river?"],
+        "options": [list(OPTIONS), list(OPTIONS)],
+        "answers": [rng.choice("ABCD"), rng.choice("ABCD")],
+    }
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the small files lie."""
+
+    data: Path
+    config: Path
+    span_config: Path
+
+    def own(self, name: str) -> Path:
+        """A file of the user's own."""
+        return self.data / "own" / name
+
+
+def write_families(root: Path) -> Files:
+    """Write SQuAD, RACE, and tables of the user's own."""
+    files = Files(root / "data", root / "fit.yaml", root / "spans.yaml")
+    files.config.parent.mkdir(parents=True, exist_ok=True)
+    files.config.write_text(CONFIG)
+    files.span_config.write_text(SPAN_CONFIG)
+    _write_squad(files.data / "squad")
+    _write_race(files.data / "race")
+    _write_own(files.data / "own")
+    return files
+
+
+def _write_squad(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for version in ("1.1", "2.0"):
+        for split, seed, count in (("train", 1, 24), ("dev", 2, 8)):
+            content = squad(seed, count, impossible=version == "2.0")
+            (folder / f"{split}-v{version}.json").write_text(json.dumps(content))
+    withheld = json.dumps(squad(3, 4, impossible=False, answers=False)).replace('"1.1"', '"v2.0"')
+    (folder / "test-v2.0.json").write_text(withheld)
+
+
+def _write_race(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    with tarfile.open(folder / "RACE.tar.gz", "w:gz") as archive:
+        for split, seed, count in (("train", 1, 8), ("dev", 50, 3), ("test", 90, 2)):
+            for level in ("middle", "high"):
+                for number in range(count):
+                    content = json.dumps(race(seed, number, level)).encode()
+                    member = tarfile.TarInfo(f"RACE/{split}/{level}/{number}.txt")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+
+
+def _write_own(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for split, seed, count in (("train", 1, 40), ("validation", 2, 16), ("test", 3, 8)):
+        texts = sentences(seed, count)
+        rows = [[text, "with the" if "the" in text.split() else "without"] for text in texts]
+        _csv(folder / f"{split}.csv", ["text", "label"], rows)
+        _lines(
+            folder / f"{split}-answers.jsonl", [_span_row(text, n) for n, text in enumerate(texts)]
+        )
+        _lines(
+            folder / f"{split}-choices.jsonl",
+            [_choice_row(text, n) for n, text in enumerate(texts)],
+        )
+
+
+def _csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    lines = [",".join(f'"{cell}"' for cell in row) for row in [header, *rows]]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _span_row(text: str, number: int) -> dict[str, Any]:
+    word = text.split()[2]
+    answers = [{"text": word, "answer_start": text.index(word)}]
+    return {"id": f"q{number}", "question": "who is it", "context": text, "answers": answers}
+
+
+def _choice_row(text: str, number: int) -> dict[str, Any]:
+    return {
+        "context": text,
+        "question": "who is it",
+        "options": ["cat", "dog", "bird"],
+        "answer": ["A", 1, "bird"][number % 3],
+    }

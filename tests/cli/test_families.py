@@ -1,0 +1,276 @@
+"""Every family of tasks from its files to a score, to answers, and back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import finetune
+from finetune.predictions import read_predictions
+from tests.cli.families import Files, write_families
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Call, Refuses, World
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a family is called."""
+
+    words: tuple[str, ...]
+    files: tuple[str, ...] = ()
+    spans: bool = False
+
+    def command(self, world: World, files: Files, out: Path, *more: object) -> list[str]:
+        given: list[object] = []
+        for flag, name in zip(("--train", "--validation", "--test"), self.files, strict=False):
+            given += [flag, files.own(name)]
+        data = given or ["--data", files.data]
+        config = files.span_config if self.spans else files.config
+        start = ["--encoder", world.pretrained, "--config", config, "--out", out]
+        return [str(word) for word in [*self.words, *data, *start, *more]]
+
+
+def own(suffix: str) -> tuple[str, ...]:
+    return tuple(f"{split}{suffix}" for split in ("train", "validation", "test"))
+
+
+KINDS = {
+    "squad 1.1": Kind(("squad", "1.1"), spans=True),
+    "squad 2.0": Kind(("squad", "2.0"), spans=True),
+    "race all": Kind(("race", "all")),
+    "race middle": Kind(("race", "middle")),
+    "classify": Kind(("classify",), own(".csv")),
+    "answer": Kind(("answer",), own("-answers.jsonl"), spans=True),
+    "choose": Kind(("choose",), own("-choices.jsonl")),
+}
+EVERY_KIND = pytest.mark.parametrize("name", KINDS)
+METRICS = {
+    "squad 1.1": {"exact_match", "f1"},
+    "race all": {"accuracy", "accuracy_middle", "accuracy_high"},
+    "race middle": {"accuracy"},
+    "classify": {"accuracy", "macro_f1"},
+    "answer": {"exact_match", "f1"},
+    "choose": {"accuracy"},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return write_families(tmp_path_factory.mktemp("families"))
+
+
+@pytest.fixture(scope="module")
+def runs(world: World, files: Files, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each family, made once."""
+    from tasks.__main__ import main
+
+    root: Path = tmp_path_factory.mktemp("runs")
+    cache = ["--cache-dir", str(root / "cache")]
+    made = {}
+    for name, kind in KINDS.items():
+        made[name] = root / name.replace(" ", "-")
+        assert main([*kind.command(world, files, made[name]), *cache]) == 0
+    return made
+
+
+def results_of(run: Path) -> Any:
+    return json.loads((run / "results.json").read_text())
+
+
+@EVERY_KIND
+def test_a_run_leaves_results_answers_and_what_was_read(name: str, runs: dict[str, Path]) -> None:
+    results = results_of(runs[name])
+    assert results["task"].replace("/", " ").removesuffix(" own") == name
+    assert METRICS.get(name, set()) <= set(results["metrics"])
+    assert all(0 <= value <= 1 for key, value in results["metrics"].items() if "thres" not in key)
+    assert set(results["majority"]) == set(results["metrics"])
+    data = results["data"]
+    assert data["train"]["sequences"] >= data["train"]["examples"] > 0
+    rows = read_predictions(runs[name] / "predictions" / "validation.jsonl")
+    assert len(rows) == results["examples"] == data["validation"]["examples"]
+
+
+@EVERY_KIND
+def test_evaluate_gives_the_numbers_of_the_run(
+    name: str, runs: dict[str, Path], call: Call
+) -> None:
+    assert call("evaluate", runs[name]).json["metrics"] == results_of(runs[name])["metrics"]
+
+
+@EVERY_KIND
+def test_the_same_seed_gives_the_same_numbers(
+    name: str, world: World, files: Files, runs: dict[str, Path], tmp_path: Path, call: Call
+) -> None:
+    again = tmp_path / "again"
+    assert call(*KINDS[name].command(world, files, again)).status == 0
+    assert results_of(again)["metrics"] == results_of(runs[name])["metrics"]
+    kept = (runs[name] / "predictions" / "validation.jsonl").read_bytes()
+    assert (again / "predictions" / "validation.jsonl").read_bytes() == kept
+
+
+@EVERY_KIND
+def test_predict_answers_as_evaluate_does(
+    name: str, files: Files, runs: dict[str, Path], tmp_path: Path, call: Call
+) -> None:
+    rows = inputs_of(name, files)
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--input", source, "--output", target, "--batch-size", "3"]
+    assert call("predict", runs[name], *words).status == 0
+    expected = read_predictions(runs[name] / "predictions" / "validation.jsonl")
+    answers = read_predictions(target)
+    assert [answer["prediction"] for answer in answers] == [row["prediction"] for row in expected]
+    for answer, row in zip(answers, expected, strict=True):
+        if "probabilities" in row:
+            found, wanted = answer["probabilities"], row["probabilities"]
+            assert list(found) == list(wanted)
+            np.testing.assert_allclose(list(found.values()), list(wanted.values()), atol=1e-5)
+        if "nbest" in row:
+            assert [entry["text"] for entry in answer["nbest"]] == [
+                entry["text"] for entry in row["nbest"]
+            ]
+    piped = finetune.load(runs[name]).predict(rows)
+    assert [answer["prediction"] for answer in piped] == [row["prediction"] for row in expected]
+
+
+def inputs_of(name: str, files: Files) -> list[dict[str, Any]]:
+    """The validation split as the rows that a user would give."""
+    if name.startswith("squad"):
+        path = files.data / "squad" / f"dev-v{name.split()[1]}.json"
+        return [
+            {"id": qa["id"], "question": qa["question"], "context": paragraph["context"]}
+            for paragraph in json.loads(path.read_text())["data"][0]["paragraphs"]
+            for qa in paragraph["qas"]
+        ]
+    if name.startswith("race"):
+        from tasks.race import race_task
+
+        return [
+            {"context": passage, "question": question, "options": options}
+            for passage, question, *options in (
+                example.texts
+                for example in race_task(name.split()[1], files.data).examples("validation")
+            )
+        ]
+    suffix = KINDS[name].files[1]
+    lines = files.own(suffix).read_text().splitlines()
+    if suffix.endswith(".csv"):
+        return [{"text": line.split('"')[1]} for line in lines[1:]]
+    return [{k: v for k, v in json.loads(line).items() if "answer" not in k} for line in lines]
+
+
+def test_spans_leave_the_files_of_the_official_script(runs: dict[str, Path]) -> None:
+    for name, wanted in (("squad 1.1", 2), ("squad 2.0", 3)):
+        folder = runs[name] / "submission" / "validation"
+        names = ["nbest_predictions.json", "null_odds.json", "predictions.json"]
+        assert sorted(path.name for path in folder.iterdir()) == [
+            file for file in names if wanted == 3 or "null" not in file
+        ]
+        texts = json.loads((folder / "predictions.json").read_text())
+        rows = read_predictions(runs[name] / "predictions" / "validation.jsonl")
+        assert texts == {row["id"]: row["prediction"] for row in rows}
+
+
+def test_the_null_threshold_is_tuned_stored_and_used(runs: dict[str, Path]) -> None:
+    run = runs["squad 2.0"]
+    decision = results_of(run)["decision"]
+    assert decision["tuned_on"] == "validation"
+    stored = json.loads((run / "checkpoints" / "best" / "config.json").read_text())["decision"]
+    assert stored == {"null_threshold": decision["null_threshold"]}
+    for row in read_predictions(run / "predictions" / "validation.jsonl"):
+        assert (row["prediction"] == "") == (row["null_odds"] > stored["null_threshold"])
+    assert "decision" not in results_of(runs["squad 1.1"])
+
+
+def test_withheld_answers_give_predictions_and_no_score(
+    runs: dict[str, Path], files: Files, call: Call, refuses: Refuses
+) -> None:
+    withheld = files.data / "squad" / "test-v2.0.json"
+    outcome = call("evaluate", runs["squad 2.0"], "--file", withheld)
+    assert outcome.status == 0
+    assert outcome.json["metrics"] == {}
+    assert len(read_predictions(runs["squad 2.0"] / "predictions" / "test.jsonl")) == 4
+    assert (runs["squad 2.0"] / "submission" / "test" / "predictions.json").is_file()
+    words = ["evaluate", runs["squad 2.0"], "--file", withheld, "--split", "tset"]
+    refuses("--file stands for train, validation, test, found --split tset", *words)
+
+
+def test_a_finished_table_run_needs_its_training_file_no_more(
+    world: World, files: Files, tmp_path: Path, call: Call
+) -> None:
+    moved = shutil.copytree(files.own(""), tmp_path / "own")
+    words = [
+        word.replace(str(files.own("")), str(moved))
+        for word in KINDS["classify"].command(world, files, tmp_path / "run")
+    ]
+    assert call(*words).status == 0
+    shutil.rmtree(moved)
+    answers = finetune.load(tmp_path / "run").predict(["the cat", "a dog"])
+    assert {answer["prediction"] for answer in answers} <= {"with the", "without"}
+    assert [answer["id"] for answer in answers] == [0, 1]
+
+
+def test_the_report_of_classes_is_in_the_results(runs: dict[str, Path]) -> None:
+    report = results_of(runs["classify"])["report"]
+    assert set(report["per_class"]) == {"with the", "without"}
+    assert np.sum(report["confusion_matrix"]["counts"]) == 16
+
+
+def test_the_diagnostic_set_is_answered_and_not_scored(
+    world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    mnli = tmp_path / "data" / "glue_data" / "MNLI"
+    mnli.mkdir(parents=True)
+    lines = ["index\tsentence1\tsentence2\tgold_label"]
+    names = ("entailment", "neutral", "contradiction")
+    lines += [f"{n}\tthe cat\ta dog\t{names[n % 3]}" for n in range(12)]
+    for split in ("train", "dev_matched", "dev_mismatched"):
+        (mnli / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    (mnli.parent / "diagnostic").mkdir()
+    rows = [f"{n}\tthe bird\tthe tree" for n in range(5)]
+    (mnli.parent / "diagnostic" / "diagnostic.tsv").write_text(
+        "\n".join(["index\tsentence1\tsentence2", *rows])
+    )
+    data = ["--data", tmp_path / "data", "--config", world.glue_config]
+    run, ax = tmp_path / "mnli", tmp_path / "ax"
+    assert call("glue", "mnli", "--encoder", world.pretrained, *data, "--out", run).status == 0
+    assert call("glue", "ax", "--encoder", run, *data, "--out", ax).status == 0
+    answers = read_predictions(ax / "predictions" / "ax.jsonl")
+    assert [answer["id"] for answer in answers] == [0, 1, 2, 3, 4]
+    assert (ax / "submission" / "AX.tsv").read_text().startswith("index\tprediction\n0\t")
+    outcome = call("evaluate", ax)
+    assert outcome.status == 2
+    assert "unlabelled" in outcome.complaint or "without" in outcome.complaint
+    no_run = "glue/ax is not trained on: name a fine-tuned run by --encoder RUN"
+    refuses(no_run, "glue", "ax", "--encoder", "none", *data, "--out", tmp_path / "x")
+    other = "glue/ax: expected a head for the labels .*"
+    refuses(other, "glue", "ax", "--encoder", world.tuned, *data, "--out", tmp_path / "x")
+
+
+def test_wnli_is_not_trained_unless_asked(world: World, tmp_path: Path, call: Call) -> None:
+    folder = tmp_path / "data" / "glue_data" / "WNLI"
+    folder.mkdir(parents=True)
+    lines = [f"{n}\tthe cat\ta dog\t{int(n % 3 == 0)}" for n in range(12)]
+    for split in ("train", "dev"):
+        table = ["index\tsentence1\tsentence2\tlabel", *lines]
+        (folder / f"{split}.tsv").write_text("\n".join(table) + "\n")
+    data = ["--data", tmp_path / "data", "--config", world.glue_config]
+    words = ["glue", "wnli", "--encoder", world.pretrained, *data]
+    outcome = call(*words, "--out", tmp_path / "run")
+    assert outcome.status == 0
+    assert "every example is answered 'not_entailment'" in outcome.err
+    results = results_of(tmp_path / "run")
+    assert results["fixed_answer"] == "not_entailment"
+    assert results["metrics"] == {"accuracy": pytest.approx(8 / 12)}
+    assert call("evaluate", tmp_path / "run").json["metrics"] == results["metrics"]
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert call(*words, "--train-wnli", "--out", tmp_path / "trained").status == 0
+    assert (tmp_path / "trained" / "checkpoints" / "best").is_dir()
+    assert "fixed_answer" not in results_of(tmp_path / "trained")
