@@ -12,14 +12,23 @@ import torch
 
 from finetune import settings
 from finetune.encoder import Encoder
-from finetune.run_settings import FitRun, PretrainRun
+from finetune.run_settings import PretrainRun
 from finetune.training.pretrainer import Pretrainer
 from tasks.__main__ import main
+from tasks.families import FAMILIES
 from tasks.sample import write_sample
+from tests.cli.families import write_families
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PRETRAIN = sorted((CONFIGS / "pretrain").glob("*.yaml"))
-GLUE = sorted((CONFIGS / "glue").glob("*.yaml"))
+FIT = sorted(path for path in CONFIGS.glob("*/*.yaml") if path not in PRETRAIN)
+COMMANDS = {
+    "glue": ["glue", "rte"],
+    "squad": ["squad", "1.1"],
+    "race": ["race", "middle"],
+    "classify": ["classify"],
+}
+"""Folder of configs -> the words of the command that reads them."""
 
 
 def commands(config: Path) -> list[list[str]]:
@@ -28,7 +37,9 @@ def commands(config: Path) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in header if line.startswith("finetune ")]
 
 
-@pytest.mark.parametrize("config", [*PRETRAIN, *GLUE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "config", [*PRETRAIN, *FIT], ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 def test_its_header_has_a_command_that_is_understood(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,10 +80,22 @@ def test_it_pretrains_and_is_fine_tuned(name: str, tmp_path: Path) -> None:
     small: list[Any] = ["--vocab-size", "70", "--max-steps", "2", "--batch-size", "4"]
     arguments = ["--corpus", corpus, "--out", tmp_path / "run", "--no-wandb", *small]
     assert main(["pretrain", "--config", str(config), *map(str, arguments)]) == 0
+    files = write_families(tmp_path / "files")
     sample = write_sample(tmp_path / "sample")
-    for tuning in GLUE:
-        out = tmp_path / tuning.stem
-        arguments = ["--encoder", tmp_path / "run", "--data", sample.data, "--out", out]
-        words = ["rte", "--config", str(tuning), "--no-wandb", "--max-steps", "2"]
-        assert main(["glue", *words, *map(str, arguments)]) == 0
-        assert settings.read(FitRun, out / "config.yaml").task == "glue/rte"
+    for tuning in FIT:
+        family = tuning.parent.name
+        out = tmp_path / f"{family}-{tuning.stem}"
+        data: list[Any] = ["--data", sample.data if family == "glue" else files.data]
+        if family == "classify":
+            data = ["--train", files.own("train.csv"), "--validation", files.own("validation.csv")]
+        arguments = [*data, "--encoder", tmp_path / "run", "--out", out, "--config", tuning]
+        # The length of mini.yaml, whose positions are learned.
+        flags = ["--no-wandb", "--max-steps", "2", "--max-length", "128"]
+        assert main([*COMMANDS[family], *flags, *map(str, arguments)]) == 0
+        assert (out / "results.json").is_file()
+
+
+def test_every_family_of_tasks_has_a_configuration() -> None:
+    assert {path.parent.name for path in FIT} == set(COMMANDS)
+    others = {"answer": "squad", "choose": "race"}  # own data of the same form
+    assert {others.get(word, word) for word in FAMILIES} == set(COMMANDS)

@@ -94,7 +94,7 @@ def write_families(root: Path) -> Files:
 
 
 def _write_squad(folder: Path) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for version in ("1.1", "2.0"):
         for split, seed, count in (("train", 1, 24), ("dev", 2, 8)):
             content = squad(seed, count, impossible=version == "2.0")
@@ -104,7 +104,7 @@ def _write_squad(folder: Path) -> None:
 
 
 def _write_race(folder: Path) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(folder / "RACE.tar.gz", "w:gz") as archive:
         for split, seed, count in (("train", 1, 8), ("dev", 50, 3), ("test", 90, 2)):
             for level in ("middle", "high"):
@@ -116,7 +116,7 @@ def _write_race(folder: Path) -> None:
 
 
 def _write_own(folder: Path) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for split, seed, count in (("train", 1, 40), ("validation", 2, 16), ("test", 3, 8)):
         texts = sentences(seed, count)
         rows = [[text, "with the" if "the" in text.split() else "without"] for text in texts]
