@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks import sample_choices, sample_spans
+from tasks.sample_choices import race_files
+from tasks.sample_spans import draw_passage, questions_alone, squad_file
 from tasks.world import (
     KINDS,
     MEASURES,
@@ -28,8 +31,8 @@ from tasks.world import (
 )
 
 CORPUS_DOCUMENTS = 2_400
-EXAMPLES = {"train": 600, "dev": 400, "test": 100}
-"""Rows of each file of a GLUE task."""
+EXAMPLES = {"train": 600, "dev": 400, "test": 80}
+"""Rows of each file of a GLUE task, and questions of each part of SQuAD and RACE."""
 VOCAB_SIZE = 640
 """As many tokens as the text of any seed can give; nearly every word is then one token."""
 
@@ -155,31 +158,64 @@ class SamplePaths:
     corpus: Path
     """The text to pretrain on, for --corpus."""
     data: Path
-    """The folder with glue_data/, for --data."""
+    """The folder with glue_data/, squad/ and race/, for --data."""
+    questions: Path
+    """Some of SQuAD's validation questions without their answers, for predict --input."""
 
 
 def write_sample(folder: Path, seed: int = 0) -> SamplePaths:
     """Write the text and the labelled files.
 
     Args:
-        folder: Gets `corpus.txt` and `glue_data/`; it is made if need be.
+        folder: Gets `corpus.txt`, `questions.jsonl`, `glue_data/`, `squad/` and `race/`; it is made
+            if need be.
         seed: Draws the words, their attributes and every sentence.
 
     Returns:
-        The paths for --corpus and --data.
+        The paths for --corpus, --data and --input.
     """
     world = make_world(seed)
-    paths = SamplePaths(corpus=folder / "corpus.txt", data=folder)
+    paths = SamplePaths(folder / "corpus.txt", folder, folder / "questions.jsonl")
     texts = documents(world, random.Random(f"{seed} corpus"), CORPUS_DOCUMENTS)
     _write(paths.corpus, (f"{text}\n\n" for text in texts))
     _write_glue(folder / "glue_data", world, seed)
+    _write_squad(folder / "squad", paths.questions, world, seed)
+    _write_race(folder / "race" / "RACE", world, seed)
     return paths
+
+
+def _words_of(world: World, split: str) -> World:
+    return world.quarter() if split == "train" else world
 
 
 def _write_glue(folder: Path, world: World, seed: int) -> None:
     for name, layout in GLUE_LAYOUTS.items():
         rng = random.Random(f"{seed} {name}")
         for split, count in EXAMPLES.items():
-            words = world.quarter() if split == "train" else world
+            words = _words_of(world, split)
             rows = [layout.draw(words, rng) for _ in range(count)]
             _write(folder / name / f"{split}.tsv", _table(layout, rows, test=split == "test"))
+
+
+def _write_squad(folder: Path, questions: Path, world: World, seed: int) -> None:
+    rng, numbers = random.Random(f"{seed} squad"), _passages(sample_spans.QUESTIONS)
+    for split in ("train", "dev"):  # the official test set is hidden
+        passages = [draw_passage(_words_of(world, split), rng, number) for number in numbers[split]]
+        _write(folder / f"{split}-v2.0.json", [squad_file(passages)])
+    _write(questions, [questions_alone(passages[0])])
+
+
+def _write_race(folder: Path, world: World, seed: int) -> None:
+    rng = random.Random(f"{seed} race")
+    for split, numbers in _passages(2 * sample_choices.QUESTIONS).items():  # of two levels
+        for name, text in race_files(_words_of(world, split), rng, numbers):
+            _write(folder / split / name, [text])
+
+
+def _passages(questions: int) -> dict[str, range]:
+    """Number the passages of each split, from 1, so that there are questions as in EXAMPLES."""
+    numbers, first = {}, 1
+    for split, count in EXAMPLES.items():
+        numbers[split] = range(first, first + count // questions)
+        first = numbers[split].stop
+    return numbers

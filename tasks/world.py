@@ -165,6 +165,20 @@ def _slots(world: World, rng: random.Random) -> Attributes:
     }
 
 
+def one_each(sort: Attributes, count: int, rng: random.Random) -> dict[str, str]:
+    """Draw a word each of some attributes.
+
+    Args:
+        sort: Attribute -> its words.
+        count: Attributes to draw.
+        rng: Draws them and the words.
+
+    Returns:
+        Attribute -> word.
+    """
+    return {attribute: rng.choice(sort[attribute]) for attribute in rng.sample(list(sort), count)}
+
+
 def fill(template: str, rng: random.Random, slots: Attributes) -> str:
     """Put words into a sentence's `{slots}`, different ones where a slot comes twice.
 

@@ -2,70 +2,109 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import io
 import json
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from finetune.run_folder import read_results
-from finetune.task import majority
 from finetune.training.progress import LengthConfig
-from tasks import demo
+from tasks import demo, sample
 from tasks.__main__ import main
-from tasks.glue import glue_task
+
+TASKS = {task: metric for task, metric in demo.TASKS.items() if task != "glue/rte"}
+"""One of each family."""
 
 
-@pytest.fixture
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo with two steps a run and two tasks."""
-    for name in ("pretraining", "fine_tuning"):
-        whole = getattr(demo, name)
-
-        def short(*arguments: Any, whole: Any = whole) -> Any:
-            return dataclasses.replace(whole(*arguments), length=LengthConfig(max_steps=2))
-
-        monkeypatch.setattr(demo, name, short)
-    monkeypatch.setattr(demo, "TASKS", ("sst2", "stsb"))
-
-
-@pytest.mark.usefixtures("_short")
-def test_the_table_holds_what_the_runs_reached(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["demo", "--out", str(tmp_path / "demo")]) == 0
-    printed = capsys.readouterr()
-    assert "minutes on two cores" in printed.err
-    for name in ("sst2", "stsb"):
-        task = glue_task(name, tmp_path / "demo" / "sample")
-        scores = [next(iter(majority(task, "validation").values()))]
-        for start in ("scratch", "pretrained"):
-            results = read_results(tmp_path / "demo" / f"{name}-{start}")
-            scores.append(next(iter(results["metrics"].values())))
-        (row,) = (line for line in printed.out.splitlines() if line.startswith(name))
-        assert row.split()[-3:] == [f"{100 * score:.1f}" for score in scores]
+@contextlib.contextmanager
+def shortened() -> Iterator[None]:
+    """The demo on a smaller sample, with two steps a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("pretraining", "fine_tuning"):
+            patch.setattr(demo, name, functools.partial(two_steps, getattr(demo, name)))
+        patch.setattr(demo, "TASKS", TASKS)
+        patch.setattr(sample, "CORPUS_DOCUMENTS", 300)
+        patch.setattr(sample, "EXAMPLES", {"train": 40, "dev": 40, "test": 40})
+        yield
 
 
-@pytest.mark.usefixtures("_short")
-def test_a_second_demo_replaces_the_first_and_says_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tables = []
-    for _ in range(2):
-        assert main(["demo", "--out", str(tmp_path / "demo")]) == 0
-        tables.append(capsys.readouterr().out.splitlines()[:-1])
+def two_steps(whole: Callable[..., Any], *arguments: Any) -> Any:
+    return dataclasses.replace(whole(*arguments), length=LengthConfig(max_steps=2))
+
+
+@dataclasses.dataclass(frozen=True)
+class Demo:
+    """A demo that has been run."""
+
+    folder: Path
+    lines: list[str]
+    """On stdout."""
+    told: str
+    """On stderr."""
+
+
+def run(folder: Path) -> Demo:
+    out, err = io.StringIO(), io.StringIO()
+    with shortened(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main(["demo", "--out", str(folder)]) == 0
+    return Demo(folder, out.getvalue().splitlines(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    return run(tmp_path_factory.mktemp("runs") / "demo")
+
+
+def test_the_table_holds_what_the_runs_reached(shown: Demo) -> None:
+    assert "minutes on two cores" in shown.told
+    for task, metric in TASKS.items():
+        runs = [
+            read_results(shown.folder / f"{task.replace('/', '-')}-{start}")
+            for start in ("scratch", "pretrained")
+        ]
+        scores = [runs[0]["majority"][metric], *(run["metrics"][metric] for run in runs)]
+        (row,) = (line for line in shown.lines if line.startswith(task))
+        assert row.split()[1:] == [f"({metric})", *(f"{100 * score:.1f}" for score in scores)]
+
+
+def test_the_commands_to_try_next_work(shown: Demo, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [shlex.split(line) for line in shown.lines if line.startswith("  finetune ")]
+    assert [words[1] for words in commands] == ["evaluate", "predict"]
+    assert all(main(words[1:]) == 0 for words in commands)
+    scored, *answers = capsys.readouterr().out.splitlines()
+    assert json.loads(scored)["split"] == "test"
+    assert [set(json.loads(answer)) >= {"id", "prediction"} for answer in answers] == 5 * [True]
+
+
+def test_a_second_demo_replaces_the_first_and_says_the_same(shown: Demo) -> None:
+    tables = [
+        [line for line in lines if " minutes; " not in line]
+        for lines in (shown.lines, run(shown.folder).lines)
+    ]
     assert tables[0] == tables[1]
 
 
-def test_both_starts_are_fine_tuned_under_the_same_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", list(demo.TASKS))
+def test_both_starts_are_fine_tuned_under_the_same_settings(tmp_path: Path, task: str) -> None:
     runs = [
-        dataclasses.asdict(demo.fine_tuning("rte", start, tmp_path, tmp_path, 1))
+        dataclasses.asdict(demo.fine_tuning(task, start, tmp_path, tmp_path, 1))
         for start in ("none", str(tmp_path / "pretrained"))
     ]
     differing = {key for key in runs[0] if runs[0][key] != runs[1][key]}
     assert differing == {"encoder_from", "tokenizer", "out"}
     json.dumps(runs)
+
+
+def test_every_family_that_the_sample_has_files_for_takes_part() -> None:
+    assert {task.split("/")[0] for task in demo.TASKS} == {"glue", "squad", "race"}
+    assert demo.EPOCHS.keys() == {"glue", "squad", "race"}
 
 
 @pytest.mark.slow
@@ -74,3 +113,4 @@ def test_the_pretrained_encoder_wins(tmp_path: Path) -> None:
     for name, (baseline, scratch, pretrained) in scores.items():
         assert pretrained > scratch + 0.1, name
         assert pretrained > baseline + 0.1, name
+        assert scratch >= baseline, name
