@@ -47,6 +47,7 @@ PARTS = (
 SESSION_KEYS = (
     "resume",
     "overwrite",
+    "dry_run",
     "out",
     "tracking",
     "trainer.progress",

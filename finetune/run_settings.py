@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from finetune.encoder import EncoderConfig
+from finetune.errors import ConfigError
 from finetune.heads import HeadConfig
 from finetune.text.corpus import CorpusConfig
 from finetune.text.masking import MaskingConfig
@@ -15,8 +17,10 @@ from finetune.training.checkpointing import CheckpointConfig
 from finetune.training.data import LoaderConfig
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.progress import LengthConfig
+from finetune.training.regularisers import AidsConfig
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.trainer import TrainerConfig
+from finetune.training.unfreezing import UnfreezeConfig
 
 
 @dataclass
@@ -66,6 +70,45 @@ class PretrainRun:
 
 
 @dataclass
+class AdaptRun:
+    """Go on with an encoder's language modelling on the text of what it is to be used for."""
+
+    encoder_from: str = field(metadata={"flag": "--encoder"})
+    """Run or checkpoint to go on from."""
+    out: str
+    """The run's folder."""
+    corpus: list[str] | None = None
+    """Files and folders of text, as for pretrain."""
+    task: str | None = None
+    """Task whose own texts are read in place of a corpus, such as glue/sst2 or classify/imdb."""
+    data: str | None = None
+    """Folder with the official files of the task; default: FINETUNE_DATA, else the hub."""
+    train: str | None = None
+    """The task's file to read instead of the official one."""
+    seed: int = 1
+    """Keys the split, the order, the masks, the dropout and the weights of a head that is new."""
+    resume: bool = False
+    """Go on with the interrupted run in --out."""
+    overwrite: bool = False
+    """Replace the run in --out."""
+    cache_dir: str | None = None
+    """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
+    dropout: float | None = None
+    """Dropout in the encoder while it adapts; none = as its config says."""
+    text: CorpusConfig = field(default_factory=CorpusConfig)
+    masks: MaskingConfig = field(default_factory=MaskingConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(rate_decay=2.6))
+    schedule: ScheduleConfig = field(
+        default_factory=lambda: ScheduleConfig(schedule="slanted_triangular")
+    )
+    length: LengthConfig = field(default_factory=lambda: LengthConfig(max_epochs=1))
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+
+@dataclass
 class FitRun:
     """Fine-tune an encoder on a task."""
 
@@ -99,8 +142,14 @@ class FitRun:
     """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
     dropout: float | None = None
     """Dropout in the encoder while fine-tuning; none = as its config says."""
+    adapt: str | None = field(default=None, metadata={"alone": "1"})
+    """Go on pretraining on the task's own texts first, in OUT-adapt: epochs (2) or 500steps."""
+    dry_run: bool = False
+    """Show the plan of the run, and stop before it begins."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
+    unfreezing: UnfreezeConfig = field(default_factory=UnfreezeConfig)
+    aids: AidsConfig = field(default_factory=AidsConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=5e-5))
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -108,6 +157,41 @@ class FitRun:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def adaptation(self) -> AdaptRun:
+        """The settings of the stage before, in a folder beside the run's.
+
+        Raises:
+            ConfigError: Its length is neither a number of epochs nor of steps, or there is nothing
+                to adapt.
+        """
+        found = re.fullmatch(r"([1-9]\d*)\s*(epochs?|steps?)?", str(self.adapt))
+        if found is None:
+            raise ConfigError(
+                f"adapt: expected epochs as 2 or steps as 500steps, found '{self.adapt}'"
+            )
+        if self.encoder_from == "none":
+            raise ConfigError("adapt: an encoder of random weights has nothing to adapt; pretrain")
+        number = int(found[1])
+        steps = (found[2] or "").startswith("step")
+        folder = Path(f"{self.out}-adapt")
+        return AdaptRun(
+            encoder_from=self.encoder_from,
+            out=str(folder),
+            task=self.task,
+            data=self.data,
+            train=self.train,
+            seed=self.seed,
+            resume=self.resume and (folder / "config.yaml").is_file(),
+            overwrite=self.overwrite,
+            cache_dir=self.cache_dir,
+            text=CorpusConfig(max_length=self.max_length),
+            loader=self.loader,
+            length=LengthConfig(max_steps=number) if steps else LengthConfig(max_epochs=number),
+            trainer=self.trainer,
+            checkpoints=CheckpointConfig(self.checkpoints.checkpoint_every_steps),
+            tracking=self.tracking,
+        )
 
     def files(self) -> dict[str, Path]:
         """The files that are named in place of official ones, by split."""

@@ -149,7 +149,7 @@ def evaluate(
         split = split or "test"
         if split not in FILE_SPLITS:
             raise ConfigError(f"--file stands for {', '.join(FILE_SPLITS)}, found --split {split}")
-        run = replace(run, **{split: file})
+        run = replace(run, **{split: file})  # type: ignore[arg-type]
     if run.seeds:
         return over_seeds(
             [evaluate(folder / f"seed-{seed}", families, split, file) for seed in run.seeds]

@@ -15,7 +15,7 @@ from finetune.benchmark import matmul_ceiling, peak_gib
 from finetune.checkpoint import load_checkpoint, load_trainer_state, save_checkpoint
 from finetune.encoder.cost import forward_flops_per_token
 from finetune.run_folder import Results, say, versions
-from finetune.run_settings import FitRun, PretrainRun
+from finetune.run_settings import AdaptRun, FitRun, PretrainRun
 from finetune.task import Task
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.chance import ChanceWatch
@@ -25,6 +25,7 @@ from finetune.training.module import EncoderWithHead
 from finetune.training.monitor import Monitor
 from finetune.training.progress import Clock, LengthConfig, RunLength
 from finetune.training.trainer import (
+    TrainerConfig,
     build_trainer,
     flush_denormals,
     fraction_done,
@@ -38,7 +39,7 @@ class Session:
 
     def __init__(
         self,
-        run: PretrainRun | FitRun,
+        run: PretrainRun | AdaptRun | FitRun,
         folder: Path,
         module: EncoderWithHead,
         data: OrderedData,
@@ -108,7 +109,7 @@ class Session:
         try:
             with quiet_lightning():
                 trainer = build_trainer(
-                    self.run.trainer,
+                    self._trainer_config(),
                     limit,
                     callbacks=callbacks,
                     loggers=self.loggers,
@@ -120,6 +121,14 @@ class Session:
         except BaseException:
             tracking.finish(self.loggers, failed=True)
             raise
+
+    def _trainer_config(self) -> TrainerConfig:
+        """The run's; several processes must bear that a phase leaves tensors without gradients."""
+        config, phases = self.run.trainer, self.module.phases
+        freezes = phases is not None and bool(phases.rates.plan.boundaries())
+        if freezes and config.devices > 1 and config.strategy in ("auto", "ddp"):
+            return dataclasses.replace(config, strategy="ddp_find_unused_parameters_true")
+        return config
 
     def _say_hello(self, trainer: pl.Trainer) -> None:
         parameters = sum(p.numel() for p in self.module.parameters())

@@ -8,6 +8,7 @@ What a field's metadata may say:
 
 - `{"flag": "--encoder"}` names its flag otherwise than by the field;
 - `{"hidden": True}` gives it (or, for a section, all that is in it) no flag, only a YAML key;
+- `{"alone": "1"}` is what its flag means where no value follows;
 - `{"instead_of": ("max_epochs",)}`: where the file or a flag sets it, the settings named (of the
   same section) that a lower layer had set become none.
 
@@ -107,6 +108,7 @@ class _Setting:
     doc: str
     flag: str | None
     section_doc: str
+    alone: str | None = None
 
     @property
     def section(self) -> str:
@@ -125,7 +127,9 @@ def _settings(
         inner = _section(types[field.name])
         if inner is None:
             flag = None if hide else _flag(field)
-            yield _Setting(key, types[field.name], value, docs.get(field.name, ""), flag, doc)
+            alone = field.metadata.get("alone")
+            text = docs.get(field.name, "")
+            yield _Setting(key, types[field.name], value, text, flag, doc, alone)
         else:
             heading = docs.get(field.name) or (inner.__doc__ or "").partition("\n")[0]
             start = None if value is _MISSING else value
@@ -191,6 +195,8 @@ def _add_flag(group: argparse._ArgumentGroup, setting: _Setting) -> None:
         options["metavar"] = _metavar(value)
         # `--corpus A B`, but `--seeds 1,2,3`: numbers need no blank, and a path may hold a comma.
         options["nargs"] = "+" if is_list(value) and _item(value) in (str, Path) else None
+    if setting.alone is not None:
+        options |= {"nargs": "?", "const": setting.alone}
     group.add_argument(typing.cast(str, setting.flag), **options)
 
 

@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -118,6 +118,18 @@ class Task(Protocol):
         Raises:
             DataError: A file is missing, or a row is not in the official form (file and line).
         """
+
+    def language_texts(self) -> Iterator[str]:
+        """The texts that the language model may be adapted on: those to train on, each once.
+
+        A set with unlabelled rows gives these too; nobody gives texts that are scored.
+        """
+        seen: set[str] = set()
+        for example in self.examples(self.train_split) if self.train_split else ():
+            for text in example.texts:
+                if text not in seen:
+                    seen.add(text)
+                    yield text
 
     def example(self, row: Mapping[str, Any], where: str, number: int) -> Example:
         """Read one row of a user's input for `predict`; a label is not looked for.

@@ -45,6 +45,8 @@ class ClassifyRun(FitRun):
     table: ClassifyConfig = field(default_factory=ClassifyConfig)
 
     def __post_init__(self) -> None:
-        """Name the task after the public set."""
+        """Name the task after the public set, or the set after the task."""
+        if self.dataset is None and self.task not in ("", "classify/own"):
+            self.dataset = self.task.removeprefix("classify/")
         if self.dataset is not None:
             self.task = f"classify/{self.dataset}"

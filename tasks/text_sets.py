@@ -8,11 +8,12 @@ labelled, is scored once and chooses nothing. Equal texts stay on one side of th
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.errors import ConfigError, nearest
+from finetune.errors import ConfigError, DataError, nearest
 from tasks.label_kinds import CLASSES
 from tasks.text import ClassifyConfig, ClassifyTask
 from tasks.text_set_files import AgNews, Imdb, TextSet, Trec6, Trec50
@@ -39,6 +40,14 @@ class TextSetTask(ClassifyTask):
             DataError: The set has such texts, but they are not in the data folder.
         """
         return self.source.unlabelled()
+
+    def language_texts(self) -> Iterator[str]:
+        """The training texts, and those without a class where they are in the data folder."""
+        yield from super().language_texts()
+        try:
+            yield from self.unlabelled_texts()
+        except DataError as error:
+            warnings.warn(f"adapting to the labelled texts alone: {error}", stacklevel=2)
 
 
 def text_set_task(

@@ -157,7 +157,9 @@ def test_room_imports_only_from_below(module: str) -> None:
     here = room(module)
     for name in own_imports(module):
         there = room(name)
-        if there in (here, "finetune.errors") or any({here, there} <= floor for floor in (ONE_FLOOR, ONE_FLOOR_OF_TASKS)):
+        if there in (here, "finetune.errors") or any(
+            {here, there} <= floor for floor in (ONE_FLOOR, ONE_FLOOR_OF_TASKS)
+        ):
             continue
         assert FLOORS[there] < FLOORS[here], f"{module} imports {name}"
         if module not in STARTS_RUNS:

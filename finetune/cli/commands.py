@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import Command, command_parser, read_settings
 from finetune.errors import ConfigError
@@ -32,11 +32,13 @@ def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
     own = {
         "tokenizer": Command("build", "train a tokenizer on a corpus", _tokenizer),
         "pretrain": Command("build", "pretrain an encoder on raw text", _pretrain),
+        "adapt": Command("build", "go on pretraining on a task's own text", _adapt(families)),
     }
     for word, family in families.items():
         own[word] = Command(family.group, family.help, _fine_tune(word, family, families))
     own["evaluate"] = Command("use", "score a finished run again", _evaluate(families))
     own["predict"] = Command("use", "answer new texts with a finished run", _predict(families))
+    own["compare"] = Command("look", "two runs, with error bars and tests", _compare(families))
     own["describe"] = Command(
         "measure", "parameters and FLOPs of a config or checkpoint", _describe
     )
@@ -64,6 +66,19 @@ def _pretrain(words: list[str]) -> int:
     return 0
 
 
+def _adapt(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        from finetune import runs
+        from finetune.run_settings import AdaptRun
+
+        run = read_settings(AdaptRun, "adapt", words)
+        if run is not None:
+            _show(runs.adapt(run, families), Path(run.out))
+        return 0
+
+    return command
+
+
 def _fine_tune(
     word: str, family: Family, families: Mapping[str, Family]
 ) -> Callable[[list[str]], int]:
@@ -79,7 +94,11 @@ def _fine_tune(
             about=family.about(),
         )
         if run is not None:
-            _show(runs.fit(run, families), Path(runs.folder_of(run)))
+            results = runs.fit(run, families)
+            if run.dry_run:
+                print(json.dumps(results))
+            else:
+                _show(results, Path(runs.folder_of(run)))
         return 0
 
     return command
@@ -126,6 +145,33 @@ def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         return 0
 
     return command
+
+
+def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        parser = command_parser("compare", "Two runs, or groups of runs: A less B.")
+        parser.add_argument("a", type=Path, help="a run's folder, or a folder of runs")
+        parser.add_argument("b", type=Path, help="another")
+        parser.add_argument("--metric", help="the one to compare; default: all that both have")
+        parser.add_argument("--json", action="store_true", help="all figures as JSON on stdout")
+        space = parser.parse_args(words)
+        from finetune.comparison import as_json, as_text, compare_folders
+
+        score = _score_of(space.a, families)
+        found = compare_folders(space.a, space.b, space.metric, score=score)
+        print(json.dumps(as_json(found)) if space.json else as_text(found))
+        return 0
+
+    return command
+
+
+def _score_of(folder: Path, families: Mapping[str, Family]) -> Callable[..., Any] | None:
+    """How the task of a run scores answers; None where the folder holds several runs."""
+    from finetune.families import make_task, read_fit
+
+    if not (folder / "config.yaml").is_file():
+        return None
+    return make_task(read_fit(folder, families), families).score
 
 
 def _show(results: Results, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""One function a run; everything is put together here and only here."""
+"""Fine-tuning on a task: one run, or one a seed; and tasks that are answered untrained."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from finetune.checkpoint import Checkpoint, check_vocabulary, find_tokenizer, load_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.families import Family, family_of, installed_families, make_task
 from finetune.run_folder import (
     Results,
-    cache_folder,
     check_folder,
-    check_writable,
-    is_first_process,
-    note,
     open_run,
     over_seeds,
     say,
     versions,
     write_results,
 )
-from finetune.run_settings import FitRun, PretrainRun, TokenizerRun
+from finetune.run_settings import FitRun, PretrainRun
+from finetune.runs.adapting import adapt
+from finetune.runs.planning import put_plan, show_plan
+from finetune.runs.pretraining import check_length, with_dropout
 from finetune.scoring import (
     Scorer,
     checkpoint_of,
@@ -37,107 +34,11 @@ from finetune.scoring import (
 )
 from finetune.session import Session
 from finetune.task import Task
-from finetune.text.corpus import build_corpus
-from finetune.text.documents import corpus_sources, read_documents
 from finetune.text.tokenizer import Tokenizer
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
-from finetune.training.data import CorpusData
 from finetune.training.finetuner import FineTuner, Scored
-from finetune.training.pretrainer import Pretrainer, masked_lm_metrics
 from finetune.training.randomness import seed_weights
 from finetune.training.task_data import TaskData
 from finetune.training.trainer import pick_device
-
-
-def make_tokenizer(run: TokenizerRun) -> Tokenizer:
-    """Train a tokenizer and write its folder.
-
-    Raises:
-        ConfigError: The folder holds something already.
-    """
-    folder = Path(run.out)
-    check_writable(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty; name a new folder for --out")
-    tokenizer = _train_tokenizer(
-        run.corpus, run.vocabulary, text_field=run.text_field, file_is_document=run.file_is_document
-    )
-    tokenizer.save(folder)
-    say(f"{tokenizer.vocab_size:,} tokens; the tokenizer is in {folder}")
-    return tokenizer
-
-
-def _train_tokenizer(
-    corpus: list[str], config: TokenizerConfig, *, text_field: str, file_is_document: bool
-) -> Tokenizer:
-    note(
-        f"training a {config.algorithm} tokenizer of {config.vocab_size:,} tokens on "
-        f"{' '.join(corpus)}"
-    )
-    texts = read_documents(
-        corpus_sources(corpus), text_field=text_field, file_is_document=file_is_document
-    )
-    return train_tokenizer(texts, config)
-
-
-def pretrain(run: PretrainRun) -> Results:
-    """From raw text to a pretrained encoder.
-
-    Args:
-        run: All settings.
-
-    Returns:
-        What RUN/results.json holds.
-    """
-    folder = Path(run.out)
-    if not any(dataclasses.astuple(run.length)):
-        raise ConfigError(
-            "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
-        )
-    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
-    tokenizer = _tokenizer_for(run, folder)
-    corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache_folder(run.cache_dir))
-    say(corpus.statistics.as_text())
-    config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
-    _check_length(run.data.max_length, config)
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-    if run.tokenizer is None and not run.resume and is_first_process():
-        tokenizer.save(folder / "tokenizer")
-    data = CorpusData(
-        corpus,
-        tokenizer,
-        run.masks,
-        run.loader,
-        seed=run.seed,
-        causal=config.causal,
-        separate=run.data.documents == "separate",
-    )
-    seed_weights(run.seed)
-    module = Pretrainer(
-        Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed
-    )
-    session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})
-    session.train(
-        monitor="val/loss",
-        higher_is_better=False,
-        task="pretrain",
-        unigram_entropy=corpus.statistics.unigram_entropy,
-    )
-    scored = min(len(corpus.validation), run.loader.validation_batches * run.loader.batch_size)
-    metrics = _score_best(folder, module, data, pick_device(run.trainer.accelerator))
-    results = session.results("pretrain", "validation", metrics, scored)
-    results["data"] = {"corpus": run.corpus, **dataclasses.asdict(corpus.statistics)}
-    write_results(folder, results)
-    session.close(results)
-    return results
-
-
-def _score_best(
-    folder: Path, module: Pretrainer, data: CorpusData, device: torch.device
-) -> dict[str, float]:
-    """Score the best checkpoint on the validation blocks; nothing where there are none."""
-    load_checkpoint(folder).load_into(module)
-    return masked_lm_metrics(module.to(device), data.val_dataloader())
 
 
 def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
@@ -158,6 +59,10 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
         return _answer_only(run, task, families)
     if task.fixed_answer is not None:
         return _answer_alike(run, task)
+    if run.dry_run:
+        return _dry(run, task)
+    if run.adapt is not None:
+        run = _adapted(run, task, families)
     if not run.seeds:
         return _fit_seed(run, task)
     if len(set(run.seeds)) < len(run.seeds):
@@ -179,11 +84,30 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
     return together
 
 
+def _dry(run: FitRun, task: Task) -> Results:
+    """Show what would be done, and touch no run folder."""
+    encoder, _, data, _ = _inputs(run, task)
+    module = FineTuner(encoder, task.head(encoder.config, run.head), task, aids=run.aids)
+    _tell(data)
+    plan = put_plan(run, module, data)
+    show_plan(run, plan)
+    return {"task": task.name, "split": task.validation_splits[0], "metrics": {}, "plan": plan}
+
+
+def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
+    """Adapt the encoder in a run of its own, unless that has ended, and start from it."""
+    before = run.adaptation()
+    run = dataclasses.replace(run, encoder_from=before.out)
+    check_folder(Path(str(run.out)), run, resume=run.resume, overwrite=run.overwrite)
+    if not (before.resume and (Path(before.out) / "results.json").is_file()):
+        adapt(before, families, task)
+    return run
+
+
 def _fit_seed(run: FitRun, task: Task) -> Results:
     folder = Path(str(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     encoder, tokenizer, data, baseline = _inputs(run, task)
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
     module = FineTuner(
         encoder,
         task.head(encoder.config, run.head),
@@ -194,11 +118,15 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
         },
         optimizer=run.optimizer,
         schedule=run.schedule,
+        aids=run.aids,
         seed=run.seed,
     )
+    plan = put_plan(run, module, data)
+    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
     head = {"kind": module.head.kind, **dataclasses.asdict(run.head)}
     session = Session(run, folder, module, data, tokenizer, head=head, task=task)
     _tell(data)
+    show_plan(run, plan)
     session.train(monitor=f"val/{task.monitor}", higher_is_better=True, task=task.name)
     split = task.validation_splits[0]
     best = load_checkpoint(folder)
@@ -207,7 +135,7 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
     module.to(pick_device(run.trainer.accelerator))
     metrics, told = score_splits(Scorer(module, task, data), folder, task.validation_splits)
     results = session.results(task.name, split, metrics, len(data.examples(split)))
-    results |= told | {"majority": baseline, "data": data.description()}
+    results |= told | {"majority": baseline, "data": data.description(), "plan": plan}
     write_results(folder, results)
     session.close(results)
     return results
@@ -221,7 +149,7 @@ def _inputs(run: FitRun, task: Task) -> tuple[Encoder, Tokenizer, TaskData, dict
     """
     start = None if run.encoder_from == "none" else load_checkpoint(run.encoder_from)
     tokenizer, config = _start(run, start)
-    _check_length(run.max_length, config)
+    check_length(run.max_length, config)
     data = task_data(run, task, tokenizer)
     data.features(data.train_split, training=True)
     for split in task.validation_splits:
@@ -321,20 +249,6 @@ def folder_of(run: PretrainRun | FitRun) -> str:
     return run.out or f"runs/{run.task.replace('/', '-')}"  # type: ignore[union-attr]
 
 
-def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
-    """The tokenizer that is named, or that of the run that goes on, or one trained now."""
-    if run.tokenizer is not None:
-        return find_tokenizer(run.tokenizer)
-    if run.resume or not is_first_process():
-        return Tokenizer.load(folder / "tokenizer")
-    return _train_tokenizer(
-        run.corpus,
-        run.vocabulary,
-        text_field=run.data.text_field,
-        file_is_document=run.data.file_is_document,
-    )
-
-
 def _start(run: FitRun, start: Checkpoint | None) -> tuple[Tokenizer, EncoderConfig]:
     """The tokenizer and the shape: the checkpoint's, or those named for a fresh encoder."""
     if start is not None:
@@ -346,27 +260,11 @@ def _start(run: FitRun, start: Checkpoint | None) -> tuple[Tokenizer, EncoderCon
                 "leave "
                 "--tokenizer out, the checkpoint brings its own"
             )
-        return tokenizer, _with_dropout(start.encoder_config, run.dropout)
+        return tokenizer, with_dropout(start.encoder_config, run.dropout)
     if run.tokenizer is None:
         raise ConfigError(
             "--encoder none starts from random weights: name a vocabulary by --tokenizer DIR"
         )
     tokenizer = find_tokenizer(run.tokenizer)
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
-    return tokenizer, _with_dropout(config, run.dropout)
-
-
-def _with_dropout(config: EncoderConfig, dropout: float | None) -> EncoderConfig:
-    if dropout is None:
-        return config
-    return dataclasses.replace(
-        config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
-    )
-
-
-def _check_length(max_length: int, config: EncoderConfig) -> None:
-    if config.position == "learned" and max_length > config.max_position_embeddings:
-        raise ConfigError(
-            f"max_length ({max_length}) must not exceed the encoder's max_position_embeddings "
-            f"({config.max_position_embeddings}); lower it"
-        )
+    return tokenizer, with_dropout(config, run.dropout)

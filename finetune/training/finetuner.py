@@ -16,6 +16,16 @@ from finetune.task import Answer, Example, Outputs, Task
 from finetune.text.features import Features
 from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
+from finetune.training.regularisers import (
+    AidsConfig,
+    check_aids,
+    pretrained_weights,
+    pull_to_pretrained,
+    put_mixout,
+    r_drop_loss,
+    reinitialise,
+    smoothed_cross_entropy,
+)
 from finetune.training.schedules import ScheduleConfig
 
 
@@ -47,6 +57,7 @@ class FineTuner(EncoderWithHead):
         validation: Mapping[str, Scored] | None = None,
         optimizer: OptimizerConfig | None = None,
         schedule: ScheduleConfig | None = None,
+        aids: AidsConfig | None = None,
         seed: int = 0,
     ) -> None:
         """Put a task's head on an encoder.
@@ -58,23 +69,60 @@ class FineTuner(EncoderWithHead):
             validation: Each validation split, in the order of the loaders.
             optimizer: Rates and decay.
             schedule: Shape of the rate over the run.
+            aids: What holds the weights near the pretrained ones, or steadies the loss.
             seed: Keys the dropout of every step.
+
+        Raises:
+            ConfigError: An aid does not go with the head or the encoder.
         """
         super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
         self.task = task
+        self.aids = aids or AidsConfig()
+        check_aids(self.aids, head)
+        reinitialise(encoder, self.aids.reinit_blocks, seed)
+        self._pretrained: dict[str, Tensor] = {}
+        if self.aids.mixout or self.aids.l2_sp:
+            self._pretrained = pretrained_weights(encoder, self.aids.reinit_blocks)
+        put_mixout(encoder, self._pretrained, self.aids.mixout)
         self.validation = validation or {}
         self.decision: dict[str, float] = {}
         """Numbers that the task tuned on the first validation split when it was last scored."""
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Logits of a batch, in the head's shape."""
-        hidden = self.encoder(batch).last_hidden_state  # (B R, T, D)
-        logits: Tensor = self.head(hidden, batch.get("attention_mask"))
+        logits: Tensor = self.head(self.hidden(batch), batch.get("attention_mask"))
         return logits
 
+    def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Last hidden states, (B R, T, D); the frozen prefix is run without gradients."""
+        depth = None if self.phases is None else self.phases.frozen_depth
+        if depth is None:
+            whole: Tensor = self.encoder(batch).last_hidden_state
+            return whole
+        with torch.no_grad():
+            prefix = self.encoder.prefix(batch, depth)  # (B R, T, D)
+        return self.encoder.suffix(prefix, batch.get("attention_mask"), depth)
+
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """The head's loss."""
-        return {"loss": self.head.loss(self(batch), batch["labels"])}  # type: ignore[operator]
+        """The head's loss, with the aids that change it."""
+        logits = self(batch)
+        loss = self._loss(logits, batch["labels"])
+        if self.aids.r_drop:
+            again = self(batch)  # dropout draws on: another pass
+            losses = (loss, self._loss(again, batch["labels"]))
+            loss = r_drop_loss(losses, (logits, again), self.aids.r_drop)
+        return {"loss": loss}
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.aids.label_smoothing:
+            weights = getattr(self.head, "class_weights", None)
+            return smoothed_cross_entropy(logits, labels, self.aids.label_smoothing, weights)
+        loss: Tensor = self.head.loss(logits, labels)  # type: ignore[operator]
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Pull the weights towards the pretrained ones, where that is asked for."""
+        pull_to_pretrained(self.encoder, self._pretrained, self.aids.l2_sp)
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """What answers are read off: of a fixed size a unit, whatever T is, float32 (B, …)."""

@@ -7,7 +7,7 @@ The learning rate and the dropout of a step are computed from the place in the r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import pytorch_lightning as pl
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from finetune.encoder import Encoder
 from finetune.training.optimizer import OptimizerConfig, adamw
+from finetune.training.phases import Phases
 from finetune.training.randomness import seed_step
 from finetune.training.schedules import ScheduleConfig, rate_factor
 
@@ -48,6 +49,10 @@ class EncoderWithHead(pl.LightningModule):
         self.seed = seed
         self.progress: Callable[[], float] | None = None
         """Fraction of the run behind, in [0, 1]. Left None, Lightning's count of steps gives it."""
+        self.phases: Phases | None = None
+        """What is trained when; None: everything, all the time."""
+        self.peak_rates: Mapping[str, float] | None = None
+        """Peak rate of each group by name; None: as the optimizer's config says."""
         self.gradient_norm: Tensor | None = None
         """Norm of the last step's gradient before clipping, where it was computed."""
         self.is_logged_step = False
@@ -60,14 +65,28 @@ class EncoderWithHead(pl.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """All parameters, in named groups, from the first step (frozen ones too)."""
         scaled = self._trainer is not None and str(self.trainer.precision) == "16-mixed"
-        return adamw(self.layers(), self.optimizer_config, fused=not scaled)
+        return adamw(self.layers(), self.optimizer_config, fused=not scaled, peaks=self.peak_rates)
+
+    def train(self, mode: bool = True) -> Self:
+        """Put the module in training or eval mode; what is frozen stays in eval mode."""
+        super().train(mode)
+        if mode and self.phases is not None and self.phases.current is not None:
+            self.phases.set_modes(self.layers())
+        return self
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Set each group's rate for this step, and key its dropout."""
-        factor = rate_factor(self.fraction_done(), self.schedule_config)
-        for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = group["peak_lr"] * factor
-        seed_step(self.seed, self.trainer.fit_loop.total_batch_idx, self.global_rank)
+        """Freeze and thaw, set each group's rate for this step, and key its dropout."""
+        optimizer, done = self.trainer.optimizers[0], self.trainer.fit_loop.total_batch_idx
+        if self.phases is None:
+            factor = rate_factor(self.fraction_done(), self.schedule_config)
+            factors = dict.fromkeys(self.layers(), factor)
+        else:
+            layers = self.layers()
+            self.phases.before_batch(layers, optimizer, done)
+            factors = self.phases.factors(layers, self.global_step, self.fraction_done())
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * factors[group["layer"]]
+        seed_step(self.seed, done, self.global_rank)
 
     def fraction_done(self) -> float:
         """Fraction of the run that lies behind, in [0, 1]."""

@@ -136,7 +136,7 @@ class Monitor(pl.Callback):
         self._batches += 1
         self._places += ids.numel()
         self._rows += len(ids)
-        self.rows_seen += len(ids)
+        self.rows_seen += len(batch.get("index", ids))  # an example may be several sequences
         padded = (
             mask is not None and mask.ndim == 2
         )  # (B, T, T) keeps documents apart, without padding
@@ -157,6 +157,8 @@ class Monitor(pl.Callback):
         if self.unigram_entropy is not None:
             figures["train/unigram_entropy"] = self.unigram_entropy
         figures |= _rates(trainer)
+        if isinstance(pl_module, EncoderWithHead) and pl_module.phases is not None:
+            figures["frozen/boundary"] = pl_module.phases.groups.start
         if (norm := getattr(pl_module, "gradient_norm", None)) is not None:
             figures["train/gradient_norm"] = float(norm)
         for logger in trainer.loggers:

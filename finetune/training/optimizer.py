@@ -69,13 +69,16 @@ def group_rates(count: int, learning_rate: float, rate_decay: float) -> list[flo
 
 
 def parameter_groups(
-    layers: Mapping[str, Sequence[nn.Module]], config: OptimizerConfig
+    layers: Mapping[str, Sequence[nn.Module]],
+    config: OptimizerConfig,
+    peaks: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """AdamW's groups: two a layer, with decay and without.
 
     Args:
         layers: Layer groups by name, lowest first.
         config: Rates and decay.
+        peaks: Peak rate of each layer by name, in place of those of the config.
 
     Returns:
         Groups with `name`, `layer`, `params`, `lr`, `peak_lr` and `weight_decay`. A tensor that two
@@ -83,6 +86,8 @@ def parameter_groups(
         depends on the layers alone.
     """
     rates = group_rates(len(layers), config.learning_rate, config.rate_decay)
+    if peaks is not None:
+        rates = [peaks[layer] for layer in layers]
     seen: set[int] = set()
     groups = []
     for (layer, modules), rate in zip(layers.items(), rates, strict=True):
@@ -113,7 +118,11 @@ def _split_by_decay(
 
 
 def adamw(
-    layers: Mapping[str, Sequence[nn.Module]], config: OptimizerConfig, *, fused: bool = True
+    layers: Mapping[str, Sequence[nn.Module]],
+    config: OptimizerConfig,
+    *,
+    fused: bool = True,
+    peaks: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
     """AdamW over the layer groups.
 
@@ -122,12 +131,13 @@ def adamw(
         config: Rates, decay and moments.
         fused: One kernel over all tensors (ten times faster than the loop on a CPU). Off where a
             gradient scaler must clip (fp16).
+        peaks: Peak rate of each layer by name, in place of those of the config.
 
     Returns:
         The optimizer; its groups carry `name` and `peak_lr`.
     """
     return torch.optim.AdamW(
-        parameter_groups(layers, config),
+        parameter_groups(layers, config, peaks),
         lr=config.learning_rate,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,

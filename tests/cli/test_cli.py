@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call, Start, World
 
 ROOT = Path(__file__).parent.parent.parent
-OWN = ["tokenizer", "pretrain", "evaluate", "predict", "describe", "bench"]
+OWN = ["tokenizer", "pretrain", "adapt", "evaluate", "predict", "compare", "describe", "bench"]
 
 
 def read(file: Path) -> Any:

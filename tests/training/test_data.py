@@ -16,13 +16,13 @@ from finetune.text.feature_file import load_features, save_features
 from finetune.text.features import Features
 from finetune.text.masking import MaskingConfig
 from finetune.text.tokenizer import Tokenizer
-from finetune.training.task_data import TaskData
 from finetune.training.data import (
     CorpusData,
     LoaderConfig,
     OrderedData,
 )
 from finetune.training.resume import Standing
+from finetune.training.task_data import TaskData
 from tasks.glue import GlueTask, glue_task
 
 Batch = dict[str, torch.Tensor]

@@ -18,8 +18,8 @@ from finetune.task import Example, Task
 from finetune.text.features import Features, collate
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.data import LoaderConfig
-from finetune.training.task_data import TaskData, UnitBatches
 from finetune.training.finetuner import FineTuner, Scored, collapsed, in_order, predict
+from finetune.training.task_data import TaskData, UnitBatches
 from tasks.glue import glue_task
 
 CONFIG = EncoderConfig(

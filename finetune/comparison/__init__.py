@@ -1,0 +1,39 @@
+"""Two groups of runs compared, with error bars over seeds and over examples; it knows no task.
+
+Over seeds: mean and deviation, the difference with a 95 % interval, t and rank tests. They say
+whether the order would hold if all was trained again. Over examples: paired bootstrap and McNemar.
+They say whether it would hold for these trained models on other examples of the kind. The verdict
+is about the seeds, and names the examples where they say otherwise.
+"""
+
+from finetune.comparison.comparing import compare, compare_folders, corrected
+from finetune.comparison.differences import Comparison, Difference, as_json
+from finetune.comparison.examples import Bootstrap, McNemar, mcnemar, paired_bootstrap
+from finetune.comparison.groups import Answer, Group, Run, read_group
+from finetune.comparison.seeds import SeedTests, Spread, holm, seed_tests, seeds_needed, spread
+from finetune.comparison.tables import as_text, summary
+
+__all__ = [
+    "Answer",
+    "Bootstrap",
+    "Comparison",
+    "Difference",
+    "Group",
+    "McNemar",
+    "Run",
+    "SeedTests",
+    "Spread",
+    "as_json",
+    "as_text",
+    "compare",
+    "compare_folders",
+    "corrected",
+    "holm",
+    "mcnemar",
+    "paired_bootstrap",
+    "read_group",
+    "seed_tests",
+    "seeds_needed",
+    "spread",
+    "summary",
+]

@@ -1,0 +1,132 @@
+"""Two groups put side by side: all tests, corrected together, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from finetune.comparison.differences import Comparison, Difference
+from finetune.comparison.example_tests import ExampleTests
+from finetune.comparison.examples import RESAMPLES, Score
+from finetune.comparison.groups import Group, read_group
+from finetune.comparison.seeds import holm, seed_tests, spread
+from finetune.comparison.verdict import judge, short_names
+from finetune.errors import ConfigError, DataError
+
+Places = Path | Sequence[Path]
+
+
+def compare_folders(
+    a: Places,
+    b: Places,
+    metric: str | None = None,
+    *,
+    score: Score | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two runs, of one or several seeds, from their folders.
+
+    Args:
+        a: A run folder, a folder of runs, or a list of them (`read_group`).
+        b: Another.
+        metric: The one to compare; None for all that both have.
+        score: Scores answers, as the task does; needed for tests over examples of a metric that
+            is no share of right answers.
+        resamples: Of the bootstrap.
+        seed: Of the bootstrap.
+
+    Returns:
+        The comparison, `a` less `b`.
+
+    Raises:
+        DataError: A folder holds no results, or damaged ones; or the two are of different tasks,
+            splits or examples, or one and the same.
+        ConfigError: They have no such metric.
+    """
+    return compare(
+        read_group(a), read_group(b), metric, score=score, resamples=resamples, seed=seed
+    )
+
+
+def compare(
+    a: Group,
+    b: Group,
+    metric: str | None = None,
+    *,
+    score: Score | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two groups of runs; arguments and errors as for `compare_folders`."""
+    if (a.task, a.split) != (b.task, b.split):
+        raise DataError(
+            f"expected runs of one task, found {a.task} ({a.split}) in {a.name} and {b.task} "
+            f"({b.split}) in {b.name}; compare runs of the same task and split"
+        )
+    twice = {run.folder.resolve() for run in a.runs if run.folder} & {
+        run.folder.resolve() for run in b.runs if run.folder
+    }
+    if twice:
+        raise DataError(f"expected two different runs, found {min(twice)} on both sides")
+    names = [metric] if metric else [name for name in a.metrics if name in b.metrics]
+    if not names:
+        raise ConfigError(
+            f"expected a metric that both have, found {', '.join(a.metrics) or 'none'} in {a.name} "
+            f"and {', '.join(b.metrics) or 'none'} in {b.name}"
+        )
+    over_examples = ExampleTests(a, b, score, resamples=resamples, seed=seed)
+    differences = [_difference(a, b, name, over_examples) for name in names]
+    notes = (*a.notes, *b.notes, *_collapsed(a), *_collapsed(b))
+    comparison = Comparison(
+        a.task, a.split, a.name, b.name, a.seeds, b.seeds, tuple(differences), notes
+    )
+    return corrected([comparison])[0]
+
+
+def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Correct several comparisons together by Holm's method, and judge each anew.
+
+    Args:
+        comparisons: Such as those of all variants with one baseline.
+
+    Returns:
+        The same in the same order, with p-values corrected over all their differences.
+    """
+    every = [difference for comparison in comparisons for difference in comparison.differences]
+    over_seeds = _holm([difference.seeds.t_p for difference in every])
+    over_examples = _holm([item.bootstrap.p if item.bootstrap else None for item in every])
+    adjusted = iter(
+        replace(item, comparisons=len(every), adjusted_p=seeds_p, adjusted_bootstrap_p=examples_p)
+        for item, seeds_p, examples_p in zip(every, over_seeds, over_examples, strict=True)
+    )
+    return [
+        replace(
+            comparison,
+            differences=tuple(_judged(next(adjusted), comparison) for _ in comparison.differences),
+        )
+        for comparison in comparisons
+    ]
+
+
+def _holm(p_values: Sequence[float | None]) -> list[float | None]:
+    adjusted = iter(holm([p for p in p_values if p is not None]))
+    return [None if p is None else next(adjusted) for p in p_values]
+
+
+def _judged(difference: Difference, comparison: Comparison) -> Difference:
+    outcome, verdict = judge(difference, *short_names(comparison.a, comparison.b))
+    return replace(difference, outcome=outcome, verdict=verdict)
+
+
+def _collapsed(group: Group) -> list[str]:
+    seeds = ", ".join(str(run.seed) for run in group.runs if run.collapsed)
+    return [f"{group.name} gives one answer to every example with seed {seeds}"] if seeds else []
+
+
+def _difference(a: Group, b: Group, metric: str, over_examples: ExampleTests) -> Difference:
+    first, second = a.values(metric), b.values(metric)
+    over_seeds = seed_tests(first, second, paired=a.seeds == b.seeds)
+    bootstrap, mcnemar, notes = over_examples.of(metric)
+    return Difference(metric, spread(first), spread(second), over_seeds, bootstrap, mcnemar, notes)

@@ -1,0 +1,198 @@
+"""What the values of a few seeds say: spread, interval of a difference, t and rank tests, Holm.
+
+A value is a metric of one run. Two groups are paired where both were run with the same seeds: then
+order of batches and initial head are shared, and the differences seed by seed are what is tested.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+CONFIDENCE = 0.95
+"""Of every interval; a test decides at one less this."""
+ALPHA = 1 - CONFIDENCE
+POWER = 0.8
+"""How often the number of seeds that is asked for would show the difference."""
+MOST_SEEDS = 100
+"""Beyond these nobody trains again: what needs more is called more than this."""
+_DECIMALS = 12
+"""Metrics are ratios of counts: what differs by less than 1e-12 differs by rounding only."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The values of one metric over the seeds of a group."""
+
+    values: tuple[float, ...]
+    """In the order of seeds, at least one."""
+    mean: float
+    """Their mean."""
+    std: float | None
+    """Their standard deviation (n - 1); None for one value."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedTests:
+    """What two groups of values say about the difference of their means, first less second."""
+
+    difference: float
+    """Difference of the means."""
+    interval: tuple[float, float] | None
+    """Its 95 % interval, by t; None where fewer than two values or no spread allow none."""
+    paired: bool
+    """Whether the values were paired."""
+    t_p: float | None
+    """p of Student's paired or Welch's test, two-sided; None as for the interval."""
+    rank_p: float | None
+    """p of Wilcoxon's signed-rank test (paired) or rank-sum test, two-sided."""
+    lowest_rank_p: float | None
+    """The lowest that `rank_p` can be with so many values."""
+    seeds_needed: int | None
+    """Seeds a side that would show such a difference in four of five attempts; None where the
+    values allow no guess, 101 for more than 100."""
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and standard deviation (n - 1) of at least one value."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(tuple(values), statistics.fmean(values), deviation)
+
+
+def seed_tests(a: Sequence[float], b: Sequence[float], *, paired: bool) -> SeedTests:
+    """Test the difference of two means over seeds.
+
+    Args:
+        a: Values of the first group, at least 1.
+        b: Values of the second.
+        paired: Whether the values belong together one by one; both groups are of one size then.
+
+    Returns:
+        The interval (paired t; or Welch, 1947) and the tests.
+
+    Raises:
+        ValueError: Paired groups of different sizes.
+    """
+    if paired and len(a) != len(b):
+        raise ValueError(f"expected as many values on both sides, found {len(a)} and {len(b)}")
+    first, second = _rounded(a), _rounded(b)
+    by_t = t_test(first, second, paired=paired)
+    by_rank = _rank_test(first, second, paired=paired)
+    needed = None
+    if by_t is not None:
+        needed = seeds_needed(_effect(first, second, paired=paired), paired=paired)
+    return SeedTests(
+        difference=statistics.fmean(a) - statistics.fmean(b),
+        interval=by_t and by_t[0],
+        paired=paired,
+        t_p=by_t and by_t[1],
+        rank_p=by_rank and by_rank[0],
+        lowest_rank_p=by_rank and by_rank[1],
+        seeds_needed=needed,
+    )
+
+
+def t_test(a: Floats, b: Floats, *, paired: bool) -> tuple[tuple[float, float], float] | None:
+    """The 95 % interval of the difference of two means by t, and p; SciPy's, where it has sense.
+
+    Args:
+        a: Values (N,).
+        b: Values (M,); M is N if paired.
+        paired: Student's test of the differences, or else Welch's.
+
+    Returns:
+        Interval and p; None where values are fewer than two a side or do not vary. (Of three
+        differences that are the same, t would be infinite and p 0.)
+    """
+    from scipy import stats
+
+    if paired:
+        a, b = _rounded(a - b), np.zeros_like(b)
+    if min(len(a), len(b)) < 2 or not (np.ptp(a) or np.ptp(b)):
+        return None
+    with warnings.catch_warnings():  # one side may be constant, which costs no precision here
+        warnings.filterwarnings("ignore", "Precision loss occurred", RuntimeWarning)
+        result: Any = stats.ttest_rel(a, b) if paired else stats.ttest_ind(a, b, equal_var=False)
+        low, high = result.confidence_interval(CONFIDENCE)
+    return (float(low), float(high)), float(result.pvalue)
+
+
+def _rank_test(a: Floats, b: Floats, *, paired: bool) -> tuple[float, float] | None:
+    """Wilcoxon's p, signed-rank or rank-sum, and the lowest that so many values can give."""
+    from scipy import stats
+
+    if min(len(a), len(b)) < 2 or not np.ptp(np.concatenate([a, b])):
+        return None
+    if not paired:
+        lowest = 2 / math.comb(len(a) + len(b), len(a))
+        return float(stats.mannwhitneyu(a, b).pvalue), lowest
+    differences = _rounded(a - b)
+    if not np.any(differences):
+        return None
+    return float(stats.wilcoxon(differences).pvalue), 2.0 ** (1 - len(differences))
+
+
+def _effect(a: Floats, b: Floats, *, paired: bool) -> float:
+    """The difference of means in standard deviations, as `seeds_needed` wants it."""
+    if paired:
+        return abs(float(np.mean(a - b))) / float(np.std(a - b, ddof=1))
+    deviation = math.sqrt((float(a.var(ddof=1)) + float(b.var(ddof=1))) / 2)
+    return abs(float(a.mean() - b.mean())) / deviation
+
+
+def _rounded(values: npt.ArrayLike) -> Floats:
+    return np.round(np.asarray(values, dtype=float), _DECIMALS)
+
+
+def seeds_needed(effect: float, *, paired: bool) -> int | None:
+    """Seeds a side with which a t-test would show a difference, by the noncentral t distribution.
+
+    Args:
+        effect: The true difference in standard deviations: of the differences if paired, of one
+            group otherwise.
+        paired: Whether seeds are paired.
+
+    Returns:
+        The fewest that do in four of five attempts; 101 if 100 do not, None without a difference.
+    """
+    from scipy import stats
+
+    if round(effect, _DECIMALS) <= 0:
+        return None
+    seeds = np.arange(2, MOST_SEEDS + 1)
+    freedom = seeds - 1 if paired else 2 * seeds - 2
+    critical = stats.t.ppf(1 - ALPHA / 2, freedom)
+    # Ten beyond is as good as certain, and in the far tail nct is slow and may be NaN.
+    shift = np.minimum(effect * np.sqrt(seeds if paired else seeds / 2), critical + 10)
+    enough = np.flatnonzero(stats.nct.sf(critical, freedom, shift) >= POWER)
+    return int(seeds[enough[0]]) if len(enough) else MOST_SEEDS + 1
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values for being several, so that one error among all is rare (Holm, 1979).
+
+    SciPy has corrections for the rate of false discoveries only.
+
+    Args:
+        p_values: Of k tests.
+
+    Returns:
+        Adjusted ones in the same order: the smallest times k, the next times k - 1, …; none
+        below one before it, none above 1.
+    """
+    adjusted = [0.0] * len(p_values)
+    highest = 0.0
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted

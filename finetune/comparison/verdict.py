@@ -1,0 +1,157 @@
+"""The verdict: a plain sentence about the seeds, and about the examples where these disagree."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from finetune.comparison.differences import Difference, Outcome
+from finetune.comparison.seeds import ALPHA, MOST_SEEDS
+
+FEWEST_SEEDS = 3
+"""A side, for a verdict: two values have a deviation, but nobody would bet on it."""
+BETTER_SEEDS = 5
+NO_SHARES = ("loss", "perplexity")
+"""Last words of metrics that are no fractions of one; of these, less is better."""
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a smaller value of a metric is the better one."""
+    return metric.endswith(NO_SHARES)
+
+
+def amount(metric: str, value: float, *, signed: bool = False) -> str:
+    """A value or a difference as it is shown: in percent if it is a share."""
+    decimals, scale = (4, 1) if lower_is_better(metric) else (2, 100)
+    shown = round(scale * value, decimals) + 0.0  # no -0.00
+    return f"{shown:{'+' if signed and shown else ''}.{decimals}f}"
+
+
+def interval_text(metric: str, interval: tuple[float, float]) -> str:
+    """Both ends with their signs."""
+    return " to ".join(amount(metric, end, signed=True) for end in interval)
+
+
+def p_text(p: float) -> str:
+    """A p-value with three decimals; those that would show as 0 by their bound."""
+    return "<0.001" if p < 0.0005 else f"{p:.3f}"
+
+
+def short_names(a: str, b: str) -> tuple[str, str]:
+    """Two paths without the folders that both begin with."""
+    first, second = PurePath(a).parts, PurePath(b).parts
+    pairs = list(zip(first[:-1], second[:-1], strict=False))
+    shared = next((depth for depth, (one, two) in enumerate(pairs) if one != two), len(pairs))
+    return "/".join(first[shared:]), "/".join(second[shared:])
+
+
+def judge(difference: Difference, a: str, b: str) -> tuple[Outcome, str]:
+    """Say what the tests allow to be said.
+
+    Args:
+        difference: With its p-values corrected.
+        a: Name of the first group.
+        b: Name of the second.
+
+    Returns:
+        The outcome for the first group, and a sentence.
+    """
+    fewest = min(len(difference.a.values), len(difference.b.values))
+    if fewest < FEWEST_SEEDS:
+        return "not enough seeds", _too_few(difference, a, b)
+    if difference.adjusted_p is None:
+        return "undecided", _untestable(difference, a, b)
+    if difference.adjusted_p < ALPHA:
+        won = (difference.seeds.difference > 0) != lower_is_better(difference.metric)
+        return ("better" if won else "worse"), _decided(difference, *((a, b) if won else (b, a)))
+    return "undecided", _undecided(difference, a, b)
+
+
+def _too_few(difference: Difference, a: str, b: str) -> str:
+    counts = f"{len(difference.a.values)} and {len(difference.b.values)}"
+    text = (
+        f"Not enough seeds to say whether {a} or {b} is better in {difference.metric}: {counts}, "
+        f"where {FEWEST_SEEDS} a side are the least and {BETTER_SEEDS} are better"
+    )
+    bootstrap = difference.bootstrap
+    if bootstrap is None:
+        return f"{text}; the difference is {_size(difference)}."
+    apart = (
+        "tell these very runs apart" if _excludes_zero(difference) else "do not tell these apart"
+    )
+    return (
+        f"{text}; the {bootstrap.examples} examples {apart} ({_size(difference)}, 95 % interval "
+        f"over examples {interval_text(difference.metric, bootstrap.interval)})."
+    )
+
+
+def _untestable(difference: Difference, a: str, b: str) -> str:
+    if not float(amount(difference.metric, difference.seeds.difference)):
+        return (
+            f"No difference in {difference.metric} between {a} and {b}: every seed gives the same."
+        )
+    return (
+        f"No test over seeds is defined for {difference.metric} of {a} and {b}: they differ by "
+        f"{_size(difference)} for every seed, without any spread."
+    )
+
+
+def _decided(difference: Difference, winner: str, loser: str) -> str:
+    size = amount(difference.metric, abs(difference.seeds.difference))
+    unit = "" if lower_is_better(difference.metric) else " points"
+    text = f"{winner} is better than {loser} in {difference.metric} by {size}{unit}"
+    turned = difference.seeds.difference < 0  # what is said to be better by is above zero
+    if difference.bootstrap is None or _excludes_zero(difference):
+        return f"{text} ({_evidence(difference, turned)})."
+    interval = _turned(difference.bootstrap.interval, turned)
+    return (
+        f"{text} on these examples ({_evidence(difference, turned)}); the "
+        f"{difference.bootstrap.examples} examples are too few to say so of others (95 % interval "
+        f"over examples {interval_text(difference.metric, interval)})."
+    )
+
+
+def _turned(interval: tuple[float, float], turned: bool) -> tuple[float, float]:
+    return (-interval[1], -interval[0]) if turned else interval
+
+
+def _undecided(difference: Difference, a: str, b: str) -> str:
+    text = (
+        f"No difference in {difference.metric} between {a} and {b} is shown: {_size(difference)} "
+        f"({_evidence(difference)})"
+    )
+    needed = difference.seeds.seeds_needed
+    most = max(len(difference.a.values), len(difference.b.values))
+    if difference.seeds.t_p is not None and difference.seeds.t_p < ALPHA:
+        return f"{text}, which is not enough among {difference.comparisons} comparisons."
+    if needed is None or needed > MOST_SEEDS:
+        return f"{text}; one as small would need more than {MOST_SEEDS} seeds a side."
+    if needed <= most:  # sides of different sizes
+        return f"{text}; give both sides {most} seeds to tell."
+    return f"{text}; not enough seeds: to show one of this size takes about {needed} a side."
+
+
+def _size(difference: Difference) -> str:
+    shown = amount(difference.metric, difference.seeds.difference, signed=True)
+    return shown if lower_is_better(difference.metric) else f"{shown} points"
+
+
+def _evidence(difference: Difference, turned: bool = False) -> str:
+    tests = difference.seeds
+    assert tests.interval is not None
+    assert difference.adjusted_p is not None
+    interval = _turned(tests.interval, turned)
+    counts = sorted({len(difference.a.values), len(difference.b.values)})
+    kind = "paired t" if tests.paired else "Welch's t"
+    corrected = f" after Holm's correction of {difference.comparisons}"
+    return (
+        f"95 % interval {interval_text(difference.metric, interval)}, {kind} over "
+        f"{' and '.join(map(str, counts))} seeds, p = {p_text(difference.adjusted_p)}"
+        f"{corrected if difference.comparisons > 1 else ''}"
+    ).replace("= <", "< ")
+
+
+def _excludes_zero(difference: Difference) -> bool:
+    if difference.bootstrap is None:
+        return False
+    low, high = difference.bootstrap.interval
+    return low > 0 or high < 0

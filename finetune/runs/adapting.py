@@ -1,0 +1,100 @@
+"""ULMFiT's second stage: language modelling goes on, on the text of what the encoder is for.
+
+Howard and Ruder, 2018, section 3.2: the target's own text, labelled or not, with discriminative
+rates and a slanted triangular schedule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from finetune.checkpoint import Checkpoint, load_checkpoint
+from finetune.encoder import Encoder
+from finetune.errors import ConfigError, DataError
+from finetune.families import Family, family_of, installed_families, make_task
+from finetune.run_folder import Results, cache_folder, check_folder, open_run, write_text
+from finetune.run_settings import AdaptRun
+from finetune.runs.pretraining import check_length, train_language_model, with_dropout
+from finetune.task import Task
+from finetune.text.corpus import build_corpus
+from finetune.training.pretrainer import Pretrainer
+from finetune.training.randomness import seed_weights
+
+
+def adapt(
+    run: AdaptRun, families: Mapping[str, Family] | None = None, task: Task | None = None
+) -> Results:
+    """Go on with language modelling: masked, or left to right where the encoder is causal.
+
+    Args:
+        run: All settings.
+        families: Families of tasks; left out, the installed ones.
+        task: What `run.task` names, where it is at hand.
+
+    Returns:
+        What RUN/results.json holds; the encoder is in RUN/checkpoints/best.
+    """
+    families = installed_families() if families is None else families
+    if (run.corpus is None) == (run.task is None):
+        raise ConfigError("what to read is not said: give one of --corpus and --task")
+    folder = Path(run.out)
+    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    start = load_checkpoint(run.encoder_from)
+    tokenizer = start.tokenizer()
+    check_length(run.text.max_length, start.encoder_config)
+    cache = cache_folder(run.cache_dir)
+    if run.task is not None:
+        task = task or _task(run, families)
+    sources = run.corpus or [str(_written_texts(task, cache))]  # type: ignore[arg-type]
+    text = dataclasses.replace(run.text, text_field="text") if run.task else run.text
+    corpus = build_corpus(sources, tokenizer, text, run.seed, cache)
+    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+    module = _module(run, start)
+    name = f"adapt {run.task}" if run.task else "adapt"
+    return train_language_model(
+        run, module, tokenizer, corpus, text, name, [run.task] if run.task else sources
+    )
+
+
+def _module(run: AdaptRun, start: Checkpoint) -> Pretrainer:
+    """The encoder with its language-model head, or with a new one where it brings another."""
+    seed_weights(run.seed)
+    module = Pretrainer(
+        Encoder(with_dropout(start.encoder_config, run.dropout)),
+        optimizer=run.optimizer,
+        schedule=run.schedule,
+        seed=run.seed,
+    )
+    if start.head.get("kind") == "masked_lm":
+        start.load_into(module)
+    else:
+        module.encoder.load_state_dict(start.encoder().state_dict())
+    return module
+
+
+def _task(run: AdaptRun, families: Mapping[str, Family]) -> Task:
+    settings = family_of(str(run.task), families).settings()
+    named = {"task": str(run.task), "data": run.data, "train": run.train}
+    return make_task(settings(encoder_from=run.encoder_from, **named), families)  # type: ignore[arg-type]
+
+
+def _written_texts(task: Task, cache: Path) -> Path:
+    """A JSONL file of the task's texts; a corpus is read from files."""
+    lines = _lines(task.language_texts())
+    if not lines:
+        raise DataError(f"{task.name}: expected texts to adapt to, found none")
+    content = "".join(lines)
+    name = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    path = cache / f"texts-{name}.jsonl"
+    if not path.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        write_text(path, content)
+    return path
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+    return [json.dumps({"text": text}) + "\n" for text in texts if text.strip()]

@@ -1,0 +1,187 @@
+"""From raw text to a tokenizer and to a pretrained encoder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from finetune.checkpoint import find_tokenizer, load_checkpoint
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.errors import ConfigError
+from finetune.run_folder import (
+    Results,
+    cache_folder,
+    check_folder,
+    check_writable,
+    is_first_process,
+    note,
+    open_run,
+    say,
+    write_results,
+)
+from finetune.run_settings import AdaptRun, PretrainRun, TokenizerRun
+from finetune.session import Session
+from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
+from finetune.text.documents import corpus_sources, read_documents
+from finetune.text.tokenizer import Tokenizer
+from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.training.data import CorpusData
+from finetune.training.pretrainer import Pretrainer, masked_lm_metrics
+from finetune.training.randomness import seed_weights
+from finetune.training.trainer import pick_device
+
+
+def make_tokenizer(run: TokenizerRun) -> Tokenizer:
+    """Train a tokenizer and write its folder.
+
+    Raises:
+        ConfigError: The folder holds something already.
+    """
+    folder = Path(run.out)
+    check_writable(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; name a new folder for --out")
+    tokenizer = _train_tokenizer(
+        run.corpus, run.vocabulary, text_field=run.text_field, file_is_document=run.file_is_document
+    )
+    tokenizer.save(folder)
+    say(f"{tokenizer.vocab_size:,} tokens; the tokenizer is in {folder}")
+    return tokenizer
+
+
+def _train_tokenizer(
+    corpus: list[str], config: TokenizerConfig, *, text_field: str, file_is_document: bool
+) -> Tokenizer:
+    note(
+        f"training a {config.algorithm} tokenizer of {config.vocab_size:,} tokens on "
+        f"{' '.join(corpus)}"
+    )
+    texts = read_documents(
+        corpus_sources(corpus), text_field=text_field, file_is_document=file_is_document
+    )
+    return train_tokenizer(texts, config)
+
+
+def pretrain(run: PretrainRun) -> Results:
+    """From raw text to a pretrained encoder.
+
+    Args:
+        run: All settings.
+
+    Returns:
+        What RUN/results.json holds.
+    """
+    folder = Path(run.out)
+    if not any(dataclasses.astuple(run.length)):
+        raise ConfigError(
+            "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
+        )
+    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    tokenizer = _tokenizer_for(run, folder)
+    corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache_folder(run.cache_dir))
+    config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
+    check_length(run.data.max_length, config)
+    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+    if run.tokenizer is None and not run.resume and is_first_process():
+        tokenizer.save(folder / "tokenizer")
+    seed_weights(run.seed)
+    module = Pretrainer(
+        Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed
+    )
+    return train_language_model(run, module, tokenizer, corpus, run.data, "pretrain", run.corpus)
+
+
+def train_language_model(
+    run: PretrainRun | AdaptRun,
+    module: Pretrainer,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    text: CorpusConfig,
+    task: str,
+    sources: list[str],
+) -> Results:
+    """Train encoder and language-model head on a corpus, in a folder that is open for the run.
+
+    Args:
+        run: The settings.
+        module: With the weights to start from.
+        tokenizer: The one that the corpus was cut by.
+        corpus: Its blocks.
+        text: How they were cut.
+        task: What the run is called.
+        sources: What the corpus was made of, for results.json.
+
+    Returns:
+        What RUN/results.json holds.
+    """
+    folder = Path(run.out)
+    say(corpus.statistics.as_text())
+    data = CorpusData(
+        corpus,
+        tokenizer,
+        run.masks,
+        run.loader,
+        seed=run.seed,
+        causal=module.encoder.config.causal,
+        separate=text.documents == "separate",
+    )
+    session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})
+    session.train(
+        monitor="val/loss",
+        higher_is_better=False,
+        task=task,
+        unigram_entropy=corpus.statistics.unigram_entropy,
+    )
+    scored = min(len(corpus.validation), run.loader.validation_batches * run.loader.batch_size)
+    metrics = _score_best(folder, module, data, pick_device(run.trainer.accelerator))
+    results = session.results(task, "validation", metrics, scored)
+    results["data"] = {"corpus": sources, **dataclasses.asdict(corpus.statistics)}
+    write_results(folder, results)
+    session.close(results)
+    return results
+
+
+def _score_best(
+    folder: Path, module: Pretrainer, data: CorpusData, device: torch.device
+) -> dict[str, float]:
+    """Score the best checkpoint on the validation blocks; nothing where there are none."""
+    load_checkpoint(folder).load_into(module)
+    return masked_lm_metrics(module.to(device), data.val_dataloader())
+
+
+def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
+    """The tokenizer that is named, or that of the run that goes on, or one trained now."""
+    if run.tokenizer is not None:
+        return find_tokenizer(run.tokenizer)
+    if run.resume or not is_first_process():
+        return Tokenizer.load(folder / "tokenizer")
+    return _train_tokenizer(
+        run.corpus,
+        run.vocabulary,
+        text_field=run.data.text_field,
+        file_is_document=run.data.file_is_document,
+    )
+
+
+def check_length(max_length: int, config: EncoderConfig) -> None:
+    """Refuse sequences that are longer than learned positions reach.
+
+    Raises:
+        ConfigError: They are.
+    """
+    if config.position == "learned" and max_length > config.max_position_embeddings:
+        raise ConfigError(
+            f"max_length ({max_length}) must not exceed the encoder's max_position_embeddings "
+            f"({config.max_position_embeddings}); lower it"
+        )
+
+
+def with_dropout(config: EncoderConfig, dropout: float | None) -> EncoderConfig:
+    """The same shape with another dropout everywhere; None leaves it as it is."""
+    if dropout is None:
+        return config
+    return dataclasses.replace(
+        config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    )

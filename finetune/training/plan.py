@@ -1,0 +1,260 @@
+"""The plan of a run: which layer groups are trainable when, in epochs, batches and steps.
+
+Groups are numbered from the input up: 0 = embeddings, 1 … L = blocks (the last one with the final
+norm), L + 1 = head. A plan is known before training and never changes, so everything that depends
+on it (what has gradients, dropout, the cache, the rates) is computed again from the number of
+batches behind; nothing here is state. Policies are turned into plans in `unfreezing.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from dataclasses import dataclass
+from fractions import Fraction
+
+from finetune.errors import ConfigError
+
+FINEST = 10**6  # epochs are read as fractions with at most this denominator
+
+
+def group_names(num_blocks: int) -> list[str]:
+    """Name the groups of an encoder of L blocks and its head, lowest first."""
+    return ["embeddings", *(f"block_{block}" for block in range(1, num_blocks + 1)), "head"]
+
+
+def exact(epochs: float) -> Fraction:
+    """Read a number of epochs as the fraction that was meant.
+
+    `0.57 * 100` is 56.99… in floating point, and the batch before the one that was meant; as 57/100
+    it is exact. A third is a third.
+    """
+    return Fraction(epochs).limit_denominator(FINEST)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a run in which the same groups are trainable."""
+
+    groups: range
+    """Numbers of the trainable groups, without a gap, lowest first."""
+    start: float
+    """Epochs behind when it begins."""
+    end: float | None
+    """Epochs behind when it ends; None = the end of the run."""
+
+    @property
+    def boundary(self) -> int:
+        """Number of the lowest trainable group: what lies below it needs no backward pass."""
+        return self.groups.start
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Phases that follow one another without a gap.
+
+    Raises:
+        ConfigError: There is no phase; a phase has no group or one that is not there; the phases
+            leave a gap or overlap; or one that is not the last has no end.
+    """
+
+    phases: tuple[Phase, ...]
+    """In the order of the run."""
+    num_groups: int
+    """L + 2."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no plan."""
+        if not self.phases:
+            raise ConfigError("phases: expected at least one phase, found none")
+        for number, phase in enumerate(self.phases, start=1):
+            _check_groups(number, phase, self.num_groups)
+        for number, (phase, start) in enumerate(zip(self.phases, self._starts(), strict=True), 1):
+            _check_times(number, phase, start)
+
+    def _starts(self) -> list[float | None]:
+        """Where each phase should begin: at the end of the one before."""
+        return [0.0, *(phase.end for phase in self.phases[:-1])]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all groups, lowest first."""
+        return group_names(self.num_groups - 2)
+
+    def phase_at(self, epoch: float) -> int:
+        """Index of the phase after so many epochs, a fraction included; the last one stays."""
+        starts = [exact(phase.start) for phase in self.phases]
+        return max(0, bisect_right(starts, exact(epoch)) - 1)
+
+    def trainable_groups(self, epoch: float) -> range:
+        """Numbers of the groups that are trainable after so many epochs."""
+        return self.phases[self.phase_at(epoch)].groups
+
+    def boundary(self, epoch: float) -> int:
+        """Number of the lowest trainable group after so many epochs; 0 = no frozen prefix."""
+        return self.trainable_groups(epoch).start
+
+    def boundaries(self) -> list[int]:
+        """The distinct boundaries that have a frozen prefix below them (1 … L + 1), ascending."""
+        return sorted({phase.boundary for phase in self.phases} - {0})
+
+    def epochs_at(self, boundary: int, max_epochs: float) -> float:
+        """Epochs of the run that are spent at a boundary: what caching its prefix is worth."""
+        total = Fraction(0)
+        for phase in self.phases:
+            end = exact(max_epochs if phase.end is None else phase.end)
+            if phase.boundary == boundary:
+                total += max(Fraction(0), end - exact(phase.start))
+        return float(total)
+
+    def thawed_in(self, group: int, phase: int) -> int | None:
+        """Index of the phase in which a group was last thawed, as seen from a phase.
+
+        Args:
+            group: Its number.
+            phase: Index of the phase from which to look back.
+
+        Returns:
+            The first of the unbroken row of phases, up to this one, that train the group; None if
+            it is frozen in this phase.
+        """
+        first = None
+        for index in range(phase, -1, -1):
+            if group not in self.phases[index].groups:
+                break
+            first = index
+        return first
+
+    def newly_thawed(self, phase: int) -> list[int]:
+        """Groups that a phase trains and the one before it did not; in the first phase none."""
+        if phase == 0:
+            return []
+        before = self.phases[phase - 1].groups
+        return [group for group in self.phases[phase].groups if group not in before]
+
+    def thaw_epochs(self, group: int) -> list[float]:
+        """Epochs behind at each thaw of a group; 0.0 where it is trainable from the start."""
+        seen = [self.thawed_in(group, index) for index in range(len(self.phases))]
+        return [self.phases[index].start for index in sorted({i for i in seen if i is not None})]
+
+
+def _check_groups(number: int, phase: Phase, num_groups: int) -> None:
+    groups = phase.groups
+    if len(groups) == 0 or groups.step != 1:
+        raise ConfigError(
+            f"phase {number}: expected a row of groups without a gap, found {list(groups)}"
+        )
+    if groups.start < 0 or groups.stop > num_groups:
+        raise ConfigError(
+            f"phase {number}: expected groups from 0 (embeddings) to {num_groups - 1} (head), "
+            f"found {groups.start} to {groups.stop - 1}"
+        )
+
+
+def _check_times(number: int, phase: Phase, start: float | None) -> None:
+    if start is None:
+        raise ConfigError(
+            f"phase {number - 1}: only the last phase may run to the end of the run; say how many "
+            "epochs it has"
+        )
+    if exact(phase.start) != exact(start):
+        word = "a gap" if phase.start > start else "an overlap"
+        raise ConfigError(
+            f"phase {number}: expected it to begin after {start:g} epochs, where the one before "
+            f"ends, found {phase.start:g}, which is {word}"
+        )
+    if phase.end is not None and phase.end <= phase.start:
+        raise ConfigError(
+            f"phase {number}: expected more than 0 epochs, found {phase.end - phase.start:g}"
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def first_batches(plan: Plan, batches_per_epoch: int, accumulate: int = 1) -> tuple[int, ...]:
+    """The batch at which each phase begins, counted from the start of the run.
+
+    Args:
+        plan: The phases, in epochs.
+        batches_per_epoch: Batches of an epoch (of each process).
+        accumulate: Batches whose gradients are averaged into one step. A phase begins with a step:
+            half a step's gradients must not be applied to other groups than those they are of.
+
+    Returns:
+        floor(start * batches_per_epoch), and from there back to the first batch of its step.
+    """
+    batches = [int(exact(phase.start) * batches_per_epoch) for phase in plan.phases]
+    return tuple(batch - batch % batches_per_epoch % accumulate for batch in batches)
+
+
+def phase_of_batch(
+    plan: Plan, batches_done: int, batches_per_epoch: int, accumulate: int = 1
+) -> int:
+    """Index of the phase that the next batch belongs to: the one rule that all rooms follow.
+
+    Args:
+        plan: The phases, in epochs.
+        batches_done: Batches behind, since the start of the run.
+        batches_per_epoch: Batches of an epoch (of each process).
+        accumulate: Batches whose gradients are averaged into one step.
+    """
+    return bisect_right(first_batches(plan, batches_per_epoch, accumulate), batches_done) - 1
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How the epochs of a run are cut into batches and optimizer steps."""
+
+    batches_per_epoch: int
+    """Batches of an epoch, of each process."""
+    accumulate: int = 1
+    """Batches whose gradients are averaged into one step; an epoch's last step may have fewer."""
+    total_steps: int | None = None
+    """Steps of the whole run; None where the clock decides."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch."""
+        return -(-self.batches_per_epoch // self.accumulate)
+
+    @property
+    def epochs(self) -> float | None:
+        """Epochs of the whole run, the last one in part; None where the clock decides."""
+        return None if self.total_steps is None else self.total_steps / self.steps_per_epoch
+
+    def phase_of_batch(self, plan: Plan, batches_done: int) -> int:
+        """Index of the phase that the next batch belongs to."""
+        return phase_of_batch(plan, batches_done, self.batches_per_epoch, self.accumulate)
+
+    def begins_phase(self, plan: Plan, batches_done: int) -> bool:
+        """Whether the next batch is the first of a phase other than the first."""
+        firsts = first_batches(plan, self.batches_per_epoch, self.accumulate)
+        return batches_done > 0 and batches_done in firsts
+
+    def steps(self, plan: Plan) -> list[tuple[int, int | None]]:
+        """Of each phase: steps behind when it begins and when it ends (None = not known)."""
+        firsts = first_batches(plan, self.batches_per_epoch, self.accumulate)
+        begins = [
+            batch // self.batches_per_epoch * self.steps_per_epoch
+            + batch % self.batches_per_epoch // self.accumulate
+            for batch in firsts
+        ]
+        return list(zip(begins, [*begins[1:], self.total_steps], strict=True))
+
+    def check(self, plan: Plan) -> None:
+        """See that each phase has a step.
+
+        Raises:
+            ConfigError: A phase is shorter than a step, or begins when the run is over.
+        """
+        for number, (begin, end) in enumerate(self.steps(plan), start=1):
+            if end is None or end > begin:
+                continue
+            if number == len(plan.phases):
+                raise ConfigError(
+                    f"phase {number} of {number} would begin after step {begin}, and the run has "
+                    f"{self.total_steps} steps; give it more than {begin}, or shorten the phases"
+                )
+            raise ConfigError(
+                f"phase {number} is shorter than one step: an epoch has {self.steps_per_epoch}; "
+                f"give it {1 / self.steps_per_epoch:.2g} epochs or more"
+            )

@@ -1,0 +1,283 @@
+"""Aids for small data: what keeps fine-tuning near the pretrained weights, or makes it steadier.
+
+Each is a function of tensors, from its paper; the modules of this room call them. The pretrained
+weights that mixout and L2-SP pull towards are those from before fine-tuning: they are taken from
+the encoder as it was given, also when an interrupted run goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from finetune.encoder import Encoder, initialize_weights
+from finetune.encoder.block import EncoderBlock
+from finetune.encoder.dropout import drop_on_cpu
+from finetune.errors import ConfigError
+from finetune.heads import IGNORED
+from finetune.training.randomness import keyed_seed
+
+
+@dataclass
+class AidsConfig:
+    """Aids for fine-tuning on small data; all are off unless set."""
+
+    reinit_blocks: int = 0
+    """Top blocks that start from fresh weights instead of the pretrained ones."""
+    mixout: float = 0.0
+    """Probability of reading the pretrained weight in place of the trained one, in [0, 1)."""
+    l2_sp: float = 0.0
+    """Strength of the pull to the pretrained weights, added to the gradient (0.01 is usual)."""
+    label_smoothing: float = 0.0
+    """Share of the target that is spread over all classes, in [0, 1)."""
+    r_drop: float = 0.0
+    """Weight of the divergence between two passes with different dropout (1 to 5 is usual)."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigError: A probability lies outside [0, 1), or a strength is negative.
+        """
+        for name in ("mixout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must lie in [0, 1), found {getattr(self, name):g}")
+        for name in ("reinit_blocks", "l2_sp", "r_drop"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} must be 0 or more, found {getattr(self, name):g}")
+
+
+CLASS_HEADS = ("classification", "choice")
+"""Kinds of heads whose logits are one distribution over classes, (B, C)."""
+
+
+def check_aids(config: AidsConfig, head: nn.Module) -> None:
+    """See that the aids that change the loss go with the head.
+
+    Raises:
+        ConfigError: Label smoothing or R-Drop is asked of a head without classes.
+    """
+    for name in ("label_smoothing", "r_drop"):
+        if getattr(config, name) and head.kind not in CLASS_HEADS:
+            raise ConfigError(
+                f"{name} is for one class of several, found a head of the kind {head.kind}; "
+                "leave it out"
+            )
+
+
+def reinitialise(encoder: Encoder, count: int, seed: int) -> None:
+    """Give the top blocks fresh weights, in place (Zhang et al., 2021, section 5).
+
+    The tensors stay the same objects, and torch's generators are left as they were. A final norm
+    starts afresh with the blocks; the pooler, which the paper starts afresh as well, belongs to the
+    head here and is fresh anyway.
+
+    Args:
+        encoder: Changed from its last block down.
+        count: Number of blocks; 0 changes nothing.
+        seed: Keys the new weights.
+
+    Raises:
+        ConfigError: The encoder has fewer blocks.
+    """
+    total = len(encoder.blocks)
+    if count > total:
+        raise ConfigError(
+            f"reinit_blocks: expected at most {total}, the blocks of the encoder, found {count}"
+        )
+    if count == 0:
+        return
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(keyed_seed(seed, "reinitialise"))
+        for block in encoder.blocks[total - count :]:
+            fresh = EncoderBlock(encoder.config)
+            initialize_weights(fresh, encoder.config.initializer_range)
+            block.load_state_dict(fresh.state_dict())
+        if isinstance(encoder.final_norm, nn.LayerNorm):
+            encoder.final_norm.reset_parameters()
+
+
+def pretrained_weights(encoder: Encoder, reinit_blocks: int = 0) -> dict[str, Tensor]:
+    """Copies of the weights that fine-tuning starts from, without those that are fresh.
+
+    Args:
+        encoder: Before its first step.
+        reinit_blocks: Top blocks that hold fresh weights; a final norm is fresh with them.
+
+    Returns:
+        Name in the encoder → a detached copy.
+    """
+    first_fresh = len(encoder.blocks) - reinit_blocks
+    fresh = tuple(f"blocks.{block}." for block in range(first_fresh, len(encoder.blocks)))
+    if reinit_blocks:
+        fresh = (*fresh, "final_norm.")
+    return {
+        name: parameter.detach().clone()
+        for name, parameter in encoder.named_parameters()
+        if not name.startswith(fresh)
+    }
+
+
+def mixout(weight: Tensor, pretrained: Tensor, p: float) -> Tensor:
+    """Replace each weight by the pretrained one with probability p (Lee et al., 2020, section 3).
+
+    Where M is 1 with probability 1 - p, the paper's (M w + (1 - M) u - p u) / (1 - p) is
+    u + M (w - u) / (1 - p): dropout of the way from u to w. Its expectation is w. The draws are
+    those of the encoder's dropout, from torch's default generator, which is keyed by the place in
+    the run.
+
+    Args:
+        weight: w, what is trained, any shape.
+        pretrained: u, same shape; not trained.
+        p: Probability, in [0, 1).
+
+    Returns:
+        The mixed weight, same shape.
+    """
+    drop = drop_on_cpu if weight.device.type == "cpu" else F.dropout
+    return pretrained + drop(weight - pretrained, p)
+
+
+class MixoutLinear(nn.Linear):
+    """A linear layer that reads its weight through mixout while training.
+
+    It takes over the tensors of the layer it stands for, so the names in a state dict and the
+    optimizer's groups do not change; the pretrained weight is no part of the state.
+    """
+
+    pretrained: Tensor
+
+    def __init__(self, linear: nn.Linear, pretrained: Tensor, p: float) -> None:
+        """Stand for a layer.
+
+        Args:
+            linear: Gives its own weight and bias.
+            pretrained: The weight from before fine-tuning, same shape.
+            p: Probability of reading the pretrained weight, in [0, 1).
+        """
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.p = p
+        self.register_buffer("pretrained", pretrained, persistent=False)
+        self.train(linear.training)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map (…, in) to (…, out)."""
+        if not (self.training and self.weight.requires_grad):
+            return F.linear(inputs, self.weight, self.bias)
+        return F.linear(inputs, mixout(self.weight, self.pretrained, self.p), self.bias)
+
+
+def put_mixout(encoder: Encoder, pretrained: Mapping[str, Tensor], p: float) -> None:
+    """Let the encoder's pretrained linear layers read their weights through mixout, in place.
+
+    As in the paper's own code, biases, norms and embeddings are left alone. The paper has it in
+    place of dropout (section 5): set the encoder's dropout to 0 for that.
+
+    Args:
+        encoder: Its modules are exchanged; tensors, names and numbers in eval mode stay.
+        pretrained: What `pretrained_weights` gave; a layer whose weight is not in it stays.
+        p: Probability, in [0, 1); 0 changes nothing.
+    """
+    if p == 0:
+        return
+    for path, linear in list(_linear_layers(encoder)):
+        if f"{path}.weight" not in pretrained:
+            continue
+        parent, _, name = path.rpartition(".")
+        mixed = MixoutLinear(linear, pretrained[f"{path}.weight"], p)
+        setattr(encoder.get_submodule(parent), name, mixed)
+
+
+def _linear_layers(encoder: Encoder) -> Iterator[tuple[str, nn.Linear]]:
+    for path, module in encoder.named_modules():
+        if isinstance(module, nn.Linear):
+            yield path, module
+
+
+@torch.no_grad()
+def pull_to_pretrained(encoder: Encoder, pretrained: Mapping[str, Tensor], strength: float) -> None:
+    """Add the gradient of α/2 ‖w - w⁰‖² (Li et al., 2018, section 3, L2-SP).
+
+    Once a step: after the backward pass, when gradients are summed and unscaled, before clipping.
+    Through Adam the pull is scaled as the gradient is. Fresh weights (β in the paper) have
+    AdamW's weight decay; the paper has no other decay on the pretrained ones.
+
+    Args:
+        encoder: Its gradients change; a tensor without one (frozen) stays as it is.
+        pretrained: w⁰: what `pretrained_weights` gave.
+        strength: α, 0 or more.
+    """
+    if strength == 0:
+        return
+    for name, parameter in encoder.named_parameters():
+        if parameter.grad is not None and name in pretrained:
+            parameter.grad.add_(parameter - pretrained[name].to(parameter.device), alpha=strength)
+
+
+def smoothed_cross_entropy(
+    logits: Tensor, labels: Tensor, smoothing: float, class_weights: Tensor | None = None
+) -> Tensor:
+    """Cross-entropy against (1 - ε) of the label and ε / C of each class.
+
+    (Szegedy et al., 2016, section 7, with the uniform distribution.)
+
+    Args:
+        logits: (B, C).
+        labels: int64 (B,), 0 .. C - 1; -100 where the class is not known.
+        smoothing: ε, in [0, 1); 0 is the plain cross-entropy.
+        class_weights: What a class counts in the sum over classes, (C,); None: 1 each.
+
+    Returns:
+        Nats a labelled example, float32 scalar; 0 where none is labelled.
+    """
+    total = F.cross_entropy(
+        logits.float(),
+        labels,
+        weight=class_weights,
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+    return total / (labels != IGNORED).sum().clamp(min=1)
+
+
+def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
+    """½ KL(P₁ ‖ P₂) + ½ KL(P₂ ‖ P₁), averaged (Liang et al., 2021, section 2.1, equation 2).
+
+    Args:
+        first: Logits of one pass, (B, C).
+        second: Logits of the other, (B, C). Gradients flow into both.
+
+    Returns:
+        Nats an example, float32 scalar, 0 or more; labelled or not, each example counts.
+    """
+    one, other = first.float().log_softmax(dim=-1), second.float().log_softmax(dim=-1)
+    # KL(P‖Q) + KL(Q‖P) = Σ (P - Q) (log P - log Q)
+    both = ((one.exp() - other.exp()) * (one - other)).sum(dim=-1)
+    return both.mean() / 2
+
+
+def r_drop_loss(
+    losses: tuple[Tensor, Tensor], logits: tuple[Tensor, Tensor], strength: float
+) -> Tensor:
+    """Half of R-Drop's objective, so that it compares with the loss of a single pass.
+
+    Liang et al., 2021, section 2.1, equation 4: L = L₁ + L₂ + α KL. Half of it has the same
+    minimum, and the same α.
+
+    Args:
+        losses: The head's loss in each pass, scalars.
+        logits: Logits of each pass, (B, C).
+        strength: α, 0 or more.
+
+    Returns:
+        ½ (L₁ + L₂ + α KL), scalar.
+    """
+    return (losses[0] + losses[1] + strength * symmetric_kl(*logits)) / 2

@@ -1,0 +1,111 @@
+"""ULMFiT's second stage: by itself, and as a part of a fine-tuning command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from finetune.checkpoint import load_checkpoint
+from finetune.text.documents import corpus_sources, read_documents
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Call, Refuses, World
+
+SMALL = [
+    "--no-wandb",
+    "--log-every-steps",
+    "2",
+    "--max-length",
+    "16",
+    "--batch-size",
+    "16",
+    "--learning-rate",
+    "1e-2",
+]
+
+
+def results_of(run: Path) -> Any:
+    return json.loads((run / "results.json").read_text())
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(run).weights()
+
+
+def test_language_modelling_goes_on_from_the_encoder_and_its_head(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    out = tmp_path / "run"
+    words = ["adapt", "--encoder", world.pretrained, "--corpus", world.corpus, "--out", out]
+    outcome = call(*words, *SMALL, "--max-steps", 4, "--validation-fraction", 0.1)
+    assert outcome.status == 0, outcome.err
+    before, after = weights(world.pretrained), weights(out)
+    assert set(after) == set(before)
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+    loss = results_of(world.pretrained)["metrics"]["loss"]
+    assert results_of(out)["metrics"]["loss"] < loss + 0.1  # it goes on, it does not begin anew
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rates = next(line for line in lines if "lr/head" in line)
+    assert rates["lr/block_2"] == pytest.approx(rates["lr/head"] / 2.6)
+    assert rates["lr/embeddings"] == pytest.approx(rates["lr/head"] / 2.6**3)
+
+
+def test_a_task_gives_its_training_texts(world: World, tmp_path: Path, call: Call) -> None:
+    out, cache = tmp_path / "run", tmp_path / "cache"
+    words = ["adapt", "--encoder", world.pretrained, "--task", "glue/sst2", "--data", world.data]
+    outcome = call(*words, "--out", out, *SMALL, "--max-steps", 2, "--cache-dir", cache)
+    assert outcome.status == 0, outcome.err
+    assert results_of(out)["data"]["corpus"] == ["glue/sst2"]
+    (written,) = cache.glob("texts-*.jsonl")
+    sources = corpus_sources([written])
+    texts = list(read_documents(sources, text_field="text", file_is_document=False))
+    lines = (world.data / "glue_data" / "SST-2" / "train.tsv").read_text().splitlines()[1:]
+    assert texts == list(dict.fromkeys(line.split("\t")[0] for line in lines))
+
+
+def test_a_fine_tuning_adapts_first(world: World, tmp_path: Path, call: Call) -> None:
+    out = tmp_path / "run"
+    words = world.glue(out, "--adapt", "3steps", "--seeds", "1,2")
+    assert call(*words).status == 0
+    adapted = tmp_path / "run-adapt"
+    assert results_of(adapted)["task"] == "adapt glue/sst2"
+    assert results_of(out)["runs"][0]["encoder"] == str(adapted)
+    # Two stages by hand give the same numbers.
+    by_hand = tmp_path / "by-hand"
+    assert call(*world.glue(by_hand, "--seeds", "1,2", encoder=adapted)).status == 0
+    assert results_of(by_hand)["metrics"] == results_of(out)["metrics"]
+    assert call(*words, "--resume").status == 0  # nothing is left to do
+
+
+def test_adapt_alone_is_one_epoch(world: World, tmp_path: Path, call: Call) -> None:
+    assert call(*world.glue(tmp_path / "run", "--adapt")).status == 0
+    lines = (tmp_path / "run-adapt" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["epoch"] == pytest.approx(1.0)
+
+
+def test_what_cannot_be_adapted_is_told(world: World, tmp_path: Path, refuses: Refuses) -> None:
+    out = tmp_path / "run"
+    start = ["adapt", "--encoder", world.pretrained, "--out", out]
+    refuses("what to read is not said: give one of --corpus and --task", *start)
+    both = ["--corpus", world.corpus, "--task", "glue/sst2"]
+    refuses("what to read is not said: give one of --corpus and --task", *start, *both)
+    unknown = "task 'gleu/sst2': unknown family 'gleu'; did you mean 'glue'\\?"
+    refuses(unknown, *start, *SMALL, "--task", "gleu/sst2")
+    refuses(
+        "adapt: expected epochs as 2 or steps as 500steps, found '2.5'",
+        *world.glue(out, "--adapt", "2.5"),
+    )
+    none = ["glue", "sst2", "--encoder", "none", "--tokenizer", world.tokenizer, "--adapt"]
+    refuses(
+        "adapt: an encoder of random weights has nothing to adapt; pretrain",
+        *none,
+        "--data",
+        world.data,
+        "--out",
+        out,
+    )
+    assert not out.exists()

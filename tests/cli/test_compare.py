@@ -1,0 +1,47 @@
+"""`finetune compare` on runs of one and of several seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Call, Refuses, World
+
+
+def test_two_recipes_are_compared_with_error_bars(
+    world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    seeds = ["--seeds", "1,2,3", "--max-epochs", "1"]
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert call(*world.glue(a, *seeds)).status == 0
+    assert call(*world.glue(b, *seeds, "--learning-rate", "1e-4")).status == 0
+    outcome = call("compare", a, b)
+    assert outcome.status == 0
+    assert "accuracy" in outcome.out
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())
+    found = call("compare", a, b, "--metric", "accuracy", "--json").json
+    assert found["verdict"]
+    refuses(".*unknown metric 'acuracy'.*|.*acuracy.*", "compare", a, b, "--metric", "acuracy")
+    refuses(".*", "compare", a, tmp_path / "none")
+
+
+def test_a_plan_is_shown_and_nothing_is_written(
+    world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    out = tmp_path / "run"
+    words = [*world.glue(out, "--unfreeze", "gradual", "--max-epochs", "5"), "--dry-run"]
+    outcome = call(*words)
+    assert outcome.status == 0
+    assert not out.exists()
+    assert "unfreezing: gradual, 4 phases" in outcome.err
+    plan = json.loads(outcome.out)["plan"]
+    assert [row["groups"][0] for row in plan] == ["head", "block_2", "block_1", "embeddings"]
+    short = world.glue(out, "--unfreeze", "gradual", "--max-epochs", "2")
+    refuses("the 4 phases of gradual need more than 3 epochs, found 2; .*", *short)
+    refuses(
+        ".*unknown policy 'gradul'; did you mean 'gradual'\\?",
+        *world.glue(out, "--unfreeze", "gradul"),
+    )
+    refuses("mixout must lie in \\[0, 1\\), found 1", *world.glue(out, "--mixout", "1"))
