@@ -54,6 +54,8 @@ SESSION_KEYS = (
     "loader.num_workers",
     "checkpoints.checkpoint_every_steps",
     "cache_dir",
+    "caching.cache",
+    "caching.cache_gib",
 )
 """Settings that may differ when a run goes on: they change no number."""
 INPUTS = ("encoder_from", "tokenizer", "train", "validation")

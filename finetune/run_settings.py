@@ -16,6 +16,7 @@ from finetune.tracking import TrackingConfig
 from finetune.training.checkpointing import CheckpointConfig
 from finetune.training.data import LoaderConfig
 from finetune.training.optimizer import OptimizerConfig
+from finetune.training.prefix_cache import CacheConfig
 from finetune.training.progress import LengthConfig
 from finetune.training.regularisers import AidsConfig
 from finetune.training.schedules import ScheduleConfig
@@ -149,6 +150,7 @@ class FitRun:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
     unfreezing: UnfreezeConfig = field(default_factory=UnfreezeConfig)
+    caching: CacheConfig = field(default_factory=CacheConfig)
     aids: AidsConfig = field(default_factory=AidsConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=5e-5))

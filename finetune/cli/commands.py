@@ -42,6 +42,7 @@ def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
     own["describe"] = Command(
         "measure", "parameters and FLOPs of a config or checkpoint", _describe
     )
+    own["cache"] = Command("measure", "hidden states that are kept: list, clear", _cache)
     own["bench"] = Command("measure", "speed of this machine and of an encoder on it", _bench)
     return own
 
@@ -195,6 +196,34 @@ def _describe(words: list[str]) -> int:
     if len(tables) > 1:
         tables = [f"{name}\n{text}" for name, text in zip(space.source, tables, strict=True)]
     print("\n\n".join(tables))
+    return 0
+
+
+def _cache(words: list[str]) -> int:
+    parser = command_parser("cache", "Hidden states of frozen encoders that runs share.")
+    parser.add_argument("action", choices=("list", "clear"), help="show them, or remove them")
+    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
+    space = parser.parse_args(words)
+    from finetune.run_folder import cache_folder, table
+    from finetune.training.prefix_store import GIB, clear, list_entries
+
+    folder = cache_folder(space.cache_dir) / "hidden"
+    if space.action == "clear":
+        print(f"{clear(folder) / GIB:.3f} GiB freed in {folder}")
+        return 0
+    rows = [
+        [
+            entry.about,
+            str(entry.depth),
+            entry.precision,
+            f"{entry.rows:,}",
+            f"{entry.bytes / GIB:.3f}",
+        ]
+        for entry in list_entries(folder)
+    ]
+    print(f"{folder}: {len(rows)} entries, the last used first")
+    if rows:
+        print(table(rows, ["set", "depth", "precision", "sequences", "GiB"]))
     return 0
 
 

@@ -21,6 +21,7 @@ from finetune.run_folder import (
 )
 from finetune.run_settings import FitRun, PretrainRun
 from finetune.runs.adapting import adapt
+from finetune.runs.caching import choose, open_caches, row_sets, sizes
 from finetune.runs.planning import put_plan, show_plan
 from finetune.runs.pretraining import check_length, with_dropout
 from finetune.scoring import (
@@ -90,7 +91,8 @@ def _dry(run: FitRun, task: Task) -> Results:
     module = FineTuner(encoder, task.head(encoder.config, run.head), task, aids=run.aids)
     _tell(data)
     plan = put_plan(run, module, data)
-    show_plan(run, plan)
+    choice = choose(run, module, row_sets(module.phases, data))
+    show_plan(run, plan, sizes(choice, encoder.config.hidden_size, run.caching.cache_precision))
     return {"task": task.name, "split": task.validation_splits[0], "metrics": {}, "plan": plan}
 
 
@@ -122,12 +124,18 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
         seed=run.seed,
     )
     plan = put_plan(run, module, data)
+    sets = row_sets(module.phases, data)
+    choice = choose(run, module, sets)
     open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
     head = {"kind": module.head.kind, **dataclasses.asdict(run.head)}
     session = Session(run, folder, module, data, tokenizer, head=head, task=task)
     _tell(data)
-    show_plan(run, plan)
+    show_plan(run, plan, sizes(choice, encoder.config.hidden_size, run.caching.cache_precision))
+    module.caches = open_caches(run, module, data, sets, choice)
     session.train(monitor=f"val/{task.monitor}", higher_is_better=True, task=task.name)
+    for cache in module.caches.values():
+        cache.close()
+    module.phases, module.caches = None, {}  # answers are those of the plain encoder
     split = task.validation_splits[0]
     best = load_checkpoint(folder)
     best.load_into(module)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from finetune.run_folder import say
 from finetune.run_settings import FitRun
 from finetune.training.finetuner import FineTuner
@@ -51,7 +53,13 @@ def put_plan(run: FitRun, module: FineTuner, data: TaskData) -> list[Row]:
     return plan_rows(rates, peaks, counts)
 
 
-def show_plan(run: FitRun, rows: list[Row]) -> None:
-    """Print the plan, unless everything is trained all the time and nobody asked."""
+def show_plan(run: FitRun, rows: list[Row], kept: Mapping[int, str]) -> None:
+    """Print the plan, unless everything is trained all the time and nobody asked.
+
+    Args:
+        run: The settings.
+        rows: The plan.
+        kept: Boundary -> size of what is cached of its prefix.
+    """
     if run.dry_run or len(rows) > 1 or rows[0]["boundary"] > 0:
-        say(plan_table(rows, run.unfreezing.policy))
+        say(plan_table(rows, run.unfreezing.policy, kept))

@@ -14,8 +14,10 @@ from finetune.encoder import Encoder
 from finetune.heads import IGNORED
 from finetune.task import Answer, Example, Outputs, Task
 from finetune.text.features import Features
+from finetune.training.frozen_prefix import frozen_hidden
 from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
+from finetune.training.prefix_cache import PrefixCache
 from finetune.training.regularisers import (
     AidsConfig,
     check_aids,
@@ -27,6 +29,7 @@ from finetune.training.regularisers import (
     smoothed_cross_entropy,
 )
 from finetune.training.schedules import ScheduleConfig
+from finetune.training.task_data import rows_of
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,10 @@ class FineTuner(EncoderWithHead):
             self._pretrained = pretrained_weights(encoder, self.aids.reinit_blocks)
         put_mixout(encoder, self._pretrained, self.aids.mixout)
         self.validation = validation or {}
+        self.caches: Mapping[str, PrefixCache] = {}
+        """Split -> the frozen part's hidden states that are kept."""
+        self.split: str | None = None
+        """The split that is being read."""
         self.decision: dict[str, float] = {}
         """Numbers that the task tuned on the first validation split when it was last scored."""
 
@@ -94,17 +101,25 @@ class FineTuner(EncoderWithHead):
         return logits
 
     def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Last hidden states, (B R, T, D); the frozen prefix is run without gradients."""
+        """Last hidden states, (B R, T, D); the frozen prefix is read, or run without gradients."""
         depth = None if self.phases is None else self.phases.frozen_depth
         if depth is None:
             whole: Tensor = self.encoder(batch).last_hidden_state
             return whole
-        with torch.no_grad():
-            prefix = self.encoder.prefix(batch, depth)  # (B R, T, D)
+        prefix = frozen_hidden(self.encoder, batch, depth, self._kept(batch, depth))
         return self.encoder.suffix(prefix, batch.get("attention_mask"), depth)
+
+    def _kept(self, batch: Mapping[str, Tensor], depth: int) -> tuple[Tensor, int] | None:
+        """What the cache of the split that is being read has of a batch, and at which depth."""
+        cache = self.caches.get(self.split or "")
+        if cache is None or self.phases is None or not self.phases.prefix_is_original:
+            return None
+        rows = rows_of(batch["index"].cpu().numpy(), self.task.rows)
+        return cache.read(rows, batch["input_ids"].shape[1], depth)
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The head's loss, with the aids that change it."""
+        self.split = self.task.train_split
         logits = self(batch)
         loss = self._loss(logits, batch["labels"])
         if self.aids.r_drop:
@@ -139,7 +154,7 @@ class FineTuner(EncoderWithHead):
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Keep the outputs on their device; add up the loss of the first split."""
-        split = list(self.validation)[dataloader_idx]
+        split = self.split = list(self.validation)[dataloader_idx]
         logits = self(batch)
         self._outputs[split].append(self.outputs(logits, batch))
         self._order[split].append(batch["index"])

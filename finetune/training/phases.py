@@ -56,6 +56,14 @@ class Phases:
             return None
         return self.groups.start - 1
 
+    @property
+    def prefix_is_original(self) -> bool:
+        """Whether nothing below the boundary has been trained so far: what was kept still holds."""
+        if self.current is None:
+            return True
+        before = self.rates.plan.phases[: self.current]
+        return all(phase.boundary >= self.groups.start for phase in before)
+
     def before_batch(
         self, layers: Layers, optimizer: torch.optim.Optimizer, batches_done: int
     ) -> None:

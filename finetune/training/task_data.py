@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,14 @@ class TaskData(OrderedData):
         batches = self._batched(self.lengths(split), epoch=0, shuffle=False)
         return self.batch_loader(self._unit_batches(features), batches)
 
+    def all_rows(self, split: str, *, training: bool) -> Iterator[tuple[Indices, Batch]]:
+        """Each sequence of a split once: the numbers of a batch's sequences, and the batch."""
+        features = self.features(split, training=training)
+        lengths = self.lengths(split, training=training)
+        made = self._unit_batches(features)
+        for units in self._batched(lengths, epoch=0, shuffle=False):
+            yield rows_of(units, self.task.rows), made[units]
+
     def val_dataloader(self) -> list[DataLoader[Batch]]:
         """A loader for each validation split."""
         return [self.loader(split) for split in self.task.validation_splits]
@@ -155,7 +163,7 @@ class TaskData(OrderedData):
         for split in self.task.validation_splits:
             about[split] = self.describe(split)
         lengths = self.lengths(self.train_split, training=True)
-        rows = [_rows_of(units, self.task.rows) for units in self.order(0)]
+        rows = [rows_of(units, self.task.rows) for units in self.order(0)]
         return {**about, "padding": padding_share(lengths, rows)}
 
     def describe(self, split: str, *, training: bool = False) -> dict[str, Any]:
@@ -181,7 +189,8 @@ class TaskData(OrderedData):
         }
 
 
-def _rows_of(units: Indices, rows: int) -> Indices:
+def rows_of(units: Indices, rows: int) -> Indices:
+    """Numbers of the sequences of some units, (B,) -> (B R,)."""
     return (units[:, None] * rows + np.arange(rows)).reshape(-1)
 
 

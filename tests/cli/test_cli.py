@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call, Start, World
 
 ROOT = Path(__file__).parent.parent.parent
-OWN = ["tokenizer", "pretrain", "adapt", "evaluate", "predict", "compare", "describe", "bench"]
+OWN = [
+    "tokenizer",
+    "pretrain",
+    "adapt",
+    "evaluate",
+    "predict",
+    "compare",
+    "describe",
+    "cache",
+    "bench",
+]
 
 
 def read(file: Path) -> Any:
@@ -148,7 +158,10 @@ def test_a_run_with_one_answer_for_all_is_flagged_and_counted(
 ) -> None:
     lines = (world.data / "glue_data" / "SST-2" / "train.tsv").read_text().splitlines()
     train = tmp_path / "positive.tsv"
-    train.write_text("\n".join([lines[0], *(line for line in lines if line.endswith("1")), ""]))
+    # One line of the other class: a training file of a single class is refused.
+    other = next(line for line in lines if line.endswith("0"))
+    alike = [line for line in lines if line.endswith("1")]
+    train.write_text("\n".join([lines[0], other, *alike, ""]))
     words = ["--train", train, "--seeds", "1,2", "--max-epochs", 4]
     outcome = call(*world.glue(tmp_path / "run", *words))
     results = read(tmp_path / "run" / "results.json")

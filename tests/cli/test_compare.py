@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,3 +46,16 @@ def test_a_plan_is_shown_and_nothing_is_written(
         *world.glue(out, "--unfreeze", "gradul"),
     )
     refuses("mixout must lie in \\[0, 1\\), found 1", *world.glue(out, "--mixout", "1"))
+
+
+def test_the_cache_is_listed_and_cleared(world: World, tmp_path: Path, call: Call) -> None:
+    cache = ["--cache-dir", tmp_path / "cache"]
+    words = world.glue(tmp_path / "run", "--unfreeze", "head", *cache)
+    assert call(*words).status == 0
+    listed = call("cache", "list", *cache)
+    assert listed.status == 0
+    assert re.search(r"glue/sst2 train +2 +fp32 +90 +0.000", listed.out)
+    assert len(listed.out.splitlines()) == 1 + 2 + 2
+    assert call("cache", "clear", *cache).out.startswith("0.000 GiB freed")
+    assert "0 entries" in call("cache", "list", *cache).out
+    assert "0 entries" in call("cache", "list", "--cache-dir", tmp_path / "none").out

@@ -18,9 +18,11 @@ import torch
 from finetune import runs, settings
 from finetune.checkpoint import load_checkpoint
 from finetune.run_settings import FitRun, PretrainRun
+from finetune.training import prefix_cache
 from finetune.training.checkpointing import CheckpointConfig, Checkpointer, Interrupted
 from finetune.training.finetuner import FineTuner
 from finetune.training.optimizer import OptimizerConfig
+from finetune.training.prefix_cache import CacheConfig
 from finetune.training.progress import LengthConfig
 from finetune.training.regularisers import AidsConfig
 from finetune.training.schedules import ScheduleConfig
@@ -327,3 +329,68 @@ def test_two_processes_keep_equal_weights_in_every_phase(
     assert first == second
     assert {phase for phase, _ in first} == set(range(len({phase for phase, _ in first})))
     assert len({phase for phase, _ in first}) >= 4
+
+
+class TestCache:
+    """The frozen part computed once, in whole runs."""
+
+    @pytest.mark.parametrize("name", ["head", "gradual", "chain", "lp-ft", "top:1", "own"])
+    def test_cached_and_uncached_runs_are_the_same_bit_for_bit(
+        self, name: str, tuning: Callable[..., FitRun]
+    ) -> None:
+        with_cache, without = (
+            tuning(f"run-{cache}", name, caching=CacheConfig(cache=cache))
+            for cache in (True, False)
+        )
+        first, second = runs.fit(with_cache, FAMILIES), runs.fit(without, FAMILIES)
+        assert first["metrics"] == second["metrics"]
+        ours, theirs = weights(with_cache), weights(without)
+        assert all(torch.equal(ours[tensor], theirs[tensor]) for tensor in theirs)
+        logged = [
+            [
+                {key: line[key] for key in line if "loss" in key or "accuracy" in key}
+                for line in map(
+                    json.loads,
+                    (Path(str(run.out)) / "metrics.jsonl").read_text().splitlines(),
+                )
+            ]
+            for run in (with_cache, without)
+        ]
+        assert logged[0] == logged[1]
+
+    def test_seeds_and_policies_share_one_filling(
+        self, tuning: Callable[..., FitRun], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        filled: list[int] = []
+        fill = prefix_cache._fill
+
+        def counting(encoder: Any, folder: Any, entries: Any, *rest: Any) -> None:
+            filled.append(len(entries))
+            fill(encoder, folder, entries, *rest)
+
+        monkeypatch.setattr(prefix_cache, "_fill", counting)
+        runs.fit(tuning("first", "gradual"), FAMILIES)
+        assert filled == [2, 2]  # depths 1 and 2, of the training and the validation set
+        runs.fit(tuning("second", "gradual", seed=2), FAMILIES)
+        runs.fit(tuning("third", "lp-ft"), FAMILIES)
+        runs.fit(tuning("fourth", "head"), FAMILIES)
+        assert filled == [2, 2]
+
+    def test_a_resumed_run_reads_the_cache_of_the_encoder_that_was_given(
+        self, tuning: Callable[..., FitRun], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole, cut = tuning("whole", "gradual"), tuning("cut", "gradual")
+        expected = runs.fit(whole, FAMILIES)
+        with monkeypatch.context() as patch:
+            interrupt_at(14, patch)
+            with pytest.raises(Interrupted):
+                runs.fit(cut, FAMILIES)
+        found = runs.fit(dataclasses.replace(cut, resume=True), FAMILIES)
+        assert found["metrics"] == expected["metrics"]
+        ours, theirs = weights(cut), weights(whole)
+        assert all(torch.equal(ours[tensor], theirs[tensor]) for tensor in theirs)
+
+    def test_no_room_is_told_and_the_run_goes_on(self, tuning: Callable[..., FitRun]) -> None:
+        plain = runs.fit(tuning("plain", "head", caching=CacheConfig(cache=False)), FAMILIES)
+        run = tuning("run", "head", caching=CacheConfig(cache_gib=0.0))
+        assert runs.fit(run, FAMILIES)["metrics"] == plain["metrics"]

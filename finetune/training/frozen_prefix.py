@@ -1,0 +1,223 @@
+"""The frozen part of an encoder: what it computes, the same in every batch, and the key of that.
+
+**When runs with and without the cache give the same numbers.** A token's hidden state depends, in
+its last bits, on how the kernels cut their work, and so on the batch. Measured on a CPU (torch
+2.13, MKL, torch's fused attention; AVX2 and AVX-512; 1, 2 and 4 threads; every score and position,
+D = 16 to 768), at real tokens, for hidden states of the size of 1:
+
+- the same batch again, with or without gradients: equal bit by bit;
+- a mask that hides nothing against no mask, and any values at padded places: equal bit by bit;
+- the same T, other sequences beside it: equal on one thread from four tokens a batch on; on two
+  threads up to 3e-6 apart, because the rows of a product are cut elsewhere;
+- another T, so more or less padding: up to 3e-6 apart, because the attention kernel computes the
+  last T mod 16 columns by another formula than whole vectors of 16;
+- **T rounded up to a multiple of 16, two sequences at least: equal bit by bit, whatever else is in
+  the batch and however it is padded**: every kernel then sees whole vectors and tiles only.
+
+So everything frozen is computed by `frozen_states`, which rounds T up and cuts the result back.
+Filling, going on from a lower boundary, and a run without a cache all go through it, and
+`Encoder.suffix` gets the same values in the same batch: losses, and so whole runs, are equal bit by
+bit in fp32 on a CPU, though no two epochs have the same batches. The tests hold it.
+A plain `Encoder.forward`, which rounds nothing up, differs by the 3e-6 above. On a GPU the
+libraries choose kernels by the size of the batch (not measured here): expect equality to rounding
+only. With `cache_precision: bf16` a state is rounded to 8 bits: 2^-9 of its size, at most.
+The price is padding where no cache is used: little for long texts, half as much again for texts of
+ten tokens; with the cache it is paid once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from finetune.encoder import Encoder
+
+TILE = 16
+"""Frozen blocks see lengths that are multiples of this: the numbers in a vector of AVX-512."""
+
+# Settings of an encoder that do not change what its lower part computes in eval mode.
+_WITHOUT_EFFECT = {
+    "vocab_size",
+    "num_hidden_layers",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "embedding_dropout_prob",
+    "tie_word_embeddings",
+    "gradient_checkpointing",
+}
+
+
+@torch.no_grad()
+def frozen_states(
+    encoder: Encoder,
+    batch: Mapping[str, Tensor],
+    depths: Sequence[int],
+    start: tuple[Tensor, int] | None = None,
+) -> list[Tensor]:
+    """Hidden states at some boundaries, in eval mode, whatever the mode of the modules.
+
+    Equal bit by bit for a sequence in whatever batch it stands (see above).
+
+    Args:
+        encoder: Its lower part is frozen.
+        batch: As for `Encoder.forward`.
+        depths: Boundaries, ascending, 0 … L.
+        start: Hidden states (B, T, D) at a lower boundary, and its depth, to go on from.
+
+    Returns:
+        float32 (B, T, D) at each depth, contiguous; zeros where a mask (B, T) hides a token.
+    """
+    count, length = batch["input_ids"].shape
+    wide = _rounded_up(encoder, batch)
+    if count == 1:
+        wide = {name: _twice(tensor) for name, tensor in wide.items()}
+    states = []
+    with _in_eval_mode(encoder):
+        if start is None:
+            hidden, depth = encoder.prefix(wide, 0), 0
+        else:
+            hidden, depth = F.pad(start[0], (0, 0, 0, -length % TILE)), start[1]
+            hidden = _twice(hidden) if count == 1 else hidden
+        for wanted in depths:
+            hidden, depth = run_blocks(encoder, hidden, wide, depth, wanted), wanted
+            states.append(_cut_back(hidden[:count, :length], batch.get("attention_mask")))
+    return states
+
+
+def _twice(inputs: Tensor) -> Tensor:
+    # Of a batch of one torch folds the products (of the additive score) in another way.
+    return torch.cat([inputs, inputs])
+
+
+def _cut_back(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    # Contiguous, because torch multiplies a strided tensor by another kernel.
+    cut = hidden.float().contiguous()
+    if mask is None or mask.dim() != 2:
+        return cut
+    return cut.masked_fill(~mask[..., None], 0.0)
+
+
+def run_blocks(
+    encoder: Encoder, hidden: Tensor, batch: Mapping[str, Tensor], start: int, end: int
+) -> Tensor:
+    """Run the blocks between two boundaries.
+
+    Args:
+        encoder: Whose blocks.
+        hidden: At the lower boundary, (B, T, D).
+        batch: `attention_mask` and `position_ids`, where it has them.
+        start: The lower boundary.
+        end: The upper one; with L comes the final norm.
+
+    Returns:
+        At the upper boundary, (B, T, D).
+    """
+    context = encoder._context(hidden, batch.get("attention_mask"), batch.get("position_ids"))
+    for depth in range(start + 1, end + 1):
+        hidden, _ = encoder._step(hidden, depth, context)
+    return hidden
+
+
+def _rounded_up(encoder: Encoder, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The batch with T rounded up to a multiple of `TILE`."""
+    ids, config = batch["input_ids"], encoder.config
+    length = ids.shape[1]
+    extra = -length % TILE
+    wide = {"input_ids": F.pad(ids, (0, extra), value=config.pad_token_id)}
+    for name in ("token_type_ids", "position_ids"):
+        if name in batch:
+            wide[name] = F.pad(batch[name], (0, extra))
+    mask = batch.get("attention_mask")
+    if mask is None and extra:
+        mask = torch.ones_like(ids, dtype=torch.bool)
+    if mask is not None:
+        wide["attention_mask"] = F.pad(mask, (0, extra) * (mask.dim() - 1))
+    longest = config.max_position_embeddings
+    if "position_ids" not in batch and length <= longest < length + extra:
+        # Learned positions end here: the padding takes the last one.
+        positions = torch.arange(length + extra, device=ids.device)
+        wide["position_ids"] = positions.clamp_(max=longest - 1).unsqueeze(0)
+    return wide
+
+
+@contextmanager
+def _in_eval_mode(module: nn.Module) -> Iterator[None]:
+    training = [part for part in module.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def frozen_hidden(
+    encoder: Encoder, batch: Mapping[str, Tensor], depth: int, kept: tuple[Tensor, int] | None
+) -> Tensor:
+    """Hidden states at a boundary, from what `PrefixCache.read` found, or from the token ids.
+
+    Args:
+        encoder: Its blocks up to there are frozen.
+        batch: On the encoder's device.
+        depth: The boundary.
+        kept: States (B, T, D) at a lower boundary or this one, and its depth.
+
+    Returns:
+        float32 (B, T, D).
+    """
+    start = None
+    if kept is not None:
+        start = (kept[0].to(batch["input_ids"].device, non_blocking=True), kept[1])
+        if kept[1] == depth:
+            return start[0]
+    return frozen_states(encoder, batch, [depth], start)[0]
+
+
+def arithmetic_key(device: torch.device, precision: str) -> str:
+    """Name what else decides the last bits: device, version of torch, the trainer's precision."""
+    kind = torch.backends.cpu.get_cpu_capability()
+    if device.type == "cuda":
+        kind = f"{torch.cuda.get_device_name(device)} {torch.get_float32_matmul_precision()}"
+    return f"{device.type} {kind} torch {torch.__version__} {precision}"
+
+
+def weight_keys(encoder: Encoder, depths: Iterable[int]) -> dict[int, str]:
+    """Hash what decides the hidden states at some depths: weights and settings below each.
+
+    Weights above a boundary do not count, so encoders that share their lower part share its cache.
+
+    Args:
+        encoder: On any device.
+        depths: From 0 to L.
+
+    Returns:
+        Depth -> 32 hexadecimal digits.
+    """
+    settings = encoder.config.to_dict()
+    relevant = {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
+    state = hashlib.blake2b(json.dumps(relevant, sort_keys=True).encode(), digest_size=16)
+    _hash_weights(state, encoder.embeddings)
+    keys, wanted = {}, set(depths)
+    for depth in range(max(wanted, default=-1) + 1):
+        if depth:
+            _hash_weights(state, encoder.blocks[depth - 1])
+        at_boundary = state.copy()
+        if depth == len(encoder.blocks):
+            _hash_weights(at_boundary, encoder.final_norm)
+        if depth in wanted:
+            keys[depth] = at_boundary.hexdigest()
+    return keys
+
+
+def _hash_weights(state: hashlib.blake2b, module: nn.Module) -> None:
+    for name, tensor in sorted(module.state_dict().items()):
+        content = tensor.detach().cpu().contiguous()
+        state.update(f"{name} {content.dtype} {tuple(content.shape)}".encode())
+        state.update(content.view(-1).view(torch.uint8).numpy())
