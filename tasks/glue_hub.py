@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
-from finetune.errors import DataError
 from finetune.task import Example
+from tasks import hub
 from tasks.glue_table import GlueRow
 
 HUB = "nyu-mll/glue"
@@ -33,16 +32,6 @@ def hub_examples(row: GlueRow, split: str) -> Iterator[Example]:
         yield Example(id=cells["idx"], texts=texts, label=label if known else None)
 
 
-@functools.lru_cache
 def hub_split(name: str, split: str) -> Any:
-    """Load a split from the hub or its local cache, once a process."""
-    mend = "give --data DIR or set FINETUNE_DATA to a folder with glue_data/"
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(f"without a data folder glue/{name} needs `datasets`; {mend}") from error
-    try:
-        return datasets.load_dataset(HUB, name, split=split)
-    except Exception as error:  # the hub's clients raise errors of a dozen unrelated classes
-        reason = str(error).partition("\n")[0]
-        raise DataError(f"could not load {HUB} {name} {split} ({reason}); {mend}") from error
+    """The rows of a split as the hub has them."""
+    return hub.hub_split(HUB, name, split, f"glue/{name}", "glue_data")

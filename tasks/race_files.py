@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from finetune.errors import DataError
 from finetune.task import Example
+from tasks import hub
 from tasks.options import letters, shown
 
 HUB = "ehovy/race"
@@ -124,16 +124,6 @@ def hub_examples(rows: Iterable[Mapping[str, Any]]) -> Iterator[Example]:
         numbers[passage] += 1
 
 
-@functools.lru_cache
 def hub_split(name: str, split: str) -> Any:
-    """Load a split from the hub or its local cache, once a process."""
-    mend = "give --data DIR or set FINETUNE_DATA to a folder with race/"
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(f"without a data folder race/{name} needs `datasets`; {mend}") from error
-    try:
-        return datasets.load_dataset(HUB, name, split=split)
-    except Exception as error:  # the hub's clients raise errors of a dozen unrelated classes
-        reason = str(error).partition("\n")[0]
-        raise DataError(f"could not load {HUB} {name} {split} ({reason}); {mend}") from error
+    """The rows of a split as the hub has them."""
+    return hub.hub_split(HUB, name, split, f"race/{name}", "race")

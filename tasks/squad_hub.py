@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from finetune.errors import DataError
 from finetune.task import Example
+from tasks import hub
 from tasks.squad_files import read_hub_rows
 
 
@@ -38,19 +37,6 @@ def hub_examples(version: str, split: str) -> list[Example]:
     return read_hub_rows(hub_split(version, split), f"{OFFICIAL[version].hub} {split}")
 
 
-@functools.lru_cache
 def hub_split(version: str, split: str) -> Any:
-    """Load a split from the hub or its local cache, once a process."""
-    name = OFFICIAL[version].hub
-    mend = "give --data DIR or set FINETUNE_DATA to a folder with squad/"
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            f"without a data folder squad/{version} needs `datasets`; {mend}"
-        ) from error
-    try:
-        return datasets.load_dataset(name, split=split)
-    except Exception as error:  # the hub's clients raise errors of a dozen unrelated classes
-        reason = str(error).partition("\n")[0]
-        raise DataError(f"could not load {name} {split} ({reason}); {mend}") from error
+    """The rows of a split as the hub has them."""
+    return hub.hub_split(OFFICIAL[version].hub, None, split, f"squad/{version}", "squad")

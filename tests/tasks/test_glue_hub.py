@@ -9,8 +9,8 @@ import pytest
 
 from finetune.errors import DataError
 from finetune.task import Example
+from tasks import hub
 from tasks.glue import glue_task
-from tasks.glue_hub import hub_split
 
 
 class TestHub:
@@ -44,9 +44,9 @@ class TestHub:
 
         monkeypatch.setattr(datasets, "load_dataset", load_dataset)
         monkeypatch.delenv("FINETUNE_DATA", raising=False)
-        hub_split.cache_clear()
+        hub.hub_split.cache_clear()
         yield asked
-        hub_split.cache_clear()
+        hub.hub_split.cache_clear()
 
     def test_is_asked_once_where_no_folder_is_given(self, asked: list[Any]) -> None:
         task = glue_task("sst2")

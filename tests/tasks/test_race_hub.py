@@ -9,7 +9,7 @@ import pytest
 
 from finetune.errors import DataError
 from finetune.task import Example
-from tasks import race_files
+from tasks import hub, race_files
 from tasks.race import race_task
 
 
@@ -35,9 +35,9 @@ class TestHub:
 
         monkeypatch.setattr(datasets, "load_dataset", load_dataset)
         monkeypatch.delenv("FINETUNE_DATA", raising=False)
-        race_files.hub_split.cache_clear()
+        hub.hub_split.cache_clear()
         yield asked
-        race_files.hub_split.cache_clear()
+        hub.hub_split.cache_clear()
 
     def test_is_asked_once_where_no_folder_is_given(self, asked: list[Any]) -> None:
         task = race_task("all")

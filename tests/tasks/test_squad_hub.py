@@ -11,7 +11,7 @@ from finetune.errors import DataError
 from finetune.heads.span import SpanConfig
 from finetune.task import Example, GoldAnswer
 from finetune.text.windows import WindowConfig
-from tasks import squad_hub
+from tasks import hub
 from tasks.squad import SquadTask, squad_task
 
 CONTEXT = "The cat sat on the mat."
@@ -53,9 +53,9 @@ class TestHub:
 
         monkeypatch.setattr(datasets, "load_dataset", load_dataset)
         monkeypatch.delenv("FINETUNE_DATA", raising=False)
-        squad_hub.hub_split.cache_clear()
+        hub.hub_split.cache_clear()
         yield asked
-        squad_hub.hub_split.cache_clear()
+        hub.hub_split.cache_clear()
 
     def test_is_asked_once_where_no_folder_is_given(self, asked: list[Any]) -> None:
         task = make("1.1")
@@ -80,7 +80,7 @@ class TestHub:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("FINETUNE_DATA", raising=False)
-        squad_hub.hub_split.cache_clear()
+        hub.hub_split.cache_clear()
         with pytest.raises(
             DataError, match=r"could not load rajpurkar/squad train \(.*\); give --data DIR or"
         ):
@@ -89,6 +89,6 @@ class TestHub:
     def test_without_the_library_is_an_error_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("FINETUNE_DATA", raising=False)
         monkeypatch.setitem(sys.modules, "datasets", None)
-        squad_hub.hub_split.cache_clear()
+        hub.hub_split.cache_clear()
         with pytest.raises(DataError, match=r"without a data folder squad/2\.0 needs `datasets`"):
             make("2.0").examples("train")
