@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,22 +28,29 @@ SHAPE = EncoderConfig(
 )
 
 
+def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module(name)
+
+
 @pytest.fixture
 def unfreezing(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("unfreezing")
+    return imported("unfreezing", monkeypatch)
 
 
 @pytest.fixture
 def grid(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("ulmfit_grid")
+    return imported("ulmfit_grid", monkeypatch)
+
+
+@pytest.fixture
+def samples(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return imported("ulmfit_sample", monkeypatch)
 
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return importlib.import_module("ulmfit_table")
+    return imported("ulmfit_table", monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +105,11 @@ def test_both_sides_train_alike_and_the_second_pays_nothing(
     import torch
 
     device, texts = torch.device("cpu"), unfreezing.made_texts("cola", 80).part(0.01)
+    shape = replace(SHAPE, max_position_embeddings=64)
     cache = (tmp_path, unfreezing.CacheConfig())
     policy = unfreezing.Policy(4, UnfreezeConfig("gradual"))
-    plain = unfreezing.Contestant(policy, texts, SHAPE, device)
-    cached = unfreezing.Contestant(policy, texts, SHAPE, device, cache=cache)
+    plain = unfreezing.Contestant(policy, texts, shape, device)
+    cached = unfreezing.Contestant(policy, texts, shape, device, cache=cache)
     unfreezing.take_turns([plain, cached])
     assert [len(one.epochs) for one in (plain, cached)] == [4, 4]
     assert plain.filling is None
@@ -108,7 +117,7 @@ def test_both_sides_train_alike_and_the_second_pays_nothing(
     assert cached.encoded == len(texts.features)
     for name, tensor in plain.module.state_dict().items():  # rounding apart
         torch.testing.assert_close(tensor, cached.module.state_dict()[name], atol=1e-3, rtol=1e-3)
-    other = unfreezing.Contestant(policy, texts, SHAPE, device, cache=cache, seed=2)
+    other = unfreezing.Contestant(policy, texts, shape, device, cache=cache, seed=2)
     other.open()
     assert other.encoded == 0
 
@@ -138,15 +147,15 @@ def rows(counts: dict[str, int]) -> list[Any]:
     ]
 
 
-def test_a_sample_has_as_many_of_each_class_in_the_files_order(grid: Any) -> None:
+def test_a_sample_has_as_many_of_each_class_in_the_files_order(samples: Any) -> None:
     every = rows({"neg": 30, "pos": 40})
-    found = grid.sample(every, 20, 0)
+    found = samples.sample(every, 20, 0)
     assert [row.label for row in found] == ["neg"] * 10 + ["pos"] * 10
     assert found == sorted(found, key=every.index)
-    assert found == grid.sample(every, 20, 0)
-    assert found != grid.sample(every, 20, 1)
+    assert found == samples.sample(every, 20, 0)
+    assert found != samples.sample(every, 20, 1)
     with pytest.raises(DataError, match="expected 35 texts of class neg to draw from, found 30"):
-        grid.sample(every, 70, 0)
+        samples.sample(every, 70, 0)
 
 
 def test_the_arms_are_the_papers_rows(grid: Any, tables: Any) -> None:
@@ -201,7 +210,7 @@ def world(tmp_path: Path) -> Path:
             for number in range(count):
                 (folder / f"{number}_9.txt").write_text(f"a {word} film of {number} minutes")
     words = " ".join([*QUESTIONS.values(), "good bad some a film of minutes ? 0 1 2 3 4 5 6 7 8 9"])
-    pretrained(tmp_path / "encoder", train_tokenizer([words] * 3, TokenizerConfig(vocab_size=80)))
+    pretrained(tmp_path / "encoder", train_tokenizer([words] * 3, TokenizerConfig(vocab_size=70)))
     return tmp_path
 
 

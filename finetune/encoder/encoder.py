@@ -116,6 +116,7 @@ class Encoder(nn.Module):
         mask: Tensor | None,
         depth: int,
         *,
+        until: int | None = None,
         position_ids: Tensor | None = None,
     ) -> Tensor:
         """Run the blocks behind a boundary: `suffix(prefix(batch, d), mask, d)` is `forward`.
@@ -124,17 +125,20 @@ class Encoder(nn.Module):
             hidden: What `prefix` gave at the boundary, (B, T, D).
             mask: The batch's `attention_mask`, bool (B, T) or (B, T, T), or None.
             depth: The boundary, 0 .. L.
+            until: The boundary to stop at, `depth` .. L; None for the last.
             position_ids: The batch's, int64 (B, T); only rotary positions need them again.
 
         Returns:
-            The last hidden state, (B, T, D).
+            The hidden state there, (B, T, D).
 
         Raises:
-            ConfigError: The depth lies outside 0 .. L.
+            ConfigError: A boundary lies outside 0 .. L.
         """
+        last = len(self.blocks) if until is None else until
         self._check_depth(depth)
+        self._check_depth(last)
         context = self._context(hidden, mask, position_ids)
-        for block in range(depth + 1, len(self.blocks) + 1):
+        for block in range(depth + 1, last + 1):
             hidden, _ = self._step(hidden, block, context)
         return hidden
 

@@ -16,7 +16,6 @@ from finetune.training.frozen_prefix import (
     arithmetic_key,
     frozen_hidden,
     frozen_states,
-    run_blocks,
     weight_keys,
 )
 
@@ -163,7 +162,8 @@ def test_modes_and_gradients_are_left_as_they_were() -> None:
 
 def test_blocks_between_two_boundaries_make_the_whole() -> None:
     encoder, batch = make(norm_position="pre").eval(), batch_of(list(range(8)), 30)
-    hidden = run_blocks(encoder, encoder.prefix(batch, 1), batch, 1, 3)
+    mask = batch.get("attention_mask")
+    hidden = encoder.suffix(encoder.prefix(batch, 1), mask, 1, until=3)
     assert torch.equal(hidden, encoder.prefix(batch, 3))
 
 
