@@ -19,6 +19,10 @@ from finetune.families import Family
 
 FAILURE, USER_ERROR, SIGNALLED = 1, 2, 128
 MACHINE_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+SMALLER = (
+    "lower batch_size (and raise accumulate_grad_batches as much: the steps stay the same) or "
+    "max_length, or use gradient_checkpointing"
+)
 KEPT = (
     "what was complete is kept; mend it, and let a run go on from its last checkpoint by --resume"
 )
@@ -124,7 +128,7 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
     if number is not None:
         return str(error), SIGNALLED + int(number)
     if type(error).__name__ == "OutOfMemoryError":  # torch's
-        return f"{error}: lower batch_size or max_length, or use gradient_checkpointing", USER_ERROR
+        return f"{error}: {SMALLER}", USER_ERROR
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in MACHINE_FAILURES:

@@ -141,12 +141,25 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
     best.load_into(module)
     module.decision = dict(best.decision)
     module.to(pick_device(run.trainer.accelerator))
-    metrics, told = score_splits(Scorer(module, task, data), folder, task.validation_splits)
+    scorer = Scorer(module, task, data)
+    metrics, told = score_splits(scorer, folder, task.validation_splits)
+    if run.test is not None:
+        told["test"] = _tested(scorer, folder)
     results = session.results(task.name, split, metrics, len(data.examples(split)))
     results |= told | {"majority": baseline, "data": data.description(), "plan": plan}
     write_results(folder, results)
     session.close(results)
     return results
+
+
+def _tested(scorer: Scorer, folder: Path) -> Results:
+    """Answer the test file that was named; score it if it has labels."""
+    (split,) = scorer.task.test_splits
+    answers = scorer.answers(split)
+    write_answers(scorer.task, folder, split, answers)
+    labelled = all(example.label is not None for example in scorer.data.examples(split))
+    metrics = scorer.task.score(answers) if labelled else {}
+    return {"metrics": metrics, "examples": len(answers)}
 
 
 def _inputs(run: FitRun, task: Task) -> tuple[Encoder, Tokenizer, TaskData, dict[str, float]]:

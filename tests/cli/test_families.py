@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,6 +167,29 @@ def inputs_of(name: str, files: Files) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if "answer" not in k} for line in lines]
 
 
+@EVERY_KIND
+def test_one_example_alone_is_answered_as_among_others(
+    name: str, files: Files, runs: dict[str, Path]
+) -> None:
+    rows = inputs_of(name, files)
+    predictor = finetune.load(runs[name], batch_size=5)  # 5 divides the number of no set here
+    among = predictor.predict(rows)
+    for number in (0, len(rows) - 1):
+        (alone,) = predictor.predict([rows[number]])
+        assert alone["prediction"] == among[number]["prediction"]
+
+
+@pytest.mark.parametrize("name", ["classify", "answer", "choose"])
+def test_a_test_file_that_is_named_is_scored_too(
+    name: str, runs: dict[str, Path], call: Call
+) -> None:
+    test = results_of(runs[name])["test"]
+    assert test["examples"] == 8
+    assert len(read_predictions(runs[name] / "predictions" / "test.jsonl")) == 8
+    again = call("evaluate", runs[name], "--split", "test").json["metrics"]
+    assert {key: value for key, value in again.items() if "/" not in key} == test["metrics"]
+
+
 def test_spans_leave_the_files_of_the_official_script(runs: dict[str, Path]) -> None:
     for name, wanted in (("squad 1.1", 2), ("squad 2.0", 3)):
         folder = runs[name] / "submission" / "validation"
@@ -242,6 +266,9 @@ def test_the_diagnostic_set_is_answered_and_not_scored(
     run, ax = tmp_path / "mnli", tmp_path / "ax"
     assert call("glue", "mnli", "--encoder", world.pretrained, *data, "--out", run).status == 0
     assert call("glue", "ax", "--encoder", run, *data, "--out", ax).status == 0
+    # Any run may be started from: the head is built for the task.
+    onward = ["glue", "sst2", "--encoder", run, "--config", world.glue_config, "--data", world.data]
+    assert call(*onward, "--out", tmp_path / "onward").status == 0
     answers = read_predictions(ax / "predictions" / "ax.jsonl")
     assert [answer["id"] for answer in answers] == [0, 1, 2, 3, 4]
     assert (ax / "submission" / "AX.tsv").read_text().startswith("index\tprediction\n0\t")
@@ -274,3 +301,35 @@ def test_wnli_is_not_trained_unless_asked(world: World, tmp_path: Path, call: Ca
     assert call(*words, "--train-wnli", "--out", tmp_path / "trained").status == 0
     assert (tmp_path / "trained" / "checkpoints" / "best").is_dir()
     assert "fixed_answer" not in results_of(tmp_path / "trained")
+
+
+def test_runs_become_a_zip_that_says_what_it_lacks(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    folder = tmp_path / "data" / "glue_data" / "RTE"
+    folder.mkdir(parents=True)
+    names = ("entailment", "not_entailment")
+    lines = [f"{n}\tthe cat\ta dog\t{names[n % 2]}" for n in range(12)]
+    for split in ("train", "dev"):
+        table = ["index\tsentence1\tsentence2\tlabel", *lines]
+        (folder / f"{split}.tsv").write_text("\n".join(table) + "\n")
+    test = ["index\tsentence1\tsentence2", *(f"{n}\tthe bird\ta tree" for n in range(5))]
+    (folder / "test.tsv").write_text("\n".join(test) + "\n")
+    run, target = tmp_path / "run", tmp_path / "glue.zip"
+    words = ["glue", "rte", "--encoder", world.pretrained, "--config", world.glue_config]
+    assert call(*words, "--data", tmp_path / "data", "--seeds", "1,2", "--out", run).status == 0
+    assert call("submit", run, "--out", target).status == 2
+    assert not target.exists()
+    outcome = call("submit", run, "--out", target, "--allow-missing", "--allow-subset")
+    assert outcome.status == 0, outcome.err
+    assert "the leaderboard will not take it" in outcome.err
+    assert "no GLUE average on the validation files" in outcome.err
+    with zipfile.ZipFile(target) as archive:
+        assert archive.namelist() == ["RTE.tsv"]
+        rows = archive.read("RTE.tsv").decode().splitlines()
+    assert rows[0] == "index\tprediction"
+    assert [row.split("\t")[0] for row in rows[1:]] == list("01234")
+    assert {row.split("\t")[1] for row in rows[1:]} <= set(names)
+    assert call("submit", "--check", target).status == 2
+    allowed = ["--allow-missing", "--allow-subset"]
+    assert call("submit", "--check", target, *allowed).status == 0
