@@ -18,8 +18,8 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.heads import Classification, HeadConfig
 from finetune.text.features import Features, length_batches
 from finetune.training.data import LoaderConfig, OrderedData
-from finetune.training.task_data import UnitBatches
 from finetune.training.finetuner import FineTuner
+from finetune.training.task_data import UnitBatches
 from finetune.training.trainer import flush_denormals, keep_freed_memory
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4

@@ -1,17 +1,17 @@
 """ULMFiT's ablations on an encoder, with error bars (Howard and Ruder, 2018, tables 6 and 7).
 
 TREC-6 complete, and a seeded sample of IMDb, stratified by class. Classifiers start from one
-encoder a way of LM fine-tuning, adapted once, so the spread is that of the classifier's seeds (head,
-order, dropout), and all seeds and policies read one cache of the frozen part. Every run has the same
-number of epochs and keeps its best one by validation accuracy (a tenth of the training texts, as in
-the paper); the official test set is scored once and chooses nothing.
+encoder a way of LM fine-tuning, adapted once: the spread is that of the classifier's seeds (head,
+order, dropout), and all seeds and policies read one cache of the frozen part. Every run has the
+same number of epochs and keeps its best one by validation accuracy (on a tenth of the training
+texts, as in the paper); the official test set is scored once and chooses nothing.
 
 What is ours: each rate rises over the first tenth of the run, also where the paper has a constant
-one; the topmost rate is an option, as an LSTM's does not serve an encoder; chain-thaw has a tenth of
-it below the head, as in the paper.
+one; the topmost rate is an option, as an LSTM's does not serve an encoder; chain-thaw has a tenth
+of it below the head, as in the paper.
 
-A run is a folder below --out: what has ended is kept, what was interrupted goes on, and seeds may be
-added later.
+A run is a folder below --out: what has ended is kept, what was interrupted goes on, and seeds may
+be added later.
 
     python benchmarks/ulmfit_grid.py --encoder runs/tiny --data data --out runs/ulmfit-grid
 """
@@ -22,12 +22,12 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from ulmfit_sample import write_imdb
 from ulmfit_table import TITLES, results_of, table
 
 from finetune.checkpoint import load_checkpoint
@@ -48,11 +48,9 @@ from finetune.training.schedules import ScheduleConfig, ScheduleName
 from finetune.training.trainer import TrainerConfig
 from finetune.training.unfreezing import UnfreezeConfig, make_plan
 from tasks.families import FAMILIES
-from tasks.labelled_texts import LabelledText
 from tasks.run_settings import ClassifyRun
-from tasks.text_set_files import Imdb
 
-DISCR, SAMPLE_SEED = 2.6, 20180518
+DISCR = 2.6
 STLR: ScheduleName = "slanted_triangular"
 BEST_LM = "full-discr-stlr"
 
@@ -106,62 +104,6 @@ ARMS = {
 SETS = ("trec6", "imdb", "agnews")
 SESSION = ("out", "data", "sets", "arms", "seeds", "accelerator", "keep", "table", "quick")
 """Options that may differ when a grid goes on."""
-
-
-def sample(rows: Iterable[LabelledText], count: int, part: int) -> list[LabelledText]:
-    """Draw rows, as many of each class, in their own order.
-
-    Args:
-        rows: All of them.
-        count: How many to draw over all classes.
-        part: Keys the draw, beside a fixed seed.
-
-    Raises:
-        DataError: A class has too few.
-    """
-    every = list(rows)
-    places: dict[Any, list[int]] = {}
-    for place, row in enumerate(every):
-        places.setdefault(row.label, []).append(place)
-    each, chosen = count // max(1, len(places)), []
-    for number, label in enumerate(sorted(places)):
-        if len(places[label]) < each:
-            raise DataError(
-                f"expected {each:,} texts of class {label} to draw from, found "
-                f"{len(places[label]):,}; lower the --imdb sizes"
-            )
-        rng = np.random.default_rng([SAMPLE_SEED, part, number])
-        chosen += rng.permutation(places[label])[:each].tolist()
-    return [every[place] for place in sorted(chosen)]
-
-
-def write_imdb(data: Path, folder: Path, sizes: Sequence[int]) -> None:
-    """Write a sample of IMDb as JSONL files: train, validation, test, and lm (train and unsup).
-
-    Args:
-        data: Folder with imdb/.
-        folder: Receives them.
-        sizes: Texts of train, validation and test, and unlabelled ones.
-    """
-    source = Imdb(data)
-    folder.mkdir(parents=True, exist_ok=True)
-    texts: list[str] = []
-    for part, (split, size) in enumerate(zip(("train", "validation", "test"), sizes, strict=False)):
-        rows = sample(source.rows(split), size, part)
-        lines = [{"id": row.id, "text": row.texts[0], "label": row.label} for row in rows]
-        write_text(folder / f"{split}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        texts += [row.texts[0] for row in rows] if split == "train" else []
-    texts += _unlabelled(source, sizes[3])
-    lines = [{"text": text} for text in texts]
-    write_text(folder / "lm.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def _unlabelled(source: Imdb, count: int) -> list[str]:
-    if not count:
-        return []
-    every = list(source.unlabelled())
-    order = np.random.default_rng([SAMPLE_SEED, 3]).permutation(len(every))
-    return [every[place] for place in sorted(order[:count].tolist())]
 
 
 @dataclass(frozen=True)
@@ -223,7 +165,8 @@ class Grid:
         """The run of a classifier."""
         options, arm = self.options, ARMS[arm_name]
         start = str(self.folder(name, "lm", arm.lm)) if arm.lm else str(options.encoder)
-        files = {split: str(self.folder(name, "sample", f"{split}.jsonl")) for split in SPLITS}
+        sample = self.folder(name, "sample")
+        files: dict[str, Any] = {split: str(sample / f"{split}.jsonl") for split in SPLITS}
         discr = arm.rate_decay > 1 and options.discr_rate
         return ClassifyRun(
             encoder_from="none" if arm.scratch else start,

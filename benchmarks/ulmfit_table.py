@@ -1,4 +1,4 @@
-"""The table of ULMFiT's grid: error rates over seeds, compared, beside those of the paper's LSTM."""
+"""The table of ULMFiT's grid: errors over seeds, compared, beside those of the paper's LSTM."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _difference(comparison: Comparison | None) -> tuple[str, str]:
         low, high = difference.seeds.interval
         text += f" [{-100 * high + 0.0:+.2f}, {-100 * low + 0.0:+.2f}]"
     p = difference.adjusted_p
-    return text, "-" if p is None else f"{p:.3f}"
+    return text, "-" if p is None else "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def _paper(arm: str, name: str) -> str:

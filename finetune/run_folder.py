@@ -48,6 +48,7 @@ SESSION_KEYS = (
     "resume",
     "overwrite",
     "dry_run",
+    "find_lr",
     "out",
     "tracking",
     "trainer.progress",

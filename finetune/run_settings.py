@@ -55,6 +55,8 @@ class PretrainRun:
     """Go on with the interrupted run in --out."""
     overwrite: bool = False
     """Replace the run in --out."""
+    find_lr: bool = False
+    """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
     cache_dir: str | None = None
     """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -92,6 +94,8 @@ class AdaptRun:
     """Go on with the interrupted run in --out."""
     overwrite: bool = False
     """Replace the run in --out."""
+    find_lr: bool = False
+    """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
     cache_dir: str | None = None
     """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
     dropout: float | None = None
@@ -139,6 +143,8 @@ class FitRun:
     """Go on with the interrupted run in --out."""
     overwrite: bool = False
     """Replace the run in --out."""
+    find_lr: bool = False
+    """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
     cache_dir: str | None = None
     """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
     dropout: float | None = None

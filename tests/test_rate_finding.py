@@ -115,7 +115,7 @@ class TestPicture:
         text = plot(curve(steps), width)
         assert text.isascii()
         assert max(map(len, text.splitlines()[:-1])) <= width
-        assert max(map(len, text.splitlines())) <= 80
+        assert len(text.splitlines()[-1]) <= 80
         assert len(text.splitlines()) == 18
 
     @pytest.mark.parametrize("losses", [[0.0], [0.7] * 30, [0.7, 1e30], [-1.0, -2.0], [0.0] * 5])
@@ -219,6 +219,13 @@ class TestFinding:
         with pytest.raises(ConfigError, match="is not empty and holds no run"):
             find(run, tmp_path / "run", module, data, "glue/sst2")
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["letters.txt"]
+
+    def test_going_on_with_a_run_is_refused(
+        self, parts: Callable[..., Any], tmp_path: Path
+    ) -> None:
+        run, module, data = parts(resume=True)
+        with pytest.raises(ConfigError, match="goes on; leave --resume out"):
+            find(run, tmp_path / "run", module, data, "glue/sst2")
 
     def test_too_few_batches_are_an_error(self, parts: Callable[..., Any], tmp_path: Path) -> None:
         run, module, data = parts(trainer=TrainerConfig(devices=9))

@@ -63,7 +63,11 @@ def _pretrain(words: list[str]) -> int:
 
     run = read_settings(PretrainRun, "pretrain", words)
     if run is not None:
-        _show(runs.pretrain(run), Path(run.out))
+        results = runs.pretrain(run)
+        if run.find_lr:
+            print(json.dumps(results))
+        else:
+            _show(results, Path(run.out))
     return 0
 
 
@@ -74,7 +78,11 @@ def _adapt(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
 
         run = read_settings(AdaptRun, "adapt", words)
         if run is not None:
-            _show(runs.adapt(run, families), Path(run.out))
+            results = runs.adapt(run, families)
+            if run.find_lr:
+                print(json.dumps(results))
+            else:
+                _show(results, Path(run.out))
         return 0
 
     return command
@@ -96,7 +104,7 @@ def _fine_tune(
         )
         if run is not None:
             results = runs.fit(run, families)
-            if run.dry_run:
+            if run.dry_run or run.find_lr:
                 print(json.dumps(results))
             else:
                 _show(results, Path(runs.folder_of(run)))

@@ -18,7 +18,8 @@ from finetune.errors import ConfigError, DataError
 from finetune.families import Family, family_of, installed_families, make_task
 from finetune.run_folder import Results, cache_folder, check_folder, open_run, write_text
 from finetune.run_settings import AdaptRun
-from finetune.runs.pretraining import check_length, train_language_model, with_dropout
+from finetune.runs.finding import find
+from finetune.runs.pretraining import check_length, corpus_data, train_language_model, with_dropout
 from finetune.task import Task
 from finetune.text.corpus import build_corpus
 from finetune.training.pretrainer import Pretrainer
@@ -52,9 +53,11 @@ def adapt(
     sources = run.corpus or [str(_written_texts(task, cache))]  # type: ignore[arg-type]
     text = dataclasses.replace(run.text, text_field="text") if run.task else run.text
     corpus = build_corpus(sources, tokenizer, text, run.seed, cache)
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
     module = _module(run, start)
     name = f"adapt {run.task}" if run.task else "adapt"
+    if run.find_lr:
+        return find(run, folder, module, corpus_data(run, module, tokenizer, corpus, text), name)
+    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
     return train_language_model(
         run, module, tokenizer, corpus, text, name, [run.task] if run.task else sources
     )

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from finetune.errors import ConfigError
 from finetune.run_folder import Results, has_started, note, open_run, say, write_files
 from finetune.run_settings import AdaptRun, FitRun, PretrainRun
 from finetune.training.data import Batch, OrderedData
@@ -46,8 +47,14 @@ def find(
 
     Raises:
         DataError: There is nothing to train on.
-        ConfigError: The folder holds something else than a run.
+        ConfigError: The run is to go on with another; or the folder holds something else than a
+            run.
     """
+    if run.resume:
+        raise ConfigError(
+            "--find-lr tries rates on weights that a run starts from, not on those of a run that "
+            "goes on; leave --resume out"
+        )
     trainer = run.trainer
     data.batches_for(trainer.devices)
     flush_denormals()

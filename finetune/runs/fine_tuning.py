@@ -22,6 +22,7 @@ from finetune.run_folder import (
 from finetune.run_settings import FitRun, PretrainRun
 from finetune.runs.adapting import adapt
 from finetune.runs.caching import choose, open_caches, row_sets, sizes
+from finetune.runs.finding import find
 from finetune.runs.planning import put_plan, show_plan
 from finetune.runs.pretraining import check_length, with_dropout
 from finetune.scoring import (
@@ -62,6 +63,8 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
         return _answer_alike(run, task)
     if run.dry_run:
         return _dry(run, task)
+    if run.find_lr:
+        return _find(run, task)
     if run.adapt is not None:
         run = _adapted(run, task, families)
     if not run.seeds:
@@ -94,6 +97,24 @@ def _dry(run: FitRun, task: Task) -> Results:
     choice = choose(run, module, row_sets(module.phases, data))
     show_plan(run, plan, sizes(choice, encoder.config.hidden_size, run.caching.cache_precision))
     return {"task": task.name, "split": task.validation_splits[0], "metrics": {}, "plan": plan}
+
+
+def _find(run: FitRun, task: Task) -> Results:
+    """Try learning rates, as the first of several seeds would start, and train nothing."""
+    if run.adapt is not None:
+        raise ConfigError(
+            "--find-lr tries the rates of one stage: run finetune adapt first, and name its folder "
+            "by --encoder in place of --adapt"
+        )
+    run = dataclasses.replace(run, seed=run.seeds[0] if run.seeds else run.seed)
+    folder = Path(str(run.out))
+    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    encoder, _, data, _ = _inputs(run, task)
+    head = task.head(encoder.config, run.head)
+    module = FineTuner(encoder, head, task, optimizer=run.optimizer, aids=run.aids, seed=run.seed)
+    put_plan(run, module, data)
+    _tell(data)
+    return find(run, folder, module, data, task.name)
 
 
 def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:

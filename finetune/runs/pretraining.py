@@ -22,6 +22,7 @@ from finetune.run_folder import (
     write_results,
 )
 from finetune.run_settings import AdaptRun, PretrainRun, TokenizerRun
+from finetune.runs.finding import find
 from finetune.session import Session
 from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.documents import corpus_sources, read_documents
@@ -83,13 +84,16 @@ def pretrain(run: PretrainRun) -> Results:
     corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache_folder(run.cache_dir))
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
     check_length(run.data.max_length, config)
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-    if run.tokenizer is None and not run.resume and is_first_process():
-        tokenizer.save(folder / "tokenizer")
     seed_weights(run.seed)
     module = Pretrainer(
         Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed
     )
+    if run.find_lr:
+        data = corpus_data(run, module, tokenizer, corpus, run.data)
+        return find(run, folder, module, data, "pretrain")
+    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+    if run.tokenizer is None and not run.resume and is_first_process():
+        tokenizer.save(folder / "tokenizer")
     return train_language_model(run, module, tokenizer, corpus, run.data, "pretrain", run.corpus)
 
 
@@ -118,15 +122,7 @@ def train_language_model(
     """
     folder = Path(run.out)
     say(corpus.statistics.as_text())
-    data = CorpusData(
-        corpus,
-        tokenizer,
-        run.masks,
-        run.loader,
-        seed=run.seed,
-        causal=module.encoder.config.causal,
-        separate=text.documents == "separate",
-    )
+    data = corpus_data(run, module, tokenizer, corpus, text)
     session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})
     session.train(
         monitor="val/loss",
@@ -141,6 +137,25 @@ def train_language_model(
     write_results(folder, results)
     session.close(results)
     return results
+
+
+def corpus_data(
+    run: PretrainRun | AdaptRun,
+    module: Pretrainer,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    text: CorpusConfig,
+) -> CorpusData:
+    """The blocks of a corpus as the encoder of a run learns from them."""
+    return CorpusData(
+        corpus,
+        tokenizer,
+        run.masks,
+        run.loader,
+        seed=run.seed,
+        causal=module.encoder.config.causal,
+        separate=text.documents == "separate",
+    )
 
 
 def _score_best(

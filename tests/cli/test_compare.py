@@ -59,3 +59,21 @@ def test_the_cache_is_listed_and_cleared(world: World, tmp_path: Path, call: Cal
     assert call("cache", "clear", *cache).out.startswith("0.000 GiB freed")
     assert "0 entries" in call("cache", "list", *cache).out
     assert "0 entries" in call("cache", "list", "--cache-dir", tmp_path / "none").out
+
+
+def test_a_learning_rate_is_looked_for_and_nothing_is_trained(
+    world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    out = tmp_path / "run"
+    outcome = call(*world.glue(out, "--find-lr"))
+    assert outcome.status == 0
+    curve = json.loads((out / "rate_curve.json").read_text())
+    assert len(curve["steps" if "steps" in curve else "curve"]) > 10
+    assert not (out / "checkpoints").exists()
+    assert call(*world.glue(out)).status == 0  # the run itself can start there
+    assert (out / "rate_curve.json").is_file()
+    pretraining = tmp_path / "pretraining"
+    assert call(*world.pretrain(pretraining, "--find-lr")).status == 0
+    assert (pretraining / "rate_curve.json").is_file()
+    both = world.glue(tmp_path / "other", "--find-lr", "--adapt", "1")
+    refuses("--find-lr tries the rates of one stage: .*", *both)
