@@ -175,8 +175,12 @@ def tuned_threshold(rows: Sequence[Row]) -> float:
     levels, level = np.unique(odds, return_inverse=True)
     gains = np.bincount(level, weights=answered - unanswered)
     best = int(np.concatenate([[0.0], np.cumsum(gains)]).argmax())
-    threshold = levels[best - 1] if best else np.nextafter(levels[0], -np.inf)
-    return float(np.clip(threshold, -sys.float_info.max, sys.float_info.max))
+    # Below all odds by a step that stays one where denormal floats are flushed to zero.
+    largest = sys.float_info.max
+    levels = levels.clip(-largest, largest)
+    lowest = float(levels[0])
+    below = max(lowest - 1e-6 * max(1.0, abs(lowest)), -largest)
+    return float(levels[best - 1]) if best else below
 
 
 def _golds(

@@ -7,7 +7,6 @@ batches: the position in the data is two numbers, and taking it up again costs n
 from __future__ import annotations
 
 import signal
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,18 +117,23 @@ class OrderedData(pl.LightningDataModule):
         self, dataset: Dataset[Batch], batches: Sequence[Indices]
     ) -> DataLoader[Batch]:
         """A loader of given batches, made by the configured workers."""
-        with warnings.catch_warnings():  # as many workers as were asked for, also on fewer cores
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
-            return DataLoader(
-                dataset,
-                batch_size=None,  # the data set makes whole batches
-                sampler=batches,
-                num_workers=self.config.num_workers,
-                collate_fn=_as_it_is,
-                worker_init_fn=_start_worker,
-                generator=torch.Generator(),  # not the one that dropout draws from
-                pin_memory=torch.cuda.is_available(),
-            )
+        return _Loader(
+            dataset,
+            batch_size=None,  # the data set makes whole batches
+            sampler=batches,
+            num_workers=self.config.num_workers,
+            collate_fn=_as_it_is,
+            worker_init_fn=_start_worker,
+            generator=torch.Generator(),  # not the one that dropout draws from
+            pin_memory=torch.cuda.is_available(),
+        )
+
+
+class _Loader(DataLoader[Batch]):
+    """A DataLoader that starts as many workers as were asked for, also on fewer cores."""
+
+    def check_worker_number_rationality(self) -> None:
+        """Do not warn of more workers than cores."""
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -172,8 +172,6 @@ def quiet_lightning() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*is smaller than the logging interval.*")
             warnings.filterwarnings("ignore", message=".*in eval mode.*")
-            # As many workers as were asked for, also on fewer cores.
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
             warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # lightning 2.6 on torch 2.13
             yield
     finally:
