@@ -17,6 +17,8 @@ from finetune.cli.parser import Command
 from finetune.errors import ConfigError, FinetuneError, nearest
 from finetune.families import Family
 
+GROUPS = ("start", "build", "benchmark", "own data", "use", "look", "measure")
+"""Headings of `finetune --help` in their order; further ones come last."""
 FAILURE, USER_ERROR, SIGNALLED = 1, 2, 128
 MACHINE_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 SMALLER = (
@@ -141,7 +143,7 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
 def _overview(table: Mapping[str, Command]) -> str:
     lines = ["usage: finetune COMMAND [options]     finetune COMMAND --help", ""]
     width = max(map(len, table))
-    for group in dict.fromkeys(command.group for command in table.values()):
+    for group in dict.fromkeys([*GROUPS, *(command.group for command in table.values())]):
         lines.append(f"{group}:")
         for word, command in table.items():
             if command.group == group:
