@@ -144,9 +144,8 @@ def _overview(table: Mapping[str, Command]) -> str:
     lines = ["usage: finetune COMMAND [options]     finetune COMMAND --help", ""]
     width = max(map(len, table))
     for group in dict.fromkeys([*GROUPS, *(command.group for command in table.values())]):
-        lines.append(f"{group}:")
-        for word, command in table.items():
-            if command.group == group:
-                lines.append(f"  {word.ljust(width)}  {command.help}")
-        lines.append("")
+        commands = {word: command for word, command in table.items() if command.group == group}
+        if commands:
+            rows = [f"  {word.ljust(width)}  {each.help}" for word, each in commands.items()]
+            lines += [f"{group}:", *rows, ""]
     return "\n".join(lines).rstrip()
