@@ -12,7 +12,13 @@ from finetune.errors import CheckpointError, ConfigError
 from finetune.families import Family, installed_families, make_task, read_fit
 from finetune.heads import HeadConfig
 from finetune.predictions import write_predictions
-from finetune.run_folder import Results, cache_folder, over_seeds, write_files
+from finetune.run_folder import (
+    Results,
+    cache_folder,
+    first_process_only,
+    over_seeds,
+    write_files,
+)
 from finetune.run_settings import FitRun
 from finetune.task import Answer, Task
 from finetune.text.tokenizer import Tokenizer
@@ -92,6 +98,7 @@ def load_scorer(place: Path, run: FitRun, families: Mapping[str, Family]) -> Sco
     return Scorer(module, module.task, task_data(run, module.task, tokenizer))
 
 
+@first_process_only
 def write_answers(task: Task, folder: Path, split: str, answers: Sequence[Answer]) -> None:
     """Write RUN/predictions/SPLIT.jsonl, and the files in the benchmark's own form."""
     write_predictions(answers, folder / "predictions" / f"{split}.jsonl")
