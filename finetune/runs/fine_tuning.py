@@ -21,7 +21,7 @@ from finetune.run_folder import (
 )
 from finetune.run_settings import FitRun, PretrainRun
 from finetune.runs.adapting import adapt
-from finetune.runs.caching import choose, open_caches, row_sets, sizes
+from finetune.runs.caching import Choice, choose, open_caches, row_sets, sizes
 from finetune.runs.finding import find
 from finetune.runs.planning import put_plan, show_plan
 from finetune.runs.pretraining import check_length, with_dropout
@@ -38,6 +38,8 @@ from finetune.session import Session
 from finetune.task import Task
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.finetuner import FineTuner, Scored
+from finetune.training.plan_table import Row
+from finetune.training.prefix_cache import RowSet
 from finetune.training.randomness import seed_weights
 from finetune.training.task_data import TaskData
 from finetune.training.trainer import pick_device
@@ -88,48 +90,22 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
     return together
 
 
-def _dry(run: FitRun, task: Task) -> Results:
-    """Show what would be done, and touch no run folder."""
-    encoder, _, data, _ = _inputs(run, task)
-    module = FineTuner(encoder, task.head(encoder.config, run.head), task, aids=run.aids)
-    _tell(data)
-    plan = put_plan(run, module, data)
-    choice = choose(run, module, row_sets(module.phases, data))
-    show_plan(run, plan, sizes(choice, encoder.config.hidden_size, run.caching.cache_precision))
-    return {"task": task.name, "split": task.validation_splits[0], "metrics": {}, "plan": plan}
+@dataclasses.dataclass(frozen=True)
+class _Ready:
+    """All that a run needs, read and found good; nothing is written yet."""
+
+    module: FineTuner
+    tokenizer: Tokenizer
+    data: TaskData
+    baseline: dict[str, float]
+    """Metrics of the trivial answers."""
+    plan: list[Row]
+    sets: dict[str, RowSet]
+    choice: Choice
+    """What of the frozen part is kept."""
 
 
-def _find(run: FitRun, task: Task) -> Results:
-    """Try learning rates, as the first of several seeds would start, and train nothing."""
-    if run.adapt is not None:
-        raise ConfigError(
-            "--find-lr tries the rates of one stage: run finetune adapt first, and name its folder "
-            "by --encoder in place of --adapt"
-        )
-    run = dataclasses.replace(run, seed=run.seeds[0] if run.seeds else run.seed)
-    folder = Path(str(run.out))
-    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
-    encoder, _, data, _ = _inputs(run, task)
-    head = task.head(encoder.config, run.head)
-    module = FineTuner(encoder, head, task, optimizer=run.optimizer, aids=run.aids, seed=run.seed)
-    put_plan(run, module, data)
-    _tell(data)
-    return find(run, folder, module, data, task.name)
-
-
-def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
-    """Adapt the encoder in a run of its own, unless that has ended, and start from it."""
-    before = run.adaptation()
-    run = dataclasses.replace(run, encoder_from=before.out)
-    check_folder(Path(str(run.out)), run, resume=run.resume, overwrite=run.overwrite)
-    if not (before.resume and (Path(before.out) / "results.json").is_file()):
-        adapt(before, families, task)
-    return run
-
-
-def _fit_seed(run: FitRun, task: Task) -> Results:
-    folder = Path(str(run.out))
-    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+def _get_ready(run: FitRun, task: Task) -> _Ready:
     encoder, tokenizer, data, baseline = _inputs(run, task)
     module = FineTuner(
         encoder,
@@ -146,31 +122,84 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
     )
     plan = put_plan(run, module, data)
     sets = row_sets(module.phases, data)
-    choice = choose(run, module, sets)
+    return _Ready(module, tokenizer, data, baseline, plan, sets, choose(run, module, sets))
+
+
+def _tell_all(run: FitRun, ready: _Ready) -> None:
+    """Say what the splits hold, and the plan."""
+    _tell(ready.data)
+    width, precision = ready.module.encoder.config.hidden_size, run.caching.cache_precision
+    show_plan(run, ready.plan, sizes(ready.choice, width, precision))
+
+
+def _dry(run: FitRun, task: Task) -> Results:
+    """Show what would be done, and touch no run folder."""
+    ready = _get_ready(run, task)
+    _tell_all(run, ready)
+    split = task.validation_splits[0]
+    return {"task": task.name, "split": split, "metrics": {}, "plan": ready.plan}
+
+
+def _find(run: FitRun, task: Task) -> Results:
+    """Try learning rates, as the first of several seeds would start, and train nothing."""
+    if run.adapt is not None:
+        raise ConfigError(
+            "--find-lr tries the rates of one stage: run finetune adapt first, and name its folder "
+            "by --encoder in place of --adapt"
+        )
+    run = dataclasses.replace(run, seed=run.seeds[0] if run.seeds else run.seed)
+    folder = Path(str(run.out))
+    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    ready = _get_ready(run, task)
+    _tell(ready.data)
+    return find(run, folder, ready.module, ready.data, task.name)
+
+
+def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
+    """Adapt the encoder in a run of its own, unless that has ended, and start from it."""
+    before = run.adaptation()
+    run = dataclasses.replace(run, encoder_from=before.out)
+    check_folder(Path(str(run.out)), run, resume=run.resume, overwrite=run.overwrite)
+    if not (before.resume and (Path(before.out) / "results.json").is_file()):
+        adapt(before, families, task)
+    return run
+
+
+def _fit_seed(run: FitRun, task: Task) -> Results:
+    folder = Path(str(run.out))
+    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    ready = _get_ready(run, task)
+    module, data = ready.module, ready.data
     open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
     head = {"kind": module.head.kind, **dataclasses.asdict(run.head)}
-    session = Session(run, folder, module, data, tokenizer, head=head, task=task)
-    _tell(data)
-    show_plan(run, plan, sizes(choice, encoder.config.hidden_size, run.caching.cache_precision))
-    module.caches = open_caches(run, module, data, sets, choice)
+    session = Session(run, folder, module, data, ready.tokenizer, head=head, task=task)
+    _tell_all(run, ready)
+    module.caches = open_caches(run, module, data, ready.sets, ready.choice)
     session.train(monitor=f"val/{task.monitor}", higher_is_better=True, task=task.name)
     for cache in module.caches.values():
         cache.close()
-    module.phases, module.caches = None, {}  # answers are those of the plain encoder
+    metrics, told = _score_best(run, ready, folder)
     split = task.validation_splits[0]
+    results = session.results(task.name, split, metrics, len(data.examples(split)))
+    results |= told | {"majority": ready.baseline, "data": data.description(), "plan": ready.plan}
+    write_results(folder, results)
+    session.close(results)
+    return results
+
+
+def _score_best(run: FitRun, ready: _Ready, folder: Path) -> tuple[dict[str, float], Results]:
+    """Score the best checkpoint on the validation splits, and on a test file that was named."""
+    module = ready.module
+    module.phases, module.caches = None, {}  # answers are those of the plain encoder
     best = load_checkpoint(folder)
     best.load_into(module)
     module.decision = dict(best.decision)
     module.to(pick_device(run.trainer.accelerator))
-    scorer = Scorer(module, task, data)
-    metrics, told = score_splits(scorer, folder, task.validation_splits)
+    scorer = Scorer(module, module.task, ready.data)
+    metrics, told = score_splits(scorer, folder, module.task.validation_splits)
     if run.test is not None:
         told["test"] = _tested(scorer, folder)
-    results = session.results(task.name, split, metrics, len(data.examples(split)))
-    results |= told | {"majority": baseline, "data": data.description(), "plan": plan}
-    write_results(folder, results)
-    session.close(results)
-    return results
+    return metrics, told
 
 
 def _tested(scorer: Scorer, folder: Path) -> Results:
