@@ -91,7 +91,7 @@ def _compare(task: str, data: Path, out: Path, seed: int) -> Scores:
 
 
 def _table(scores: dict[str, Scores]) -> str:
-    from finetune.run_folder import table
+    from finetune.tables import table
 
     rows = [
         [f"{task} ({TASKS[task]})", *(f"{100 * score:.1f}" for score in three)]

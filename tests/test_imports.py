@@ -43,6 +43,7 @@ FLOORS = {
     "finetune.tracking": 1,
     "finetune.comparison": 1,
     "finetune.report": 1,
+    "finetune.tables": 1,
     "finetune.values": 1,
     "finetune.errors": 0,
 }

@@ -185,7 +185,8 @@ def _score_of(folder: Path, families: Mapping[str, Family]) -> Callable[..., Any
 
 def _show(results: Results, folder: Path) -> None:
     """A table on stderr for people, the metrics as one JSON line on stdout for programs."""
-    from finetune.run_folder import results_table, say
+    from finetune.run_folder import say
+    from finetune.tables import results_table
 
     say(results_table(results))
     say(f"run folder: {folder}")
@@ -212,7 +213,8 @@ def _cache(words: list[str]) -> int:
     parser.add_argument("action", choices=("list", "clear"), help="show them, or remove them")
     parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
     space = parser.parse_args(words)
-    from finetune.run_folder import cache_folder, table
+    from finetune.run_folder import cache_folder
+    from finetune.tables import table
     from finetune.training.prefix_store import GIB, clear, list_entries
 
     folder = cache_folder(space.cache_dir) / "hidden"
