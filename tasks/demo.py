@@ -27,7 +27,7 @@ TASKS = {
 """Task -> its headline metric, a share."""
 EPOCHS = {"glue": 10, "squad": 10, "race": 6}
 """By family: about as many as the slower start needs."""
-MINUTES = 4
+MINUTES = 3
 """About how long the demo takes on two cores."""
 
 Scores = tuple[float, float, float]
