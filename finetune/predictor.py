@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 
 from finetune.errors import ConfigError, DataError
-from finetune.families import Family, installed_families, read_fit
+from finetune.families import Family, installed_families, make_task, read_fit
 from finetune.predictions import write_predictions
 from finetune.run_folder import say
 from finetune.scoring import checkpoint_of, load_tuner
 from finetune.task import Answer, Example
 from finetune.text.features import length_batches
-from finetune.text.rows import KINDS, read_rows
+from finetune.text.rows import read_rows
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.finetuner import FineTuner, predict
-from finetune.training.task_data import UnitBatches
-
-__all__ = ["KINDS", "Predictor", "load", "predict_file"]
+from finetune.training.task_data import UnitBatches, longest_rows
 
 WINDOW_BATCHES = 32
 """Batches of examples that are read ahead and sorted by length together."""
@@ -84,7 +82,7 @@ class Predictor:
         task = self.task
         features = task.features(examples, self.tokenizer, self.max_length, training=False)
         lengths = np.array([len(feature.input_ids) for feature in features])
-        longest = lengths.reshape(-1, task.rows).max(axis=1)
+        longest = longest_rows(lengths, task.rows)
         batches = length_batches(longest, self.batch_size, seed=0, epoch=0, shuffle=False)
         made = UnitBatches(features, self.tokenizer.pad_token_id, task.rows)
         outputs = predict(self.module, (made[batch] for batch in batches))
@@ -124,7 +122,7 @@ def load(
         raise ConfigError(
             f"{folder} holds a run of several seeds; name one: {folder}/seed-{settings.seeds[0]}"
         )
-    task = families[settings.task.split("/")[0]].make(settings, None)
+    task = make_task(settings, families)
     if task.fixed_answer is not None:
         raise ConfigError(
             f"{folder} was not trained: every example is answered '{task.fixed_answer}'"

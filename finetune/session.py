@@ -78,7 +78,7 @@ class Session:
             unigram_entropy: Of the corpus, nats; logged beside the loss of a language model.
         """
         state = self.state
-        limit = self.run.length.or_epochs(3)
+        limit = self.run.length.or_default()
         batches = self.data.batches_for(self.run.trainer.devices)
         steps = -(-batches // self.run.trainer.accumulate_grad_batches)
         length = RunLength(limit, steps, Clock())

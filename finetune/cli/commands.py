@@ -64,10 +64,7 @@ def _pretrain(words: list[str]) -> int:
     run = read_settings(PretrainRun, "pretrain", words)
     if run is not None:
         results = runs.pretrain(run)
-        if run.find_lr:
-            print(json.dumps(results))
-        else:
-            _show(results, Path(run.out))
+        _show(results, Path(run.out), trained=not run.find_lr)
     return 0
 
 
@@ -79,10 +76,7 @@ def _adapt(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         run = read_settings(AdaptRun, "adapt", words)
         if run is not None:
             results = runs.adapt(run, families)
-            if run.find_lr:
-                print(json.dumps(results))
-            else:
-                _show(results, Path(run.out))
+            _show(results, Path(run.out), trained=not run.find_lr)
         return 0
 
     return command
@@ -104,10 +98,8 @@ def _fine_tune(
         )
         if run is not None:
             results = runs.fit(run, families)
-            if run.dry_run or run.find_lr:
-                print(json.dumps(results))
-            else:
-                _show(results, Path(runs.folder_of(run)))
+            trained = not (run.dry_run or run.find_lr)
+            _show(results, Path(runs.folder_of(run)), trained=trained)
         return 0
 
     return command
@@ -115,13 +107,13 @@ def _fine_tune(
 
 def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
     def command(words: list[str]) -> int:
-        from finetune import scoring
-
         parser = command_parser("evaluate", "Score a finished run again, from its best checkpoint.")
         parser.add_argument("run", type=Path, help="a fine-tuning run's folder")
         parser.add_argument("--split", help="a labelled split; default: the validation split")
         parser.add_argument("--file", help="another file, scored as --split (default: test)")
         space = parser.parse_args(words)
+        from finetune import scoring
+
         _show(scoring.evaluate(space.run, families, space.split, space.file), space.run)
         return 0
 
@@ -130,7 +122,7 @@ def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
 
 def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
     def command(words: list[str]) -> int:
-        from finetune.predictor import KINDS, predict_file
+        from finetune.text.rows import KINDS
 
         parser = command_parser("predict", "Answer new texts with the best checkpoint of a run.")
         parser.add_argument("run", type=Path, help="a fine-tuning run's folder")
@@ -143,6 +135,8 @@ def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         )
         parser.add_argument("--batch-size", type=_positive, help="default: that of the run")
         space = parser.parse_args(words)
+        from finetune.predictor import predict_file
+
         predict_file(
             space.run,
             space.input,
@@ -183,8 +177,14 @@ def _score_of(folder: Path, families: Mapping[str, Family]) -> Callable[..., Any
     return make_task(read_fit(folder, families), families).score
 
 
-def _show(results: Results, folder: Path) -> None:
-    """A table on stderr for people, the metrics as one JSON line on stdout for programs."""
+def _show(results: Results, folder: Path, *, trained: bool = True) -> None:
+    """A table on stderr for people, the metrics as one JSON line on stdout for programs.
+
+    Where nothing was trained there is nothing for the table, and all that was found out is printed.
+    """
+    if not trained:
+        print(json.dumps(results))
+        return
     from finetune.run_folder import say
     from finetune.tables import results_table
 

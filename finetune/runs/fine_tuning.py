@@ -75,7 +75,7 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
         raise ConfigError(f"--seeds {run.seeds}: a seed is given twice; its runs would be the same")
     folder = Path(str(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
-    _inputs(run, task)  # what is wrong with them is told before the folder is touched
+    _get_ready(run, task)  # what is wrong is told before the folder is touched
     open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
     results = []
     for seed in run.seeds:
@@ -161,6 +161,8 @@ def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
     run = dataclasses.replace(run, encoder_from=before.out)
     check_folder(Path(str(run.out)), run, resume=run.resume, overwrite=run.overwrite)
     if not (before.resume and (Path(before.out) / "results.json").is_file()):
+        # What the second stage would refuse is told before the first one takes its time.
+        _get_ready(dataclasses.replace(run, encoder_from=before.encoder_from), task)
         adapt(before, families, task)
     return run
 

@@ -14,9 +14,6 @@ from finetune.training.plan_table import RatePlan, Row, plan_rows, plan_table
 from finetune.training.task_data import TaskData
 from finetune.training.unfreezing import group_rates_with, make_plan, owned_parameters
 
-DEFAULT_EPOCHS = 3
-"""Of a fine-tuning whose length is not said (Devlin et al., 2019, section 4.1)."""
-
 
 def put_plan(run: FitRun, module: FineTuner, data: TaskData) -> list[Row]:
     """Make the plan that the settings name, and let the module follow it.
@@ -32,7 +29,7 @@ def put_plan(run: FitRun, module: FineTuner, data: TaskData) -> list[Row]:
     Raises:
         ConfigError: The policy, a group or a phase is not there, or the run is too short.
     """
-    length = run.length.or_epochs(DEFAULT_EPOCHS)
+    length = run.length.or_default()
     accumulate = run.trainer.accumulate_grad_batches
     batches = data.batches_for(run.trainer.devices)
     steps = length.max_steps

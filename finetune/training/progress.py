@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 
 from finetune.errors import ConfigError
 
+DEFAULT_EPOCHS = 3
+"""Of a fine-tuning whose length is not said (Devlin et al., 2019, section 4.1)."""
+
 
 @dataclass
 class LengthConfig:
@@ -46,9 +49,9 @@ class LengthConfig:
             if value <= 0:
                 raise ConfigError(f"{name} must be positive, found {value}")
 
-    def or_epochs(self, epochs: int) -> LengthConfig:
-        """This limit, or so many epochs where none was given."""
-        return self if any(vars(self).values()) else LengthConfig(max_epochs=epochs)
+    def or_default(self) -> LengthConfig:
+        """This limit, or `DEFAULT_EPOCHS` where none was given."""
+        return self if any(vars(self).values()) else LengthConfig(max_epochs=DEFAULT_EPOCHS)
 
 
 class Clock:

@@ -122,7 +122,7 @@ class TaskData(OrderedData):
 
     def _batched(self, lengths: Indices, *, epoch: int, shuffle: bool) -> list[Indices]:
         """Units of each batch; those of like length together."""
-        longest = lengths.reshape(-1, self.task.rows).max(axis=1)  # (U,)
+        longest = longest_rows(lengths, self.task.rows)
         return length_batches(
             longest, self.config.batch_size, seed=self.seed, epoch=epoch, shuffle=shuffle
         )
@@ -187,6 +187,11 @@ class TaskData(OrderedData):
             "trimmed": len(trimmed) / len(examples),
             **self.task.describe(examples),
         }
+
+
+def longest_rows(lengths: Indices, rows: int) -> Indices:
+    """Tokens of the longest sequence of each unit, (U R,) -> (U,)."""
+    return np.asarray(lengths.reshape(-1, rows).max(axis=1))
 
 
 def rows_of(units: Indices, rows: int) -> Indices:

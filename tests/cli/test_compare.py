@@ -77,3 +77,17 @@ def test_a_learning_rate_is_looked_for_and_nothing_is_trained(
     assert (pretraining / "rate_curve.json").is_file()
     both = world.glue(tmp_path / "other", "--find-lr", "--adapt", "1")
     refuses("--find-lr tries the rates of one stage: .*", *both)
+
+
+def test_a_plan_that_does_not_fit_costs_neither_a_run_nor_a_stage(
+    world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    out = tmp_path / "run"
+    assert call(*world.glue(out, "--seeds", "1,2", "--max-epochs", "1")).status == 0
+    kept = (out / "results.json").read_bytes()
+    short = ["--unfreeze", "gradual", "--max-epochs", "2"]
+    message = "the 4 phases of gradual need more than 3 epochs, found 2; .*"
+    refuses(message, *world.glue(out, *short, "--seeds", "1,2", "--overwrite"))
+    assert (out / "results.json").read_bytes() == kept
+    refuses(message, *world.glue(tmp_path / "other", *short, "--adapt", "1"))
+    assert not (tmp_path / "other-adapt").exists()

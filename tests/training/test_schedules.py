@@ -99,5 +99,5 @@ def test_two_limits_at_once_are_refused() -> None:
         LengthConfig(max_steps=3, max_minutes=1.0)
     with pytest.raises(ConfigError, match="max_epochs must be positive, found 0"):
         LengthConfig(max_epochs=0)
-    assert LengthConfig().or_epochs(3) == LengthConfig(max_epochs=3)
-    assert LengthConfig(max_steps=7).or_epochs(3) == LengthConfig(max_steps=7)
+    assert LengthConfig().or_default() == LengthConfig(max_epochs=3)
+    assert LengthConfig(max_steps=7).or_default() == LengthConfig(max_steps=7)
