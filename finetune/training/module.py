@@ -6,6 +6,7 @@ The learning rate and the dropout of a step are computed from the place in the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder
+from finetune.errors import ConfigError
 from finetune.training.optimizer import OptimizerConfig, adamw
 from finetune.training.phases import Phases
 from finetune.training.randomness import seed_step
@@ -42,13 +44,14 @@ class EncoderWithHead(pl.LightningModule):
             seed: Keys the dropout of every step.
         """
         super().__init__()
-        self.encoder = encoder
-        self.head = head
+        self.encoder = encoder.train()  # a Trainer keeps the modes that it finds
+        self.head = head.train()
         self.optimizer_config = optimizer or OptimizerConfig()
         self.schedule_config = schedule or ScheduleConfig()
         self.seed = seed
         self.progress: Callable[[], float] | None = None
-        """Fraction of the run behind, in [0, 1]. Left None, Lightning's count of steps gives it."""
+        """Fraction of the run behind, in [0, 1]; None with one's own Trainer, whose length gives it
+        and which logs the loss."""
         self.phases: Phases | None = None
         """What is trained when; None: everything, all the time."""
         self.peak_rates: Mapping[str, float] | None = None
@@ -88,11 +91,27 @@ class EncoderWithHead(pl.LightningModule):
             group["lr"] = group["peak_lr"] * factors[group["layer"]]
         seed_step(self.seed, done, self.global_rank)
 
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log `train/loss` as Lightning does, where no Monitor writes the figures of training."""
+        if self.progress is None:
+            loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning divided it
+            self.log("train/loss", loss, prog_bar=True)
+
     def fraction_done(self) -> float:
-        """Fraction of the run that lies behind, in [0, 1]."""
+        """Fraction of the run that lies behind, in [0, 1].
+
+        Raises:
+            ConfigError: The run has no end that is known.
+        """
         if self.progress is not None:
             return self.progress()
-        return self.global_step / max(1, int(self.trainer.estimated_stepping_batches))
+        steps = self.trainer.estimated_stepping_batches
+        if math.isinf(steps):
+            raise ConfigError(
+                "the learning rate follows the length of the run: give the Trainer max_epochs or "
+                "max_steps, or set the module's progress to a function that tells the fraction done"
+            )
+        return self.global_step / max(1, int(steps))
 
     def log_validation(self, values: Mapping[str, float]) -> None:
         """Log values at the step they belong to; callbacks may monitor them.
@@ -114,10 +133,18 @@ class EncoderWithHead(pl.LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip by global norm, and keep the norm that was found for the log."""
+        if gradient_clip_algorithm == "value":
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        if not gradient_clip_val and not self.is_logged_step:
+            return
+        # From the optimizer's lists: a walk over all modules takes longer than a small head's step.
+        grouped = (p for group in optimizer.param_groups for p in group["params"])
+        trained = [parameter for parameter in grouped if parameter.grad is not None]
         if gradient_clip_val:
-            self.gradient_norm = nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
-        elif self.is_logged_step:
-            gradients = [p.grad for p in self.parameters() if p.grad is not None]
+            self.gradient_norm = nn.utils.clip_grad_norm_(trained, gradient_clip_val)
+        else:
+            gradients = [p.grad for p in trained if p.grad is not None]
             self.gradient_norm = nn.utils.get_total_norm(gradients)
 
 
