@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class CorpusConfig:
     """Share of the documents held out for validation, 0 to below 1."""
     max_length: int = 128
     """Tokens in a block, [CLS] and [SEP] included."""
-    documents: str = "joined"
+    documents: str = field(default="joined", metadata={"words": tuple(DOCUMENTS)})
     """Documents in one block: joined (attention over all) or separate (inside a document only)."""
     tokenize_workers: int = 0
     """Threads that tokenize; 0 for one a core."""

@@ -12,7 +12,7 @@ hands its priority to the words of the span.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ _PRIORITY, _SPAN_LENGTH, _ROUNDING, _REPLACEMENT, _RANDOM_TOKEN = range(5)
 class MaskingConfig:
     """How tokens are masked."""
 
-    masking: str = "token"
+    masking: str = field(default="token", metadata={"words": MASKING})
     """What is masked as a whole: token, word or span."""
     mask_rate: float = 0.15
     """Share of the tokens that is masked, above 0 to 1."""
@@ -43,7 +43,7 @@ class MaskingConfig:
     """Share of the masked tokens that become the mask token, 0 to 1."""
     replace_random_share: float = 0.1
     """Share of the masked tokens that become a random token, 0 to 1; the rest stay as they are."""
-    masks: str = "dynamic"
+    masks: str = field(default="dynamic", metadata={"words": MASKS})
     """New masks in each epoch (dynamic) or the first epoch's for ever (static)."""
     span_geometric_p: float = 0.2
     """Span masking: a span ends after each word with this probability, above 0 to 1."""

@@ -17,18 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from finetune.errors import CheckpointError, DataError
+from finetune.text.stated import ROLES
+from finetune.text.tokenizer_files import read_tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
-
-ROLES: dict[str, tuple[str, ...]] = {
-    "pad_token": ("[PAD]", "<pad>"),
-    "unk_token": ("[UNK]", "<unk>"),
-    "cls_token": ("[CLS]", "<s>"),
-    "sep_token": ("[SEP]", "</s>"),
-    "mask_token": ("[MASK]", "<mask>"),
-}
-"""Role of a special token -> names it has in BERT and RoBERTa, tried where a folder names none."""
 
 
 class Encoding(NamedTuple):
@@ -62,6 +55,14 @@ class Template(NamedTuple):
 
 class Tokenizer:
     """Text to ids and back, with the special tokens known by role.
+
+    >>> from finetune import Tokenizer
+    >>> tokenizer = Tokenizer.load("runs/pretrained/tokenizer")
+    >>> encoding, = tokenizer.encode_batch(["The good cat"])
+    >>> encoding.offsets
+    [(0, 3), (4, 8), (9, 12)]
+    >>> tokenizer.decode(encoding.ids)
+    'the good cat'
 
     Attributes:
         backend: The `tokenizers.Tokenizer` that does the work; it neither truncates nor pads.
@@ -100,29 +101,22 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read a folder written by `save` or by Hugging Face.
+        """Read a folder written by `save`, by Hugging Face or by BERT's authors.
 
         Args:
-            folder: Holds `tokenizer.json`; role names come from `special_tokens_map.json` and
-                `tokenizer_config.json`, or from the usual names where neither has them.
+            folder: Holds `tokenizer.json`, or `vocab.txt`, or `vocab.json` with `merges.txt`, or
+                what `transformers` can convert, such as a sentencepiece model. Role names come
+                from `special_tokens_map.json` and `tokenizer_config.json`, or are the usual ones.
 
         Raises:
-            CheckpointError: There is no `tokenizer.json`, it cannot be read, or a special token
-                is missing.
+            CheckpointError: There is no tokenizer, it cannot be read or converted, or a special
+                token is missing.
         """
-        import tokenizers
-
-        path = Path(folder) / "tokenizer.json"
-        if not path.is_file():
-            raise CheckpointError(
-                f"{folder}: expected a tokenizer (tokenizer.json), found none; make one with "
-                f"`finetune tokenizer --corpus PATH --out {folder}`"
-            )
+        backend, names = read_tokenizer(Path(folder))
         try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception for a malformed file
-            raise CheckpointError(f"{path}: not a readable tokenizer: {error}") from error
-        return cls(backend, _role_names(Path(folder), backend))
+            return cls(backend, names)
+        except CheckpointError as error:
+            raise CheckpointError(f"{folder}: {error}") from error
 
     def save(self, folder: str | Path) -> None:
         """Write the files that `load` and `transformers.AutoTokenizer.from_pretrained` read.
@@ -159,7 +153,8 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all that decides which ids a text becomes: 64 hexadecimal digits."""
-        state = json.loads(self.backend.to_str())
+        # The library reads a score back from a file with an error in its last digit.
+        state = json.loads(self.backend.to_str(), parse_float=lambda score: f"{float(score):.7g}")
         content = json.dumps([state, self.special_tokens], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -269,35 +264,10 @@ def _words_by_spaces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]
     return words
 
 
-def _role_names(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
-    stated: dict[str, Any] = {}
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (folder / name).is_file():
-            stated |= _read_json(folder / name)
-    names = {}
-    for role, usual in ROLES.items():
-        token = stated.get(role)
-        token = token.get("content") if isinstance(token, dict) else token
-        known = [name for name in usual if backend.token_to_id(name) is not None]
-        if token or known:
-            names[role] = token or known[0]
-    return names
-
-
 def _adds_prefix_space(backend: tokenizers.Tokenizer) -> bool:
     # transformers overrules tokenizer.json by this setting, so it must repeat what is there.
     state = json.loads(backend.to_str())["pre_tokenizer"] or {}
     return bool(state.get("add_prefix_space", False))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not readable as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, found {type(content).__name__}")
-    return content
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.text.parallel import tokenizer_threads
-from finetune.text.tokenizer import ROLES, Tokenizer
+from finetune.text.stated import ROLES
+from finetune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
@@ -28,7 +29,7 @@ SPECIAL_TOKENS = {role: names[0] for role, names in ROLES.items()}
 class TokenizerConfig:
     """What vocabulary to learn."""
 
-    algorithm: str = "wordpiece"
+    algorithm: str = field(default="wordpiece", metadata={"words": ("wordpiece", "bpe")})
     """How words are split: wordpiece or bpe (byte-level)."""
     vocab_size: int = 8192
     """Number of tokens, special tokens included."""

@@ -8,7 +8,7 @@ it may take, and the characters that each of them stands for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ class WindowConfig:
     """Tokens of the context that a window shares with the one before it."""
     max_question_length: int = 64
     """Longer questions lose tokens at their end."""
-    without_answer: str = "auto"
+    without_answer: str = field(default="auto", metadata={"words": WITHOUT_ANSWER})
     """What is learnt from a window without the answer of its question: cls (no answer), drop
     (nothing), or auto (cls where the data has questions without an answer, otherwise drop)."""
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from finetune.text import tokens as module
-from finetune.text.tokenizer import ROLES, Tokenizer
+from finetune.text.stated import ROLES
+from finetune.text.tokenizer import Tokenizer
 from finetune.text.tokens import TokenFolder, count_duplicates, write_tokens, written_whole
 
 
