@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.tokenizer_files import holds_tokenizer
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -47,6 +48,8 @@ class Checkpoint:
     """Names of the head's outputs in order; () for heads without."""
     decision: dict[str, float] = field(default_factory=dict)
     """Numbers, tuned on a validation split, by which answers are decided."""
+    source: dict[str, str] = field(default_factory=dict)
+    """`family` and `name` of the published encoder it was imported from; {} for one of ours."""
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer the weights were trained with.
@@ -59,7 +62,7 @@ class Checkpoint:
         return tokenizer
 
     def weights(self) -> dict[str, Tensor]:
-        """All tensors by name (`encoder.…`, `head.…`), on the CPU.
+        """All tensors by name (`encoder.…`, `head.…`, `pooler.…`), on the CPU.
 
         Raises:
             CheckpointError: The file is missing or damaged.
@@ -79,13 +82,25 @@ class Checkpoint:
         load_weights(encoder, _below("encoder.", self.weights()), self.folder)
         return encoder.eval()
 
+    def pooler(self) -> dict[str, Tensor] | None:
+        """The dense layer D -> D that a published encoder was pretrained with, or None.
+
+        BERT puts tanh and its classifiers behind it: it is what a `cls` head may start from.
+
+        Returns:
+            `weight` (D, D) and `bias` (D,).
+        """
+        return _below("pooler.", self.weights()) or None
+
     def load_into(self, module: nn.Module) -> None:
-        """Copy all weights into a module with `encoder` and `head`.
+        """Copy all weights into a module with `encoder` and `head`; a pooler has no place there.
 
         Raises:
             CheckpointError: A tensor is missing, left over, or has another shape.
         """
-        load_weights(module, self.weights(), self.folder)
+        weights = self.weights()
+        own = {name: each for name, each in weights.items() if not name.startswith("pooler.")}
+        load_weights(module, own, self.folder)
 
 
 def find_tokenizer(place: str | Path) -> Tokenizer:
@@ -97,7 +112,7 @@ def find_tokenizer(place: str | Path) -> Tokenizer:
     root = Path(place)
     checkpoints = root / "checkpoints"
     places = (root, root / "tokenizer", checkpoints / "best", checkpoints / "last")
-    found = [folder for folder in places if (folder / "tokenizer.json").is_file()]
+    found = [folder for folder in places if holds_tokenizer(folder)]
     return Tokenizer.load(found[0] if found else root)
 
 
@@ -149,7 +164,7 @@ def _below(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def save_checkpoint(
     folder: Path,
-    module: nn.Module,
+    module: nn.Module | Mapping[str, Tensor],
     tokenizer: Tokenizer,
     *,
     encoder_config: EncoderConfig,
@@ -157,19 +172,21 @@ def save_checkpoint(
     task: str | None = None,
     labels: tuple[str, ...] = (),
     decision: Mapping[str, float] | None = None,
+    source: Mapping[str, str] | None = None,
     trainer_state: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint folder, whole or not at all.
 
     Args:
         folder: Where it goes; what lies there is replaced only once the new one is complete.
-        module: Has `encoder` and `head`; its state dict is stored.
+        module: Has `encoder` and `head`; its state dict is stored. Or that state dict.
         tokenizer: Stored beside the weights.
         encoder_config: Shape of the encoder.
         head: `kind` and the settings of the head.
         task: Name of the task the head is for.
         labels: Names of the head's outputs in order.
         decision: Numbers, tuned on a validation split, by which answers are decided.
+        source: `family` and `name` of the published encoder that it was imported from.
         trainer_state: What resuming needs; tensors, numbers, strings, lists and dicts only.
 
     Raises:
@@ -184,9 +201,12 @@ def save_checkpoint(
         "labels": list(labels),
         "decision": dict(decision or {}),
     }
+    if source:
+        description["source"] = dict(source)
+    state = module.state_dict() if isinstance(module, nn.Module) else module
 
     def fill(temporary: Path) -> None:
-        tensors = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
+        tensors = {name: tensor.contiguous() for name, tensor in state.items()}
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
         text = json.dumps(description, indent=2, ensure_ascii=False)
         (temporary / CONFIG).write_text(text + "\n", encoding="utf-8")
@@ -310,6 +330,7 @@ def _read_description(folder: Path) -> Checkpoint:
             task=description["task"],
             labels=tuple(description["labels"]),
             decision=description.get("decision", {}),
+            source=description.get("source", {}),
         )
     except KeyError as error:
         raise CheckpointError(

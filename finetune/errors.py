@@ -15,19 +15,45 @@ from collections.abc import Iterable
 
 
 class FinetuneError(Exception):
-    """Anything that the person at the keyboard can mend."""
+    """Anything that the person at the keyboard can mend.
+
+    >>> import finetune
+    >>> try:
+    ...     finetune.load("runs/no-such-run")
+    ... except finetune.FinetuneError as error:
+    ...     print(type(error).__name__)
+    ConfigError
+    """
 
 
 class ConfigError(FinetuneError):
-    """A setting is unknown, of the wrong type, or does not fit another one."""
+    """A setting is unknown, of the wrong type, or does not fit another one.
+
+    >>> from finetune import HeadConfig
+    >>> HeadConfig(pooling="meen")
+    Traceback (most recent call last):
+    finetune.errors.ConfigError: unknown pooling 'meen'; did you mean 'mean'?
+    """
 
 
 class DataError(FinetuneError):
-    """A file or a row is missing, unreadable or not in its official form."""
+    """A file or a row is missing, unreadable or not in its official form.
+
+    >>> from finetune import find_task
+    >>> find_task("classify", train="data/trian.csv").examples("train")
+    Traceback (most recent call last):
+    finetune.errors.DataError: data/trian.csv: expected the train file, found none; ...
+    """
 
 
 class CheckpointError(FinetuneError):
-    """A checkpoint is missing, incomplete, or does not fit what it is used for."""
+    """A checkpoint is missing, incomplete, or does not fit what it is used for.
+
+    >>> from finetune import Tokenizer
+    >>> Tokenizer.load("data")
+    Traceback (most recent call last):
+    finetune.errors.CheckpointError: data: expected a tokenizer ...
+    """
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

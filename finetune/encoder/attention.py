@@ -18,9 +18,14 @@ from finetune.errors import ConfigError
 
 
 def visible_tokens(
-    attention_mask: Tensor | None, *, causal: bool, length: int, device: torch.device
+    attention_mask: Tensor | None,
+    *,
+    causal: bool,
+    length: int,
+    device: torch.device,
+    window: int = 0,
 ) -> Tensor | None:
-    """Join padding, document bounds and direction into one mask, as small as it can be.
+    """Join padding, document bounds, direction and distance into one mask, as small as can be.
 
     A token that may see nothing, such as padding between documents, sees everything instead: no
     softmax of nothing, so no NaN, in any kernel and in both directions. Nobody looks at it.
@@ -31,6 +36,7 @@ def visible_tokens(
         causal: Whether a token sees itself and earlier tokens only.
         length: T.
         device: Where the mask is wanted.
+        window: Tokens to each side that a token sees; 0 for all.
 
     Returns:
         bool that broadcasts to (B, H, T, T), True = may be attended to; None if all may be.
@@ -38,14 +44,17 @@ def visible_tokens(
     Raises:
         ConfigError: The mask is not bool, or has other than two or three dimensions.
     """
-    if attention_mask is None and not causal:
+    if attention_mask is None and not causal and not window:
         return None
     mask = torch.ones(1, length, dtype=torch.bool, device=device)
     if attention_mask is not None:
         mask = _checked(attention_mask)
-    mask = mask.view(len(mask), 1, -1, length)  # (B, 1, 1 or T, T)
+    mask = mask.unsqueeze(1) if mask.dim() == 3 else mask[:, None, None]  # (B, 1, 1 or T, T)
     if causal:
         mask = mask & torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    if window:
+        places = torch.arange(length, device=device)
+        mask = mask & ((places[:, None] - places).abs() <= window)
     return mask | ~mask.any(dim=-1, keepdim=True)
 
 
@@ -74,6 +83,12 @@ def mask_bias(visible: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return bias.masked_fill_(~visible, -torch.inf)
 
 
+def _first(rotary: Rotation) -> Rotation:
+    """The turns of the first token alone, each (1 or B, 1, 1, K/2)."""
+    cosine, sine = rotary
+    return cosine[..., :1, :], sine[..., :1, :]
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention (Vaswani et al., 2017, section 3.2.2) with a choice of score."""
 
@@ -96,6 +111,7 @@ class SelfAttention(nn.Module):
         rotary: Rotation | None = None,
         *,
         output_attentions: bool = False,
+        first_only: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Let each token gather from the tokens it may see.
 
@@ -104,21 +120,27 @@ class SelfAttention(nn.Module):
             bias: What `mask_bias` gave; broadcasts to (B, H, T, T).
             rotary: Rotary positions of the tokens, if there are any.
             output_attentions: Whether the weights are wanted; it costs the fused path.
+            first_only: Whether only the first token gathers: Q is 1 then, and T otherwise.
 
         Returns:
-            Hidden states (B, T, D), and the weights (B, H, T, T) before dropout, or None.
+            Hidden states (B, Q, D), and the weights (B, H, Q, T) before dropout, or None.
         """
-        query = self._split(self.query(hidden))
+        query = self._split(self.query(hidden[:, :1] if first_only else hidden))
         key = self._split(self.key(hidden))
         value = self._split(self.value(hidden))
         if rotary is not None:
-            query, key = rotate(query, rotary), rotate(key, rotary)
+            query, key = (
+                rotate(query, _first(rotary) if first_only else rotary),
+                rotate(key, rotary),
+            )
+        if first_only and bias is not None:
+            bias = bias[..., :1, :]
         explicit = output_attentions or self._drops_on_cpu(query.device)
         if isinstance(self.score, ProductScore) and not explicit:
             mixed, weights = self._mix_fused(self.score, query, key, value, bias), None
         else:
             mixed, weights = self._mix(query, key, value, bias)
-        merged = mixed.transpose(1, 2).flatten(2)  # (B, T, D)
+        merged = mixed.transpose(1, 2).flatten(2)  # (B, Q, D)
         return self.output(merged), weights if output_attentions else None
 
     def _split(self, projected: Tensor) -> Tensor:

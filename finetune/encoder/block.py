@@ -18,13 +18,20 @@ class EncoderBlock(nn.Module):
     pre: x + sublayer(norm(x)) (Xiong et al., 2020, figure 1b); the encoder then has a final norm.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
-        """Make the two sublayers and their norms."""
+    def __init__(self, config: EncoderConfig, *, first: bool = False) -> None:
+        """Make the two sublayers and their norms.
+
+        Args:
+            config: The encoder's.
+            first: Whether this is the encoder's first block.
+        """
         super().__init__()
         size = config.hidden_size
         self.pre_norm = config.norm_position == "pre"
         self.attention = SelfAttention(config)
-        self.attention_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.attention_norm: nn.Module = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        if first and not config.first_attention_norm:
+            self.attention_norm = nn.Identity()
         self.feedforward = feed_forward(size, config.intermediate_size, config.hidden_act)
         self.feedforward_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
@@ -36,6 +43,7 @@ class EncoderBlock(nn.Module):
         rotary: Rotation | None = None,
         *,
         output_attentions: bool = False,
+        first_only: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Update each token's hidden state.
 
@@ -44,15 +52,18 @@ class EncoderBlock(nn.Module):
             bias: Added to the attention logits; broadcasts to (B, H, T, T).
             rotary: Rotary positions of the tokens, if there are any.
             output_attentions: Whether the attention weights are wanted.
+            first_only: Whether only the first token's state is wanted, as by a head that reads no
+                other from the last block: most of the block's work falls away.
 
         Returns:
-            Hidden states (B, T, D), and the attention weights (B, H, T, T) or None.
+            Hidden states (B, T, D) and the attention weights (B, H, T, T) or None; of the first
+            token alone (B, 1, D) and (B, H, 1, T).
         """
         inputs = self.attention_norm(hidden) if self.pre_norm else hidden
         attended, weights = self.attention(
-            inputs, bias, rotary, output_attentions=output_attentions
+            inputs, bias, rotary, output_attentions=output_attentions, first_only=first_only
         )
-        hidden = hidden + self.dropout(attended)
+        hidden = (hidden[:, :1] if first_only else hidden) + self.dropout(attended)
         hidden = hidden if self.pre_norm else self.attention_norm(hidden)
 
         inputs = self.feedforward_norm(hidden) if self.pre_norm else hidden

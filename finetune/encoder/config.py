@@ -19,6 +19,11 @@ NORM_POSITIONS = ("post", "pre")
 class EncoderConfig:
     """Sizes and variants of an encoder.
 
+    >>> from finetune import EncoderConfig
+    >>> config = EncoderConfig(hidden_size=256, num_attention_heads=4, position="rotary")
+    >>> config.head_size, config.num_hidden_layers
+    (64, 12)
+
     Raises:
         ConfigError: A size is not a positive whole number, a probability lies outside [0, 1), a
             variant's name is unknown, or two settings do not fit each other.
@@ -34,7 +39,7 @@ class EncoderConfig:
     """Number of attention heads, H; must divide hidden_size."""
     intermediate_size: int = 3072
     """Width of the feed-forward part, F."""
-    hidden_act: str = "gelu"
+    hidden_act: str = field(default="gelu", metadata={"words": (*ACTIVATIONS, *GATED_ACTIVATIONS)})
     """relu, gelu, gelu_tanh, silu, or gated: reglu, geglu, geglu_tanh, swiglu."""
     hidden_dropout_prob: float = 0.1
     """Dropout on each sublayer's output, in [0, 1)."""
@@ -52,16 +57,24 @@ class EncoderConfig:
     """What layer normalisation adds to the variance."""
     pad_token_id: int = 0
     """Id of the padding token; its embedding starts at zero."""
-    attention_score: str = "scaled_dot"
+    attention_score: str = field(default="scaled_dot", metadata={"words": tuple(SCORES)})
     """scaled_dot, dot, bilinear or additive."""
-    position: str = "learned"
+    position: str = field(default="learned", metadata={"words": POSITIONS})
     """learned, sinusoidal, rotary or none."""
     rotary_theta: float = 10000.0
     """Base of the rotary wavelengths."""
-    norm_position: str = "post"
+    norm_position: str = field(default="post", metadata={"words": NORM_POSITIONS})
     """Layer normalisation after the residual sum (post) or before the sublayer (pre)."""
+    first_attention_norm: bool = True
+    """Normalise (pre) before the first attention too; false: the embeddings' own norm will do."""
     causal: bool = False
     """Let a token see earlier tokens only."""
+    local_attention: int = 0
+    """Tokens to each side that a token sees in most blocks; 0 = all of them, in every block."""
+    global_every: int = 3
+    """With local attention: every so many-th block, from the first on, sees all tokens."""
+    local_rotary_theta: float | None = None
+    """Base of the rotary wavelengths where attention is local; rotary_theta unless set."""
     embedding_size: int | None = None
     """Width of the embeddings, E; hidden_size unless set, otherwise projected to it."""
     tie_word_embeddings: bool = True
@@ -79,6 +92,11 @@ class EncoderConfig:
         _check_name("norm_position", self.norm_position, NORM_POSITIONS)
         self._check_heads()
         self._check_position()
+        if not self.first_attention_norm and self.norm_position != "pre":
+            raise ConfigError(
+                "first_attention_norm false leaves out a norm before the first attention, but "
+                f"norm_position is '{self.norm_position}'; choose pre."
+            )
 
     @property
     def head_size(self) -> int:
@@ -95,6 +113,15 @@ class EncoderConfig:
         """Dropout on the embeddings, in [0, 1)."""
         chosen = self.embedding_dropout_prob
         return self.hidden_dropout_prob if chosen is None else chosen
+
+    def is_local(self, depth: int) -> bool:
+        """Whether block number `depth`, from 1, sees only tokens nearby."""
+        return self.local_attention > 0 and (depth - 1) % self.global_every != 0
+
+    def theta(self, *, local: bool) -> float:
+        """Base of the rotary wavelengths in the blocks of one kind."""
+        own = self.local_rotary_theta if local else None
+        return self.rotary_theta if own is None else own
 
     def to_dict(self) -> dict[str, Any]:
         """List all settings, as they stand in a checkpoint's config.json."""
@@ -129,6 +156,8 @@ class EncoderConfig:
             "max_position_embeddings": 1,
             "type_vocab_size": 0,
             "pad_token_id": 0,
+            "local_attention": 0,
+            "global_every": 1,
         }
         if self.embedding_size is not None:
             smallest["embedding_size"] = 1
@@ -148,7 +177,9 @@ class EncoderConfig:
             if not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
                 name = name.replace("embedding_dropout", "embedding_dropout_prob")
                 raise ConfigError(f"{name} must lie in [0, 1), found {value!r}.")
-        for name in ("initializer_range", "layer_norm_eps", "rotary_theta"):
+        numbers = ["initializer_range", "layer_norm_eps", "rotary_theta"]
+        numbers += ["local_rotary_theta"] if self.local_rotary_theta is not None else []
+        for name in numbers:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not value > 0.0:
                 raise ConfigError(f"{name} must be a number above 0, found {value!r}.")

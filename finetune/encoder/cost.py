@@ -44,9 +44,15 @@ def cost(config: EncoderConfig, length: int, lm_share: float = MASKED_SHARE) -> 
         "attention projections": PartCost(blocks * _linear(size, 4 * size), blocks * 8 * size**2),
         "scores and mixing": PartCost(blocks * score_parameters, blocks * score_flops),
         "feed-forward": _feed_forward(config),
-        "norms": PartCost(2 * size * (2 * blocks + (config.norm_position == "pre")), 0),
+        "norms": PartCost(2 * size * _norms(config), 0),
         "lm head": _lm_head(config, lm_share),
     }
+
+
+def _norms(config: EncoderConfig) -> int:
+    """Norms as wide as a hidden state: two a block, the final one, unless the first is left out."""
+    final = config.norm_position == "pre"
+    return 2 * config.num_hidden_layers + final - (not config.first_attention_norm)
 
 
 def forward_flops_per_token(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ from finetune.encoder.block import EncoderBlock
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
 from finetune.errors import ConfigError
+
+Contexts = dict[bool, tuple[Tensor | None, Rotation | None]]
+"""Bias of the logits and rotary positions, for blocks with local attention (True) and others."""
 
 
 class EncoderOutput(NamedTuple):
@@ -43,18 +47,63 @@ def initialize_weights(module: nn.Module, initializer_range: float) -> None:
 
 
 class Encoder(nn.Module):
-    """A bidirectional transformer encoder (Devlin et al., 2019, section 3) and its variants."""
+    """A bidirectional transformer encoder (Devlin et al., 2019, section 3) and its variants.
+
+    A plain torch module: ids go in, hidden states come out, and any training loop can hold it.
+
+    >>> import torch
+    >>> from finetune import Encoder, EncoderConfig
+    >>> encoder = Encoder(EncoderConfig(vocab_size=100, hidden_size=16, num_hidden_layers=2,
+    ...                                 num_attention_heads=2, intermediate_size=32)).eval()
+    >>> batch = {"input_ids": torch.tensor([[2, 17, 42, 3]])}
+    >>> encoder(batch).last_hidden_state.shape
+    torch.Size([1, 4, 16])
+
+    It can be cut in two at any depth:
+
+    >>> lower = encoder.prefix(batch, depth=1)
+    >>> upper = encoder.suffix(lower, mask=None, depth=1)
+    >>> torch.equal(upper, encoder(batch).last_hidden_state)
+    True
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         """Build the encoder with fresh weights from torch's default generator."""
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.num_hidden_layers))
+        self.blocks = nn.ModuleList(
+            EncoderBlock(config, first=number == 0) for number in range(config.num_hidden_layers)
+        )
         self.final_norm: nn.Module = nn.Identity()
         if config.norm_position == "pre":
             self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         initialize_weights(self, config.initializer_range)
+
+    @classmethod
+    def from_pretrained(cls, place: str | Path) -> Encoder:
+        """Read a pretrained encoder, whoever trained it.
+
+        >>> from finetune import Encoder
+        >>> encoder = Encoder.from_pretrained("runs/pretrained")
+        >>> encoder.config.num_hidden_layers
+        2
+
+        `finetune.find_checkpoint` reads the same places and gives the tokenizer too.
+
+        Args:
+            place: A run or checkpoint folder of ours, a Hugging Face folder, or a name on its hub.
+
+        Returns:
+            The encoder with its weights, on the CPU and in eval mode.
+
+        Raises:
+            CheckpointError: There is no encoder in this place, or none that can be expressed here.
+        """
+        # The one import upwards in the house: this is where users look for the method.
+        from finetune.pretrained import find_checkpoint
+
+        return find_checkpoint(place).encoder()
 
     def forward(
         self,
@@ -62,6 +111,7 @@ class Encoder(nn.Module):
         *,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
+        first_only: bool = False,
     ) -> EncoderOutput:
         """Encode a batch.
 
@@ -71,16 +121,21 @@ class Encoder(nn.Module):
                 `position_ids` int64 (B, T). Without a mask nothing is hidden, which is fastest.
             output_hidden_states: Whether the states at all boundaries are wanted.
             output_attentions: Whether the attention weights are wanted; slower.
+            first_only: Whether the last block computes the first token alone: the last hidden
+                state is (B, 1, D) then, for less work.
 
         Returns:
             The last hidden state, and the rest as asked for.
         """
         hidden = self.embeddings(batch)
-        context = self._context(hidden, batch.get("attention_mask"), batch.get("position_ids"))
+        contexts = self._contexts(hidden, batch.get("attention_mask"), batch.get("position_ids"))
         states: list[Tensor] = [hidden]
         attentions: list[Tensor] = []
         for depth in range(1, len(self.blocks) + 1):
-            hidden, weights = self._step(hidden, depth, context, output_attentions)
+            alone = first_only and depth == len(self.blocks)
+            hidden, weights = self._step(
+                hidden, depth, contexts, output_attentions=output_attentions, first_only=alone
+            )
             states.append(hidden)
             if weights is not None:
                 attentions.append(weights)
@@ -105,9 +160,9 @@ class Encoder(nn.Module):
         """
         self._check_depth(depth)
         hidden: Tensor = self.embeddings(batch)
-        context = self._context(hidden, batch.get("attention_mask"), batch.get("position_ids"))
+        contexts = self._contexts(hidden, batch.get("attention_mask"), batch.get("position_ids"))
         for block in range(1, depth + 1):
-            hidden, _ = self._step(hidden, block, context)
+            hidden, _ = self._step(hidden, block, contexts)
         return hidden
 
     def suffix(
@@ -118,6 +173,7 @@ class Encoder(nn.Module):
         *,
         until: int | None = None,
         position_ids: Tensor | None = None,
+        first_only: bool = False,
     ) -> Tensor:
         """Run the blocks behind a boundary: `suffix(prefix(batch, d), mask, d)` is `forward`.
 
@@ -127,9 +183,10 @@ class Encoder(nn.Module):
             depth: The boundary, 0 .. L.
             until: The boundary to stop at, `depth` .. L; None for the last.
             position_ids: The batch's, int64 (B, T); only rotary positions need them again.
+            first_only: Whether only the first token's state is wanted.
 
         Returns:
-            The hidden state there, (B, T, D).
+            The hidden state there, (B, T, D); of the first token alone (B, 1, D).
 
         Raises:
             ConfigError: A boundary lies outside 0 .. L.
@@ -137,10 +194,11 @@ class Encoder(nn.Module):
         last = len(self.blocks) if until is None else until
         self._check_depth(depth)
         self._check_depth(last)
-        context = self._context(hidden, mask, position_ids)
+        contexts = self._contexts(hidden, mask, position_ids)
         for block in range(depth + 1, last + 1):
-            hidden, _ = self._step(hidden, block, context)
-        return hidden
+            alone = first_only and block == last
+            hidden, _ = self._step(hidden, block, contexts, first_only=alone)
+        return hidden[:, :1] if first_only else hidden
 
     def layer_groups(self) -> dict[str, list[nn.Module]]:
         """Group the modules by depth, from the input up; each parameter is in one group.
@@ -154,40 +212,41 @@ class Encoder(nn.Module):
         groups[f"block_{len(self.blocks)}"].append(self.final_norm)
         return groups
 
-    def _context(
+    def _contexts(
         self, hidden: Tensor, mask: Tensor | None, position_ids: Tensor | None
-    ) -> tuple[Tensor | None, Rotation | None]:
-        """Prepare once what all blocks share: the bias of the logits and rotary positions."""
-        length, device = hidden.shape[1], hidden.device
-        causal = self.config.causal
-        visible = visible_tokens(mask, causal=causal, length=length, device=device)
-        bias = mask_bias(visible, hidden.dtype)
-        if self.config.position != "rotary":
-            return bias, None
-        if position_ids is None:
+    ) -> Contexts:
+        """Prepare once what blocks share: the bias of the logits and rotary positions."""
+        config, length, device = self.config, hidden.shape[1], hidden.device
+        if position_ids is None and config.position == "rotary":
             position_ids = torch.arange(length, device=device).unsqueeze(0)  # (1, T)
-        return bias, rotation(position_ids, self.config.head_size, self.config.rotary_theta)
+        contexts: Contexts = {}
+        for local in {config.is_local(depth) for depth in range(1, len(self.blocks) + 1)}:
+            visible = visible_tokens(
+                mask,
+                causal=config.causal,
+                length=length,
+                device=device,
+                window=config.local_attention if local else 0,
+            )
+            turns = None
+            if config.position == "rotary" and position_ids is not None:
+                turns = rotation(position_ids, config.head_size, config.theta(local=local))
+            contexts[local] = mask_bias(visible, hidden.dtype), turns
+        return contexts
 
     def _step(
         self,
         hidden: Tensor,
         depth: int,
-        context: tuple[Tensor | None, Rotation | None],
-        output_attentions: bool = False,
+        contexts: Contexts,
+        **wanted: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Run block number `depth` (from 1); the last one takes the final norm with it."""
-        block, (bias, rotary) = self.blocks[depth - 1], context
+        block, (bias, rotary) = self.blocks[depth - 1], contexts[self.config.is_local(depth)]
         if self.config.gradient_checkpointing and block.training and torch.is_grad_enabled():
-            hidden, weights = checkpoint(
-                block,
-                hidden,
-                bias,
-                rotary,
-                output_attentions=output_attentions,
-                use_reentrant=False,
-            )
+            hidden, weights = checkpoint(block, hidden, bias, rotary, use_reentrant=False, **wanted)
         else:
-            hidden, weights = block(hidden, bias, rotary, output_attentions=output_attentions)
+            hidden, weights = block(hidden, bias, rotary, **wanted)
         return self.final_norm(hidden) if depth == len(self.blocks) else hidden, weights
 
     def _check_depth(self, depth: int) -> None:

@@ -15,6 +15,16 @@ class MultipleChoice(PooledHead):
 
     Every option is read in a sequence of its own, `[CLS] passage [SEP] question and option [SEP]`,
     and scored by the same weights. So no weight's size depends on C.
+
+    >>> import torch
+    >>> from finetune import EncoderConfig, HeadConfig, MultipleChoice
+    >>> config = EncoderConfig(hidden_size=16, num_attention_heads=2)
+    >>> head = MultipleChoice(config, HeadConfig(), num_choices=4)
+    >>> logits = head(torch.zeros(8, 5, 16))  # two questions of four options
+    >>> logits.shape
+    torch.Size([2, 4])
+    >>> round(head.loss(logits, torch.tensor([3, 0])).item(), 4)  # it knows nothing: ln 4
+    1.3863
     """
 
     kind = "choice"

@@ -16,6 +16,16 @@ class MaskedLM(nn.Module):
     """Predict masked tokens (Devlin et al., 2019, section 3.1).
 
     A transform D -> E, then a product with the word embeddings, then a bias for each word.
+
+    >>> import torch
+    >>> from finetune import EncoderConfig, MaskedLM
+    >>> config = EncoderConfig(vocab_size=100, hidden_size=16, num_attention_heads=2)
+    >>> head = MaskedLM(config, torch.nn.Embedding(100, 16))
+    >>> logits = head(torch.zeros(3, 16))  # of three masked tokens
+    >>> logits.shape
+    torch.Size([3, 100])
+    >>> round(head.loss(logits, torch.tensor([7, 42, 9])).item(), 4)  # it knows nothing: ln 100
+    4.6052
     """
 
     kind = "masked_lm"

@@ -10,7 +10,19 @@ from finetune.heads.pooled import HeadConfig, PooledHead
 
 
 class MultiLabel(PooledHead):
-    """Whether each of C classes holds; a logit above 0 says yes."""
+    """Whether each of C classes holds; a logit above 0 says yes.
+
+    >>> import torch
+    >>> from finetune import EncoderConfig, HeadConfig, MultiLabel
+    >>> config = EncoderConfig(hidden_size=16, num_attention_heads=2)
+    >>> head = MultiLabel(config, HeadConfig(), num_labels=3)
+    >>> logits = head(torch.zeros(2, 5, 16))  # of two texts of five tokens
+    >>> logits.shape
+    torch.Size([2, 3])
+    >>> both, none = [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]
+    >>> round(head.loss(logits, torch.tensor([both, none])).item(), 4)  # undecided: ln 2
+    0.6931
+    """
 
     kind = "multi_label"
 

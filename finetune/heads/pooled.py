@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -55,11 +55,15 @@ POOLINGS = {
 class HeadConfig:
     """How the hidden states of a text become one vector.
 
+    >>> from finetune import HeadConfig
+    >>> HeadConfig(pooling="mean")
+    HeadConfig(pooling='mean', head_dropout=None)
+
     Raises:
         ConfigError: The pooling is unknown, or the dropout lies outside [0, 1).
     """
 
-    pooling: str = "cls"
+    pooling: str = field(default="cls", metadata={"words": tuple(POOLINGS)})
     """cls, mean, max, or concat (first token, max and mean, as in ULMFiT)."""
     head_dropout: float | None = None
     """Dropout before the output layer, in [0, 1); hidden_dropout_prob unless set."""
@@ -84,7 +88,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Normalise (B, features) by the batch, or by the running statistics if it is one row."""
-        if len(inputs) > 1 or not self.training:
+        if not self.training or len(inputs) > 1:
             return super().forward(inputs)
         return F.batch_norm(
             inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
@@ -135,14 +139,25 @@ class PooledHead(nn.Module):
         """Make the output layers that belong to the pooling."""
         super().__init__()
         self.pool = POOLINGS[head.pooling]
+        self.first_only = self.pool is first_token
+        """Whether it reads the first token's state alone, so that no other need be computed."""
         self.layers = output_layers(config, head, num_outputs)
         initialize_weights(self, config.initializer_range)
+
+    def start_from(self, pooler: Mapping[str, Tensor]) -> None:
+        """Take over a pretrained pooler, where the pooling is `cls`; else change nothing.
+
+        Args:
+            pooler: `weight` (D, D) and `bias` (D,) of a dense layer with tanh behind it.
+        """
+        if self.pool is first_token:
+            self.layers[0].load_state_dict(pooler)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Pool the hidden states and compute the outputs.
 
         Args:
-            hidden: Last hidden states, (B, T, D).
+            hidden: Last hidden states, (B, T, D); (B, 1, D) will do where `first_only` says so.
             attention_mask: True where there is a token, bool (B, T); None if everywhere.
 
         Returns:
@@ -157,7 +172,18 @@ class PooledHead(nn.Module):
 
 
 class Classification(PooledHead):
-    """One of C classes for each text."""
+    """One of C classes for each text.
+
+    >>> import torch
+    >>> from finetune import Classification, EncoderConfig, HeadConfig
+    >>> config = EncoderConfig(hidden_size=16, num_attention_heads=2)
+    >>> head = Classification(config, HeadConfig(), num_labels=3)
+    >>> logits = head(torch.zeros(2, 5, 16))  # of two texts of five tokens
+    >>> logits.shape
+    torch.Size([2, 3])
+    >>> round(head.loss(logits, torch.tensor([0, 2])).item(), 4)  # it knows nothing: ln 3
+    1.0986
+    """
 
     kind = "classification"
     class_weights: Tensor | None
@@ -211,7 +237,18 @@ class Classification(PooledHead):
 
 
 class Regression(PooledHead):
-    """One number for each text."""
+    """One number for each text.
+
+    >>> import torch
+    >>> from finetune import EncoderConfig, HeadConfig, Regression
+    >>> config = EncoderConfig(hidden_size=16, num_attention_heads=2)
+    >>> head = Regression(config, HeadConfig())
+    >>> numbers = head(torch.zeros(2, 5, 16))  # of two texts of five tokens
+    >>> numbers.shape
+    torch.Size([2])
+    >>> head.loss(numbers, torch.tensor([1.0, 3.0])).item()
+    5.0
+    """
 
     kind = "regression"
 

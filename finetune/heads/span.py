@@ -42,6 +42,18 @@ class Span(nn.Module):
     """First and last token of an answer, chosen apart (Devlin et al., 2019, section 4.2).
 
     [CLS] as first and last token stands for "no answer" (section 4.3).
+
+    >>> import torch
+    >>> from finetune import EncoderConfig, HeadConfig, Span
+    >>> from finetune.heads import SpanConfig
+    >>> config = EncoderConfig(hidden_size=16, num_attention_heads=2)
+    >>> head = Span(config, HeadConfig(), SpanConfig(n_best=2))
+    >>> logits = head(torch.zeros(1, 9, 16))  # one window of nine tokens
+    >>> logits.shape
+    torch.Size([1, 9, 2])
+    >>> context = torch.tensor([[4, 8]])  # where the answer may be
+    >>> head.outputs(logits, {"context": context})[0, :, :2].tolist()  # no answer, then the best
+    [[0.0, 0.0], [4.0, 4.0], [4.0, 5.0]]
     """
 
     kind = "span"

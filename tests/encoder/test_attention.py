@@ -140,3 +140,15 @@ def test_attention_dropout_works_in_training_only_and_by_the_seed(tiny: Tiny) ->
     assert not torch.allclose(first, other)
     attention.eval()
     assert torch.equal(attention(hidden)[0], attention(hidden)[0])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_window_shows_neighbours_only(masked: bool) -> None:
+    mask = torch.tensor([[True] * 5 + [False] * 2]) if masked else None
+    seen = visible_tokens(mask, causal=False, length=7, device=CPU, window=2)
+    assert seen is not None
+    for row in range(5):
+        shown = [column for column in range(7) if seen.expand(1, 1, 7, 7)[0, 0, row, column]]
+        last = 5 if masked else 7
+        assert shown == list(range(max(0, row - 2), min(last, row + 3)))
+    assert seen.any(dim=-1).all()  # padding beyond the window sees something too

@@ -46,6 +46,10 @@ def test_embedding_settings_follow_the_hidden_ones_unless_set() -> None:
             r"num_attention_heads \(40\) must divide hidden_size \(32\); choose 32\.",
         ),
         ({"hidden_size": 0}, "hidden_size must be a whole number from 1, found 0"),
+        ({"local_attention": -1}, "local_attention must be a whole number from 0, found -1"),
+        ({"global_every": 0}, "global_every must be a whole number from 1, found 0"),
+        ({"local_rotary_theta": 0.0}, "local_rotary_theta must be a number above 0, found 0.0"),
+        ({"first_attention_norm": False}, "but norm_position is 'post'; choose pre"),
         (
             {"num_hidden_layers": "12"},
             "num_hidden_layers must be a whole number from 1, found '12'",

@@ -24,6 +24,7 @@ each_variant = pytest.mark.parametrize(
         {"embedding_size": 8, "tie_word_embeddings": False},
         {"tie_word_embeddings": False},
         {"type_vocab_size": 0, "position": "rotary", "norm_position": "pre"},
+        {"norm_position": "pre", "first_attention_norm": False, "local_attention": 2},
     ],
     ids=str,
 )

@@ -27,6 +27,18 @@ VARIANTS: list[dict[str, Any]] = [
     {"causal": True},
     {"type_vocab_size": 0},
     {"embedding_size": 8},
+    {"local_attention": 2, "global_every": 2},
+    {"norm_position": "pre", "first_attention_norm": False},
+    {
+        "position": "rotary",
+        "norm_position": "pre",
+        "hidden_act": "geglu",
+        "type_vocab_size": 0,
+        "first_attention_norm": False,
+        "local_attention": 1,
+        "global_every": 2,
+        "local_rotary_theta": 100.0,
+    },
     {
         "attention_score": "additive",
         "position": "rotary",
@@ -292,6 +304,30 @@ def test_forward_never_looks_at_values(tiny: Tiny, batch: Batch, variant: dict[s
         )
     on_meta = {name: values.to("meta") for name, values in batch.items()}
     encoder(on_meta).last_hidden_state.sum().backward()
+
+
+def test_local_blocks_see_only_their_neighbours(tiny: Tiny) -> None:
+    config = tiny(
+        num_hidden_layers=4, local_attention=1, global_every=4, max_position_embeddings=12
+    )
+    assert [config.is_local(depth) for depth in (1, 2, 3, 4)] == [False, True, True, True]
+    encoder = make(config)
+    ids = torch.arange(1, 13)[None]
+    weights = encoder({"input_ids": ids}, output_attentions=True).attentions
+    assert weights is not None
+    places = torch.arange(12)
+    far = (places[:, None] - places).abs() > 1
+    assert (weights[0][0, :, far] > 0).all()
+    assert all((of_block[0, :, far] == 0).all() for of_block in weights[1:])
+
+
+def test_positions_turn_by_the_base_of_their_kind_of_block(tiny: Tiny) -> None:
+    more = {"position": "rotary", "local_attention": 20, "global_every": 2}
+    ids = {"input_ids": torch.arange(1, 8)[None]}
+    usual, other = make(tiny(**more)), make(tiny(**more, local_rotary_theta=3.0))
+    other.load_state_dict(usual.state_dict())
+    assert torch.equal(usual.prefix(ids, 1), other.prefix(ids, 1))  # the first block sees all
+    assert not torch.allclose(usual.prefix(ids, 2), other.prefix(ids, 2))
 
 
 @pytest.mark.gpu

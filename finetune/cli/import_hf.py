@@ -1,0 +1,35 @@
+"""`finetune import-hf NAME_OR_DIR --out DIR`: a published encoder as a checkpoint of ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from finetune.cli.parser import command_parser
+from finetune.errors import ConfigError
+
+
+def command(words: list[str]) -> int:
+    """Import, and tell what was kept and left out: in words on stderr, as JSON on stdout."""
+    parser = command_parser("import-hf", "Turn an encoder of Hugging Face into a checkpoint.")
+    parser.add_argument("source", help="a folder with config.json and weights, or a hub name")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
+    space = parser.parse_args(words)
+    from finetune.pretrained import import_hf
+    from finetune.run_folder import check_writable, say
+
+    check_writable(space.out)
+    if space.out.exists() and any(space.out.iterdir()):
+        raise ConfigError(f"{space.out} is not empty; name a new folder for --out")
+    imported = import_hf(space.source, space.out)
+    config, head = imported.encoder_config, imported.head.get("kind")
+    say(
+        f"{imported.form.name}: {config.num_hidden_layers} blocks of {config.hidden_size}, "
+        f"{len(imported.kept)} tensors kept, head: {head or 'none'}"
+    )
+    if imported.left_out:
+        say(f"left out: {', '.join(imported.left_out)}")
+    say(f"checkpoint: {space.out}")
+    facts = {"family": imported.form.name, "head": head, "labels": imported.labels}
+    print(json.dumps({**facts, "kept": imported.kept, "left_out": imported.left_out}))
+    return 0

@@ -1,0 +1,284 @@
+"""What a family of published encoders is: its settings and its keys, beside ours.
+
+A form is a table that is read from left to right to write their files, and from right to left to
+read them. The tables themselves are in `forms.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.feedforward import GATED_ACTIVATIONS
+from finetune.errors import CheckpointError, ConfigError, nearest
+from finetune.heads import Classification, HeadConfig, MaskedLM, Span, SpanConfig
+
+Pair = tuple[str, str]
+"""Our key, their key."""
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "swish": "silu",
+    "silu": "silu",
+}
+"""Their name -> ours. Of several names for one function the last is the one that is written."""
+
+_GATES = {plain: gated for gated, plain in GATED_ACTIVATIONS.items()}
+GELU = ("gelu", "geglu")
+"""Activations behind which our masked-LM head has gelu."""
+
+POOLED = ("classification", "regression", "multi_label", "choice")
+"""Kinds of heads with the layers of `PooledHead`."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One family: `model_type`, settings, keys of the encoder and keys of each head."""
+
+    name: str
+    """`model_type` in their config.json."""
+    classes: str
+    """How the names of their classes begin, as in `BertForMaskedLM`."""
+    prefix: str
+    """What stands before the encoder's keys where a head stands beside it."""
+    fields: tuple[tuple[str, str, Any], ...]
+    """Our setting, their field, and what they take where config.json does not name it."""
+    encoder: tuple[Pair, ...]
+    """Modules of the encoder, `{}` for the number of the block; their side without the prefix."""
+    heads: Mapping[str, tuple[Pair, ...]]
+    """Kind of head -> its modules. A kind is absent if theirs is another function than ours."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Our settings that all encoders of the family share."""
+    same: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Their fields that we have no setting for -> the values under which the net is ours."""
+    pooler: str | None = None
+    """Their module that is dense and tanh on the first token."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Their second name for a tensor of a head -> its first one."""
+    output: str | None = None
+    """Their key of the output weights of masked language modelling."""
+    left_out: tuple[str, ...] = ()
+    """Patterns of their tensors that ours have no place for."""
+    first_position: bool = False
+    """Positions are counted from the padding token's id + 1; the rows before are never used."""
+    plain_gelu: bool = False
+    """The masked-LM head has gelu whatever the blocks have."""
+    gated: bool = False
+    """The activation opens and closes a gate."""
+    switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Their field -> patterns of tensors that a model lacks where it is false; ours are zeros."""
+    read_more: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda settings: {}
+    """Their config.json -> more of our settings, where fields do not stand for each other."""
+    write_more: Callable[[EncoderConfig], dict[str, Any]] = lambda config: {}
+    """Our settings -> more of their fields."""
+
+    def encoder_config(self, settings: Mapping[str, Any]) -> EncoderConfig:
+        """Read the shape of an encoder.
+
+        Args:
+            settings: Their config.json.
+
+        Returns:
+            Ours.
+
+        Raises:
+            CheckpointError: Names the field that ours cannot express, or that is refused.
+        """
+        for name, values in self.same.items():
+            if settings.get(name, values[0]) not in values:
+                raise CheckpointError(
+                    f"config.json: expected {name} {_listed(values)}, found {settings[name]!r}; "
+                    f"our encoder has no such variant of {self.name}"
+                )
+        found = {ours: _value(settings, theirs, usual) for ours, theirs, usual in self.fields}
+        act = _our_activation(found["hidden_act"], self._their_name("hidden_act"))
+        found["hidden_act"] = _GATES[act] if self.gated else act
+        try:
+            found |= self.read_more(settings)
+            return self._settled(EncoderConfig(**found, **self.fixed))
+        except (ConfigError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"config.json: expected the shape of a {self.name} encoder, found: {error}"
+            ) from None
+
+    def _settled(self, config: EncoderConfig) -> EncoderConfig:
+        """Take their way of counting out of the numbers."""
+        if config.embedding_size == config.hidden_size:
+            config = dataclasses.replace(config, embedding_size=None)
+        longest = config.max_position_embeddings - self.position_rows(config)
+        return dataclasses.replace(config, max_position_embeddings=longest)
+
+    def position_rows(self, config: EncoderConfig) -> int:
+        """Rows of their position embeddings that come before the first position."""
+        return config.pad_token_id + 1 if self.first_position else 0
+
+    def settings(self, config: EncoderConfig) -> dict[str, Any]:
+        """Write the shape of an encoder.
+
+        Dropout on the embeddings alone is not told: it is no part of what the net computes.
+
+        Args:
+            config: Ours.
+
+        Returns:
+            Their config.json without `architectures`.
+
+        Raises:
+            CheckpointError: Names the setting that the family cannot express.
+        """
+        for name, value in self.fixed.items():
+            if getattr(config, name) != value:
+                raise CheckpointError(
+                    f"{self.name} has {name} {value!r} only, found {getattr(config, name)!r}"
+                )
+        own = {**config.to_dict(), "embedding_dropout_prob": config.embedding_dropout}
+        written = {theirs: own[ours] for ours, theirs, _ in self.fields}
+        written[self._their_name("hidden_act")] = self._their_activation(config.hidden_act)
+        written |= {name: values[0] for name, values in self.same.items()}
+        written |= {name: True for name in self.switches}
+        written |= self.write_more(config)
+        longest = config.max_position_embeddings + self.position_rows(config)
+        written["max_position_embeddings"] = longest
+        if "type_vocab_size" in written:  # theirs always have a table: one of zeros adds nothing
+            written["type_vocab_size"] = config.type_vocab_size or 2
+        if "embedding_size" in written:
+            written["embedding_size"] = config.word_embedding_size
+        return {"model_type": self.name, **written}
+
+    def absent(self, settings: Mapping[str, Any]) -> list[str]:
+        """Patterns of their tensors that a model with these settings does not have: biases."""
+        off = [patterns for name, patterns in self.switches.items() if not settings.get(name)]
+        return [pattern for patterns in off for pattern in patterns]
+
+    def _their_activation(self, ours: str) -> str:
+        plain = GATED_ACTIVATIONS.get(ours) if self.gated else ours
+        names = [theirs for theirs, name in ACTIVATIONS.items() if name == plain]
+        if not names:
+            raise CheckpointError(f"{self.name} has no hidden_act {ours!r}")
+        return names[-1]
+
+    def _their_name(self, ours: str) -> str:
+        return next(theirs for name, theirs, _ in self.fields if name == ours)
+
+    def pairs(self, config: EncoderConfig, head: str | None) -> list[Pair]:
+        """List the keys of a checkpoint, ours and theirs.
+
+        Where several of ours have the same key of theirs, theirs is made of ours one below the
+        other, in this order.
+
+        Args:
+            config: Shape of the encoder.
+            head: Kind of the head, or None; without a head, and with `masked_lm`, the pooler is
+                among the keys, but need not be in the files.
+
+        Returns:
+            (our key, their key) for each tensor of ours.
+
+        Raises:
+            CheckpointError: The family has no place for a tensor, or no head that computes what
+                ours does.
+        """
+        self._check_head(config, head)
+        keys = shapes(config, head)
+        rows = [("encoder." + ours, self.prefix + theirs) for ours, theirs in self.encoder]
+        rows += [("head." + ours, theirs) for ours, theirs in self.heads.get(head or "", ())]
+        found = [(key, self._partner(key, rows)) for key in keys]
+        if head in (None, "masked_lm") and self.pooler:
+            pooler = self.prefix + self.pooler
+            found += [(f"pooler.{part}", f"{pooler}.{part}") for part in ("weight", "bias")]
+        return found
+
+    @property
+    def word_embeddings(self) -> str:
+        """Their key of the word embeddings."""
+        return f"{self.prefix}{dict(self.encoder)['embeddings.word_embeddings']}.weight"
+
+    def head_patterns(self) -> list[str]:
+        """Patterns of all their tensors that belong to a head, or that ours have no place for."""
+        modules = [theirs for rows in self.heads.values() for _, theirs in rows]
+        named = [module for module in modules if not module.startswith(self.prefix)]
+        return [*named, *(f"{module}.*" for module in named), *self.aliases, *self.left_out]
+
+    def known_patterns(self) -> list[str]:
+        """Patterns of all their tensors that a model of the family may have besides the encoder."""
+        return [*self.head_patterns(), *([f"{self.prefix}{self.pooler}.*"] if self.pooler else [])]
+
+    def has_head(self, config: EncoderConfig, head: str) -> bool:
+        """Whether their head of this kind computes what ours does."""
+        other = head == "masked_lm" and self.plain_gelu and config.hidden_act not in GELU
+        return head in self.heads and not other
+
+    def _check_head(self, config: EncoderConfig, head: str | None) -> None:
+        if head is not None and not self.has_head(config, head):
+            raise CheckpointError(
+                f"{self.name}: the family has no {head} head that computes what ours does; it has "
+                f"{', '.join(self.heads)}"
+            )
+
+    def _partner(self, key: str, rows: list[Pair]) -> str:
+        number = re.search(r"blocks\.(\d+)\.", key)
+        for ours, theirs in rows:
+            start = ours.format(number[1]) if number else ours
+            if key == start or key.startswith(start + "."):
+                return (theirs.format(number[1]) if number else theirs) + key[len(start) :]
+        raise CheckpointError(f"{self.name}: the family has no place for {key}")
+
+
+class _Whole(nn.Module):
+    def __init__(self, encoder: Encoder, head: nn.Module | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        if head is not None:
+            self.head = head
+
+
+def shapes(
+    config: EncoderConfig, head: str | None = None, outputs: int = 1
+) -> dict[str, tuple[int, ...]]:
+    """Our key -> shape, for an encoder and a head, without any weights being made.
+
+    Args:
+        config: Shape of the encoder.
+        head: Kind of the head, with the pooling `cls`; None for an encoder alone.
+        outputs: C of a pooled head.
+    """
+    with torch.device("meta"):
+        encoder = Encoder(config)
+        whole = _Whole(encoder, _head(encoder, head, outputs))
+    return {key: tuple(tensor.shape) for key, tensor in whole.state_dict().items()}
+
+
+def _head(encoder: Encoder, kind: str | None, outputs: int) -> nn.Module | None:
+    if kind == "masked_lm":
+        return MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
+    if kind == "span":
+        return Span(encoder.config, HeadConfig(), SpanConfig())
+    return Classification(encoder.config, HeadConfig(), outputs) if kind in POOLED else None
+
+
+def _value(settings: Mapping[str, Any], name: str, usual: Any) -> Any:
+    value = settings.get(name)
+    return usual if value is None else value
+
+
+def _our_activation(name: Any, field_name: str) -> str:
+    if name not in ACTIVATIONS:
+        raise CheckpointError(
+            f"config.json: unknown {field_name} {name!r}; {nearest(str(name), ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[name]
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    return " or ".join(repr(value) for value in values)
