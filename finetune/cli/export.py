@@ -1,0 +1,76 @@
+"""`finetune export`: a finished run as a folder that other software reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from finetune.cli.parser import add_json, command_parser
+from finetune.errors import ConfigError
+from finetune.families import Family
+
+FORMATS = ("hf", "onnx")
+MORE = """\
+formats:
+  hf     a folder for transformers: AutoModelFor…, AutoTokenizer and pipeline load it
+  onnx   a graph for onnxruntime and others, checked against the run (pip install finetune[onnx])
+
+Of a run of several seeds the best one's weights are exported; RUN/seed-N names another.
+"""
+
+
+def command(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    """Make the command `finetune export`.
+
+    Args:
+        families: Of tasks; what 8 bits cost is measured on a run's own task.
+
+    Returns:
+        Takes the words after the command's own; returns the exit status.
+    """
+
+    def run(words: list[str]) -> int:
+        return _export(words, families)
+
+    return run
+
+
+def _export(words: list[str], families: Mapping[str, Family]) -> int:
+    parser = command_parser("export", "Write a run's best weights for other software.", MORE)
+    parser.add_argument("run", type=Path, help="a run's or a checkpoint's folder")
+    parser.add_argument("--format", choices=FORMATS, required=True, help="which software reads it")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument(
+        "--int8", action="store_true", help="onnx: weights of 8 bits too; what it costs is told"
+    )
+    parser.add_argument("--data", help="--int8: another data folder than the run's")
+    parser.add_argument("--overwrite", action="store_true", help="replace the export in --out")
+    add_json(parser, "where it is, and what was measured, as JSON on stdout")
+    space = parser.parse_args(words)
+    if space.int8 and space.format != "onnx":
+        raise ConfigError("--int8 goes with --format onnx; leave it out")
+    if space.data is not None and not space.int8:
+        raise ConfigError("--data goes with --int8, which scores the run again; leave it out")
+    from finetune.export.place import check_out
+    from finetune.run_folder import say
+
+    check_out(space.out, space.run, overwrite=space.overwrite)
+    told: dict[str, Any] = {"out": str(space.out), "format": space.format}
+    if space.format == "onnx":
+        from finetune.export.onnx import export_onnx
+
+        made = export_onnx(
+            space.run, space.out, int8=space.int8, families=families, data=space.data
+        )
+        told |= asdict(made)
+    else:
+        from finetune.export.hf import export_hf
+
+        export_hf(space.run, space.out)
+    say(f"exported: {space.out}")
+    if space.json:
+        print(json.dumps(told))
+    return 0

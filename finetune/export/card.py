@@ -1,0 +1,274 @@
+"""The model card: what an exported folder holds, as its run's files tell it.
+
+Every figure is read from RUN/results.json, RUN/config.yaml or the checkpoint; what they do not say
+is left out. A path is shortened to its last two parts, so that a card tells no machine's folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from finetune.export.source import Source
+from finetune.run_folder import INPUTS, SESSION_KEYS, Results
+from finetune.values import write
+
+PIPELINES = {
+    "classification": "text-classification",
+    "multi_label": "text-classification",
+    "regression": "text-classification",
+    "span": "question-answering",
+    "choice": "multiple-choice",
+    "masked_lm": "fill-mask",
+}
+"""Kind of a head -> the word by which model hubs list what it does."""
+DOES = {
+    "classification": "Gives one class to a text or a pair of texts",
+    "multi_label": "Decides for each class whether it holds for a text or a pair of texts",
+    "regression": "Gives a number to a text or a pair of texts",
+    "span": "Finds the answer to a question in a text",
+    "choice": "Chooses among the options of a question about a text",
+    "masked_lm": "Predicts masked tokens",
+}
+MOST_CLASSES = 20
+"""So many classes are named; the model's config.json has them all."""
+FILES = (*INPUTS, "test", "data", "corpus")
+TOLD_ELSEWHERE = ("task", "seed", "seeds", "encoder", "trainer.log_every_steps")
+NOT_SHOWN = (*SESSION_KEYS, *FILES, *TOLD_ELSEWHERE)
+"""Settings that change no number, that name files, or that the card tells elsewhere."""
+
+
+def model_card(
+    source: Source, *, title: str, usage: str, library: str, notes: Sequence[str] = ()
+) -> str:
+    """Write the README.md of an exported folder.
+
+    Args:
+        source: What is exported.
+        title: Name of the folder.
+        usage: Markdown: how the folder is loaded and asked.
+        library: The one that reads the folder, as model hubs name it.
+        notes: Further paragraphs on what differs from the run.
+    """
+    results = source.results
+    parts = [
+        _head_matter(source, library),
+        f"# {title}",
+        _about(source),
+        f"## Use\n\n{usage}",
+        *_notes(source, notes),
+        *_section("Results", _results(source)),
+        *_section("Data", _data(results)),
+        *_section("Training", _training(source)),
+        *_section("Versions", _versions(results)),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _head_matter(source: Source, library: str) -> str:
+    lines = {"library_name": library}
+    if source.kind in PIPELINES:
+        lines["pipeline_tag"] = PIPELINES[source.kind]
+    return f"---\n{write({**lines, 'tags': ['finetune']})}---"
+
+
+def _section(name: str, paragraphs: Iterable[str]) -> list[str]:
+    kept = [paragraph for paragraph in paragraphs if paragraph]
+    return [f"## {name}", *kept] if kept else []
+
+
+def _notes(source: Source, notes: Sequence[str]) -> list[str]:
+    decision = source.checkpoint.decision
+    if not decision:
+        return list(notes)
+    numbers = ", ".join(f"{_code(name)} {_figure(value)}" for name, value in decision.items())
+    told = (
+        f"The run decides its answers by numbers that were tuned on validation data ({numbers}). "
+        "The exported files give plain logits: apply them yourself."
+    )
+    return [told, *notes]
+
+
+def _about(source: Source) -> str:
+    config, results = source.checkpoint.encoder_config, _one(source)
+    size = f"An encoder of {config.num_hidden_layers} blocks of width {config.hidden_size}"
+    if "parameters" in results:
+        size += f", {results['parameters']:,} parameters with its head"
+    does = DOES.get(source.kind or "", "Gives the hidden states of a text")
+    return f"{does}{_classes(source.checkpoint.labels)}. {size}{_trained(source)}."
+
+
+def _classes(labels: Sequence[str]) -> str:
+    if not labels:
+        return ""
+    named = ", ".join(_code(label) for label in labels[:MOST_CLASSES])
+    rest = f" and {len(labels) - MOST_CLASSES:,} more" if len(labels) > MOST_CLASSES else ""
+    return f": {named}{rest}"
+
+
+def _trained(source: Source) -> str:
+    task, start = source.task, source.settings.get("encoder_from")
+    if task is None:
+        origin = source.checkpoint.source.get("name")
+        return f", imported from {_code(_short(origin))}" if origin else ""
+    if source.kind == "masked_lm" and not start:
+        return ", pretrained as a masked language model"
+    how = "trained further as a language model on" if source.kind == "masked_lm" else "trained on"
+    if not start:
+        return f", {how} {_code(task)}"
+    origin = "random weights" if start == "none" else _code(_short(start))
+    return f", {how} {_code(task)} from {origin}"
+
+
+def _one(source: Source) -> Results:
+    """The results of the seed whose weights these are, or of the only one."""
+    runs = source.results.get("runs", [])
+    same = [run for run in runs if run.get("seed") == source.seed]
+    return same[0] if same else source.results
+
+
+def _results(source: Source) -> list[str]:
+    results = source.results
+    if not results:
+        return ["The run that made these weights had not ended."] if source.settings else []
+    if not results.get("metrics"):
+        return []
+    examples = _one(source).get("examples")
+    count = f" ({examples:,} examples)" if examples else ""
+    split = f"On the {_code(results['split'])} split{count}. " if "split" in results else ""
+    header, rows = _metrics(results, _one(source).get("majority", {}))
+    figures = _table(header, rows)
+    return [split + "Shares are fractions of one.", figures, *_remarks(source), *_tested(results)]
+
+
+def _metrics(results: Results, baseline: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: each metric of one run or of several seeds, beside the trivial answers'."""
+    seeds = [f"seed {seed}" for seed in results.get("seeds", [])]
+    single = f"seed {results['seed']}" if "seed" in results else "value"
+    header = ["metric", *(["mean", "std (n - 1)", *seeds] if seeds else [single])]
+    rows = []
+    for name, entry in results["metrics"].items():
+        values = [entry["mean"], entry["std"], *entry["values"]] if seeds else [entry]
+        rows.append([_code(name), *map(_figure, values)])
+    if baseline:
+        header.append("trivial answers")
+        for row, name in zip(rows, results["metrics"], strict=True):
+            row.append(_figure(baseline[name]) if name in baseline else "")
+    return header, rows
+
+
+def _remarks(source: Source) -> list[str]:
+    """What one must know to read the figures right."""
+    said = []
+    if source.seed is not None:
+        said.append(
+            f"The weights are those of seed {source.seed}, the best of "
+            f"{len(source.results['seeds'])} by {_code(str(source.chosen_by))} on this very split: "
+            "expect the mean of new data, not that seed's figure."
+        )
+    if source.results.get("collapsed"):
+        seeds = source.results["collapsed"]
+        which = f"Seeds {', '.join(map(str, seeds))}" if isinstance(seeds, list) else "The run"
+        said.append(f"{which} collapsed: every example got the same answer.")
+    return said
+
+
+def _tested(results: Results) -> list[str]:
+    test = results.get("test", {})
+    rows = [[_code(name), _figure(value)] for name, value in test.get("metrics", {}).items()]
+    if not rows:
+        return []
+    count = f" ({test['examples']:,} examples)" if "examples" in test else ""
+    return [f"On the test file that was named{count}:", _table(["metric", "value"], rows)]
+
+
+def _data(results: Results) -> list[str]:
+    about: Mapping[str, Any] = results.get("runs", [results])[0].get("data", {})
+    splits = {name: facts for name, facts in about.items() if isinstance(facts, Mapping)}
+    if not splits:
+        return [_facts(about)]
+    return [
+        f"{_code(name)}: " + "; ".join(_told(facts, " ")) + "." for name, facts in splits.items()
+    ]
+
+
+def _facts(about: Mapping[str, Any]) -> str:
+    return "\n".join(f"- {line}" for line in _told(about, ": "))
+
+
+def _told(about: Mapping[str, Any], between: str) -> list[str]:
+    """Each fact as `name value`; files by name, counts of classes by their number."""
+    lines = []
+    for name, value in about.items():
+        word = name.replace("_", " ")
+        if name in ("files", "corpus"):
+            lines.append(f"{word}{between}" + ", ".join(_code(_short(file)) for file in value))
+        elif isinstance(value, Mapping):
+            lines.append(f"{len(value):,} {word}")
+        else:
+            lines.append(f"{word}{between}{_figure(value)}")
+    return lines
+
+
+def _training(source: Source) -> list[str]:
+    one, given = _one(source), source.settings
+    told = []
+    if seeds := source.results.get("seeds"):
+        told.append(f"Seeds {', '.join(map(str, seeds))}; these weights: seed {source.seed}")
+    elif (seed := one.get("seed", given.get("seed"))) is not None:
+        told.append(f"Seed {seed}")
+    if one.get("train_seconds"):
+        told.append(f"{one['train_seconds']:,.0f} s")
+    if one.get("examples_per_second"):
+        told.append(f"{one['examples_per_second']:,.0f} examples a second")
+    if one.get("peak_gib"):
+        told.append(f"{one['peak_gib']:.2f} GiB at the peak")
+    settings = _shown(given)
+    block = f"```yaml\n{write(settings)}```" if settings else ""
+    return ["; ".join(told) + "." if told else "", block]
+
+
+def _shown(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The settings that tell how it was trained; unset ones are left out."""
+    shown: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = isinstance(value, Mapping)
+        if value is None or (prefix + name in NOT_SHOWN and not (inner and name == "data")):
+            continue
+        kept = _shown(value, f"{prefix}{name}.") if inner else value
+        if kept != {}:
+            shown[name] = kept
+    return shown
+
+
+def _versions(results: Results) -> list[str]:
+    versions = results.get("runs", [results])[0].get("versions", {})
+    return [", ".join(f"{name} {number}" for name, number in versions.items())]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    ruler = ["---", *("---:" for _ in header[1:])]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ruler, *rows])
+
+
+def _figure(value: Any) -> str:
+    """A number to four digits behind the point, a whole one with commas, anything else as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _plain(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
+def _code(text: str) -> str:
+    """Text as it stands, for markdown."""
+    return f"`{_plain(text)}`"
+
+
+def _plain(text: object) -> str:
+    """Text in one line that cannot end a table's cell or a code span."""
+    return " ".join(str(text).split()).replace("|", "/").replace("`", "'")
+
+
+def _short(path: object) -> str:
+    """The last two parts of a path; the name of a hub's model as it stands."""
+    return "/".join([part for part in Path(str(path)).parts if part != "/"][-2:])

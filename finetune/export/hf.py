@@ -1,0 +1,210 @@
+"""A run's checkpoint as a folder that `transformers` loads, with the same logits.
+
+The keys and settings are those of the tables in `finetune.hf`; what these cannot express is refused
+before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from finetune.checkpoint import CONFIG, WEIGHTS, Checkpoint, replace_folder
+from finetune.errors import CheckpointError
+from finetune.export.card import model_card
+from finetune.export.place import CARD
+from finetune.export.source import Source, find_source
+from finetune.hf import FORMS, Form, export_form, their_weights
+from finetune.hf.form import POOLED
+from finetune.hf.reading import HEADS, PROBLEMS
+from finetune.text.tokenizer import Tokenizer
+
+WAYS_OUT = "take --format onnx, or finetune.load from Python"
+
+
+def export_hf(run: Path, out: Path) -> None:
+    """Write a folder that `AutoModelFor…` and `AutoTokenizer` of `transformers` load.
+
+    Args:
+        run: A run's folder (of several seeds: the best one's weights), or a checkpoint's.
+        out: The folder; it is written whole or not at all, and replaces what is there.
+
+    Raises:
+        ConfigError: The run has no weights of its own.
+        CheckpointError: There is no checkpoint, or no model of `transformers` computes the same;
+            the encoder's field or the head is named.
+        OSError: It cannot be written.
+    """
+    source = find_source(run)
+    checkpoint, kind = source.checkpoint, source.kind
+    form = _form(checkpoint, kind, source.family)
+    _check_head(checkpoint, kind)
+    settings = _settings(checkpoint, kind, form)
+    weights = _weights(checkpoint, kind, form)
+    tokenizer = checkpoint.tokenizer()
+    card = model_card(source, title=out.name, usage=_usage(kind, out.name), library="transformers")
+
+    def fill(folder: Path) -> None:
+        _write_json(folder / CONFIG, settings)
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        # safetensors lets only the owner read; the folder is to be passed on.
+        shutil.copymode(folder / CONFIG, folder / WEIGHTS)
+        _write_tokenizer(folder, tokenizer, source)
+        (folder / CARD).write_text(card, encoding="utf-8")
+
+    replace_folder(out, fill)
+
+
+def _check_head(checkpoint: Checkpoint, kind: str | None) -> None:
+    """Refuse the poolings that their classifiers do not have."""
+    pooling = checkpoint.head.get("pooling", "cls")
+    if kind in POOLED and pooling != "cls":
+        raise CheckpointError(
+            f"{checkpoint.folder}: the head pools by '{pooling}', and those of Hugging Face read "
+            f"the first token only; {WAYS_OUT}, or train with --pooling cls"
+        )
+
+
+def _form(checkpoint: Checkpoint, kind: str | None, family: str | None) -> Form:
+    """The family it came from, if that has such a head, else the first that can hold it.
+
+    Raises:
+        CheckpointError: None can; names the field of the encoder, or the head.
+    """
+    config = checkpoint.encoder_config
+    try:
+        own = FORMS.get(family or "")
+        if own is not None and _can_hold(own, checkpoint, kind):
+            return own
+        form = export_form(config)
+        form.pairs(config, kind)
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.folder}: {error}; {WAYS_OUT}") from None
+    return form
+
+
+def _can_hold(form: Form, checkpoint: Checkpoint, kind: str | None) -> bool:
+    try:
+        form.settings(checkpoint.encoder_config)
+        form.pairs(checkpoint.encoder_config, kind)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _settings(checkpoint: Checkpoint, kind: str | None, form: Form) -> dict[str, Any]:
+    """Their config.json."""
+    settings: dict[str, Any] = {"architectures": [_architecture(kind, form)]}
+    settings |= form.settings(checkpoint.encoder_config)
+    labels = checkpoint.labels or (("LABEL_0",) if kind == "regression" else ())
+    if labels:
+        settings["id2label"] = {str(number): name for number, name in enumerate(labels)}
+        settings["label2id"] = {name: number for number, name in enumerate(labels)}
+    for problem, of_kind in PROBLEMS.items():
+        if of_kind == kind:
+            settings["problem_type"] = problem
+    if kind in POOLED and checkpoint.head.get("head_dropout") is not None:
+        settings["classifier_dropout"] = checkpoint.head["head_dropout"]
+    return settings
+
+
+def _architecture(kind: str | None, form: Form) -> str:
+    """Name of the class that loads it."""
+    wanted = "classification" if kind in PROBLEMS.values() else kind
+    endings = [ending for ending, of_kind in HEADS.items() if of_kind == wanted]
+    return form.classes + (endings[0] if endings else "Model")
+
+
+def _weights(checkpoint: Checkpoint, kind: str | None, form: Form) -> dict[str, Tensor]:
+    """The tensors by their names."""
+    ours = checkpoint.weights()
+    try:
+        named = their_weights(ours, form, checkpoint.encoder_config, kind)
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.folder}: {error}") from None
+    return {name: tensor.contiguous() for name, tensor in named.items()}
+
+
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source) -> None:
+    """Write the tokenizer, and what `transformers` wants to know besides."""
+    tokenizer.save(folder)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    if source.max_length is not None:
+        settings["model_max_length"] = source.max_length
+    # Without a list of its own the generic tokenizer class gives no segments.
+    segments = ["token_type_ids"] if source.checkpoint.encoder_config.type_vocab_size > 1 else []
+    settings["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+    _write_json(path, settings)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+CLASSIFY = """\
+from transformers import pipeline
+
+classify = pipeline("text-classification", model={folder}{more})
+print(classify("A text.", truncation=True))
+print(classify({{"text": "A text.", "text_pair": "And its pair."}}, truncation=True))"""
+
+FILL = """\
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model={folder})
+print(fill(f"A {{fill.tokenizer.mask_token}} text."))"""
+
+LOAD = """\
+import torch
+from transformers import AutoModel{ending}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({folder})
+model = AutoModel{ending}.from_pretrained({folder}).eval()
+"""
+
+ANSWER = """\
+question, context = "Who wrote it?", "A text about the one who wrote it."
+inputs = tokenizer(question, context, truncation="only_second", return_tensors="pt")
+with torch.inference_mode():
+    output = model(**inputs)
+allowed = torch.tensor([part == 1 for part in inputs.sequence_ids(0)])  # the context
+scores = output.start_logits.T + output.end_logits
+scores = scores.masked_fill(~(allowed[:, None] & allowed).triu(), -torch.inf)
+first, last = divmod(int(scores.argmax()), len(allowed))
+print(tokenizer.decode(inputs["input_ids"][0, first : last + 1]))"""
+
+CHOOSE = """\
+text, question, options = "A text.", "What is it?", ["a text", "a picture"]
+pairs = [text] * len(options), [f"{question} {option}" for option in options]
+inputs = tokenizer(*pairs, truncation="only_first", padding=True, return_tensors="pt")
+with torch.inference_mode():
+    logits = model(**{name: tensor[None] for name, tensor in inputs.items()}).logits
+print(options[int(logits.argmax())])"""
+
+READ = """\
+inputs = tokenizer("A text.", truncation=True, return_tensors="pt")
+with torch.inference_mode():
+    print(model(**inputs).last_hidden_state.shape)"""
+
+
+def _usage(kind: str | None, folder: str) -> str:
+    """How the folder is asked, as a block of Python for the card."""
+    folder = json.dumps(folder, ensure_ascii=False)
+    if kind == "span":
+        code = LOAD.format(folder=folder, ending="ForQuestionAnswering") + ANSWER
+    elif kind == "choice":
+        code = LOAD.format(folder=folder, ending="ForMultipleChoice") + CHOOSE
+    elif kind == "masked_lm":
+        code = FILL.format(folder=folder)
+    elif kind is None:
+        code = LOAD.format(folder=folder, ending="") + READ
+    else:
+        code = CLASSIFY.format(folder=folder, more=", top_k=None" if kind == "multi_label" else "")
+    return f"```python\n{code}\n```"

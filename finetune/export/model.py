@@ -1,0 +1,152 @@
+"""Encoder and head of a checkpoint as one module that takes tensors, as other runtimes call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+from torch import Tensor, nn
+
+from finetune.checkpoint import Checkpoint
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.attention import SelfAttention
+from finetune.encoder.scores import Additive
+from finetune.errors import CheckpointError, nearest
+from finetune.heads import (
+    Classification,
+    HeadConfig,
+    MaskedLM,
+    MultiLabel,
+    MultipleChoice,
+    Regression,
+    Span,
+    SpanConfig,
+)
+from finetune.scoring import head_config
+
+HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], nn.Module]] = {
+    "classification": Classification,
+    "multi_label": MultiLabel,
+    "choice": MultipleChoice,
+    "regression": lambda config, head, _: Regression(config, head),
+    "span": lambda config, head, _: Span(config, head, SpanConfig()),
+}
+"""Kind of a head -> the head, of so many classes or options."""
+
+
+class WholeModel(nn.Module):
+    """Encoder and head in eval mode: token ids to logits, or to hidden states without a head."""
+
+    def __init__(self, encoder: Encoder, head: nn.Module | None) -> None:
+        """Put the two together.
+
+        Args:
+            encoder: Its config says whether there are segments.
+            head: Its `kind` says what comes in and what goes out; None for an encoder alone.
+        """
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.kind = "none" if head is None else str(head.kind)
+        self.eval().requires_grad_(False)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what `forward` takes, in order."""
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return names if self.encoder.config.type_vocab_size else names[:2]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what `forward` gives, in order."""
+        if self.kind == "span":
+            return "start_logits", "end_logits"
+        return ("last_hidden_state",) if self.head is None else ("logits",)
+
+    @property
+    def options(self) -> int | None:
+        """C, the sequences that are read together; None where each is read alone."""
+        return self.head.num_choices if isinstance(self.head, MultipleChoice) else None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Answer a batch.
+
+        Args:
+            input_ids: int64 (B, T); for multiple choice (B, C, T).
+            attention_mask: 1 where there is a token and 0 for padding, int64, same shape; None if
+                nothing is padded.
+            token_type_ids: Segment of each token, int64, same shape; None for segment 0.
+
+        Returns:
+            Logits (B, C) of classes or options; (B,) a number; (B, T) and (B, T) of the first and
+            the last token of an answer, the lowest finite number at padding; (B, T, V) of words.
+            Without a head the hidden states, (B, T, D).
+        """
+        batch = {"input_ids": input_ids, "token_type_ids": token_type_ids}
+        batch["attention_mask"] = None if attention_mask is None else attention_mask != 0
+        given = {name: tensor for name, tensor in batch.items() if tensor is not None}
+        if self.options is not None:
+            given = {name: tensor.flatten(0, 1) for name, tensor in given.items()}  # (B C, T)
+        hidden: Tensor = self.encoder(given).last_hidden_state
+        return self._answer(hidden, given.get("attention_mask"))
+
+    def _answer(self, hidden: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
+        if self.head is None:
+            return (hidden,)
+        if isinstance(self.head, MaskedLM):
+            return (self.head(hidden),)  # (B, T, V)
+        logits: Tensor = self.head(hidden, attention_mask)
+        return logits.unbind(-1) if self.kind == "span" else (logits,)
+
+
+def load_model(checkpoint: Checkpoint) -> WholeModel:
+    """The model of a checkpoint with its weights, on the CPU and in eval mode.
+
+    Raises:
+        CheckpointError: Its head is of no known kind, or the weights do not fit.
+    """
+    encoder = Encoder(checkpoint.encoder_config)
+    kind = checkpoint.head.get("kind") or "none"
+    model = WholeModel(encoder, None if kind == "none" else _head(checkpoint, str(kind), encoder))
+    checkpoint.load_into(model)
+    return model
+
+
+def _head(checkpoint: Checkpoint, kind: str, encoder: Encoder) -> nn.Module:
+    if kind == "masked_lm":
+        return MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
+    if kind not in HEADS:
+        raise CheckpointError(
+            f"{checkpoint.folder}: expected a head that can be exported, found the kind {kind!r}; "
+            f"{nearest(kind, [*HEADS, 'masked_lm'])}"
+        )
+    return HEADS[kind](encoder.config, head_config(checkpoint), len(checkpoint.labels))
+
+
+class _AtOnce(Additive):
+    """The additive score of all queries at once: a graph has no loop over a length it learns later.
+
+    The numbers are the same; (B, H, T, T, K) of them exist at a time.
+    """
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Compare each query with each key, 2 x (B, H, T, K) -> (B, H, T, T)."""
+        from_query = query @ self.query_weight.transpose(-2, -1)  # (B, H, T, K)
+        from_key = key @ self.key_weight.transpose(-2, -1)  # (B, H, T, K)
+        return self._compare(from_query, from_key)
+
+
+def without_loops(model: WholeModel) -> WholeModel:
+    """A copy whose computation is the same whatever the length is, so that it can be recorded."""
+    copied = deepcopy(model)
+    for part in copied.modules():
+        if isinstance(part, SelfAttention) and isinstance(part.score, Additive):
+            whole = _AtOnce(*part.score.query_weight.shape[:2])
+            whole.load_state_dict(part.score.state_dict())
+            part.score = whole.requires_grad_(False)
+    return copied

@@ -1,0 +1,216 @@
+"""A model as an ONNX graph, a graph in whole numbers of 8 bits, and the session that runs one.
+
+Everything that talks to the packages of the extra `onnx` is here: torch's exporter, onnxruntime and
+its quantisation. They are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.export import Dim
+
+from finetune.errors import CheckpointError, ConfigError
+from finetune.export.model import WholeModel, without_loops
+
+PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+OPSET = 18
+"""Version of the operators: all of the graph's exist in it, and runtimes since 2023 have it."""
+ONE_FILE_BYTES = 2**31 - 2**24
+"""So many bytes of weights fit into the graph's own file; more lie beside it in FILE.data."""
+SAMPLE = (3, 7)
+"""Sequences and tokens of the batch that is recorded; no size that a graph may take for fixed."""
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def check_packages() -> None:
+    """Say which package is missing.
+
+    Raises:
+        ConfigError: One of the extra `onnx` is not installed.
+    """
+    for name in PACKAGES:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"the export to ONNX needs the package {name}, found none; "
+                "pip install 'finetune[onnx]'"
+            )
+
+
+def write_graph(model: WholeModel, path: Path) -> None:
+    """Record a model for any batch size and length.
+
+    Args:
+        model: In eval mode, on the CPU.
+        path: The file to write.
+
+    Raises:
+        CheckpointError: Torch cannot record it.
+    """
+    sample, axes = _sample(model)
+    try:
+        with torch.no_grad(), _quiet():
+            recorded = torch.export.export(
+                without_loops(model), sample, dynamic_shapes=axes, strict=False
+            )
+            program = torch.onnx.export(
+                recorded,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=list(model.inputs),
+                output_names=list(model.outputs),
+                verbose=False,
+            )
+    except Exception as error:  # torch raises many types where it cannot follow the code
+        reason = str(error).strip().partition("\n")[0]
+        raise CheckpointError(
+            f"{path.name}: torch {torch.__version__} cannot record this encoder ({reason}); "
+            "try another version of torch, and tell us"
+        ) from error
+    if program is None:  # only torch's own tests get none
+        raise CheckpointError(f"{path.name}: torch {torch.__version__} gave no graph")
+    size = sum(each.numel() * each.element_size() for each in model.state_dict().values())
+    _name_axes(program.model, _symbols(recorded, model))
+    program.save(str(path), external_data=size > ONE_FILE_BYTES)
+
+
+def _sample(model: WholeModel) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any], ...]]:
+    """A batch to record, and which axes of each input may have any size."""
+    config = model.encoder.config
+    batch, length = SAMPLE
+    shape: tuple[int, ...] = (batch, length)
+    longest = config.max_position_embeddings if config.position == "learned" else None
+    if longest is not None:
+        shape = (batch, min(length, longest))
+    if model.options is not None:
+        shape = (batch, model.options, shape[-1])
+    axes = {0: Dim("batch", min=1), len(shape) - 1: Dim("length", min=1, max=longest)}
+    ids, mask = torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64)
+    sample = (ids, mask, torch.zeros_like(ids))[: len(model.inputs)]
+    return sample, (axes,) * len(sample)
+
+
+def _symbols(recorded: Any, model: WholeModel) -> dict[str, str]:
+    """What torch calls the sizes of the first input -> what they are."""
+    shape = next(
+        node.meta["val"].shape for node in recorded.graph.nodes if node.name == model.inputs[0]
+    )
+    return {str(shape[0]): "batch", str(shape[-1]): "length"}
+
+
+def _name_axes(graph_model: Any, names: Mapping[str, str]) -> None:
+    """Give the sizes that may vary their names, also inside products such as `4*batch`."""
+    import onnx_ir as ir
+
+    def renamed(size: Any) -> Any:
+        if not isinstance(size, ir.SymbolicDim) or size.value is None:
+            return size
+        known = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(size.value))
+        return ir.SymbolicDim(known)
+
+    graph = graph_model.graph
+    made = (output for node in graph for output in node.outputs)
+    for value in {id(v): v for v in (*graph.inputs, *graph.outputs, *made)}.values():
+        if value.shape is not None:
+            value.shape = ir.Shape([renamed(size) for size in value.shape])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what the packages say about themselves: nothing of it is for the user to mend."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for kind in (DeprecationWarning, FutureWarning, UserWarning):
+                warnings.simplefilter("ignore", kind)
+            yield
+    finally:
+        logging.disable(before)
+
+
+def quantise(source: Path, target: Path) -> None:
+    """Write the same graph with weights in 8 bits; activations are rounded as they come.
+
+    Dynamic quantisation: each row of a weight has a scale of its own, fixed now; each activation
+    tensor gets its scale when it is there (Jacob et al., 2018, section 2.1).
+
+    Args:
+        source: A graph in float32.
+        target: The file to write.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _quiet():
+        quantize_dynamic(
+            source,
+            target,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            # Seven bits: on processors without VNNI sums of full products overflow 16 bits.
+            reduce_range=True,
+            nodes_to_exclude=_products_of_heads(source),
+            use_external_data_format=source.stat().st_size > ONE_FILE_BYTES,
+        )
+
+
+def _products_of_heads(path: Path) -> list[str]:
+    """Products with a matrix for each attention head, which 8-bit kernels cannot scale by row."""
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    many = {each.name for each in graph.initializer if len(each.dims) > 2}
+    return [node.name for node in graph.node if node.op_type == "MatMul" and many & set(node.input)]
+
+
+class Session:
+    """A graph that is loaded and can be asked."""
+
+    def __init__(self, path: Path) -> None:
+        """Load a graph into onnxruntime, on the CPU, with as many threads as torch has."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3  # errors
+        self._session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        self.input_axes = {each.name: each.shape for each in self._session.get_inputs()}
+        """Names of what it takes, and the axes of each; one that may vary is a name."""
+        self.output_axes = {each.name: each.shape for each in self._session.get_outputs()}
+        """The same of what it gives."""
+
+    def __call__(self, arrays: Arrays) -> list[npt.NDArray[np.float32]]:
+        """Outputs for inputs by name; those it does not take are left out."""
+        feed = {name: np.asarray(arrays[name], dtype=np.int64) for name in self.input_axes}
+        outputs: list[npt.NDArray[np.float32]] = self._session.run(None, feed)
+        return outputs
+
+
+def check_runs(session: Session, options: int | None) -> None:
+    """Ask a graph once.
+
+    Args:
+        session: The graph.
+        options: C, where sequences are read together.
+
+    Raises:
+        CheckpointError: It has no finite answer.
+    """
+    shape = (2, 5) if options is None else (2, options, 5)
+    found = session({name: np.ones(shape) for name in session.input_axes})
+    if not all(np.isfinite(output).all() for output in found):
+        raise CheckpointError("the graph in 8 bits gives no finite numbers; leave --int8 out")

@@ -1,0 +1,126 @@
+"""What a graph scores on the validation split of its run, and what 8 bits cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from finetune.errors import ConfigError, FinetuneError
+from finetune.export.onnx_graph import Session
+from finetune.families import Family, installed_families, read_fit
+from finetune.run_folder import note, say
+from finetune.scoring import Scorer, load_scorer
+from finetune.training.finetuner import in_order
+
+
+@dataclass(frozen=True)
+class GraphScores:
+    """Metrics of a graph in float32 and of the same graph in 8 bits, on the same examples."""
+
+    split: str
+    """The validation split."""
+    examples: int
+    """Its examples."""
+    fp32: dict[str, float]
+    """Metric -> fraction."""
+    int8: dict[str, float]
+    """Metric -> fraction."""
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """Metric -> what 8 bits cost, fp32 less int8."""
+        return {name: value - self.int8[name] for name, value in self.fp32.items()}
+
+
+def score_graphs(
+    checkpoint: Path,
+    fp32: Path,
+    int8: Path,
+    *,
+    families: Mapping[str, Family] | None = None,
+    data: str | None = None,
+) -> GraphScores | None:
+    """Score two graphs on the first validation split of the run that a checkpoint belongs to.
+
+    Args:
+        checkpoint: RUN/checkpoints/best.
+        fp32: The graph in float32.
+        int8: The graph in 8 bits.
+        families: Families of tasks; left out, the installed ones.
+        data: Another data folder than the run's.
+
+    Returns:
+        The scores; None, and a line says why, where the data are not to be had.
+    """
+    try:
+        scorer, split = find_scorer(checkpoint, families, data)
+        examples = len(scorer.data.examples(split))
+    except FinetuneError as error:
+        say(f"the score of int8 was not measured: {error}")
+        return None
+    note(f"scoring {examples:,} examples of {split}, in fp32 and in int8")
+    scores = [score_graph(scorer, Session(path), split) for path in (fp32, int8)]
+    return GraphScores(split, examples, *scores)
+
+
+def find_scorer(
+    checkpoint: Path, families: Mapping[str, Family] | None, data: str | None
+) -> tuple[Scorer, str]:
+    """The run that a checkpoint belongs to, its data, and its first validation split.
+
+    Args:
+        checkpoint: RUN/checkpoints/best.
+        families: Families of tasks; left out, the installed ones.
+        data: Another data folder than the run's.
+
+    Raises:
+        ConfigError: It belongs to no fine-tuning run, or to one without a validation split.
+    """
+    run_folder = checkpoint.parent.parent
+    if checkpoint.parent.name != "checkpoints" or not (run_folder / "config.yaml").is_file():
+        raise ConfigError(f"{checkpoint} belongs to no run whose validation split could be read")
+    families = installed_families() if families is None else families
+    run = read_fit(run_folder, families)
+    run = replace(run, data=data or run.data)
+    scorer = load_scorer(checkpoint, run, families)
+    if not scorer.task.validation_splits:
+        raise ConfigError(f"{scorer.task.name} has no validation split")
+    return scorer, scorer.task.validation_splits[0]
+
+
+def score_graph(scorer: Scorer, session: Session, split: str) -> dict[str, float]:
+    """Answer a split by a graph in place of the model, and score the answers.
+
+    Args:
+        scorer: The run's task and data; of its model only the head's reading of logits is used.
+        session: The graph.
+        split: A labelled split.
+
+    Returns:
+        Metric -> fraction.
+    """
+    outputs, order = [], []
+    for batch in scorer.data.loader(split):
+        logits = _logits(session, batch, scorer.task.rows)
+        outputs.append(scorer.module.outputs(logits, batch))
+        order.append(batch["index"])
+    task, data = scorer.task, scorer.data
+    read = task.answers(in_order(outputs, order), data.examples(split), data.features(split))
+    return task.score(task.decide(read, scorer.module.decision))
+
+
+def _logits(session: Session, batch: Mapping[str, torch.Tensor], rows: int) -> torch.Tensor:
+    """A batch's logits in the shape that the head gives them."""
+    mask = batch.get("attention_mask")
+    arrays = {
+        "input_ids": batch["input_ids"],
+        "attention_mask": torch.ones_like(batch["input_ids"]) if mask is None else mask,
+        "token_type_ids": batch["token_type_ids"],
+    }
+    if rows > 1:
+        arrays = {name: each.view(-1, rows, each.shape[1]) for name, each in arrays.items()}
+    found = [torch.from_numpy(each) for each in session({n: t.numpy() for n, t in arrays.items()})]
+    return found[0] if len(found) == 1 else torch.stack(found, dim=-1)

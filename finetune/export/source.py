@@ -1,0 +1,107 @@
+"""What is exported: one checkpoint, and what its run's folder says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finetune.checkpoint import Checkpoint, load_checkpoint
+from finetune.errors import CheckpointError, ConfigError
+from finetune.run_folder import Results, has_started, read_results
+from finetune.values import load
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint with the results and settings of the run that made it."""
+
+    checkpoint: Checkpoint
+    results: Results = field(default_factory=dict)
+    """What RUN/results.json holds, over all seeds if there are several; {} where there is none."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the run's config.yaml holds; {} for a checkpoint without a run."""
+    seed: int | None = None
+    """Which of several seeds the weights are of; None where there is one."""
+    chosen_by: str | None = None
+    """The validation metric by which that seed was the best; None where it was named."""
+
+    @property
+    def kind(self) -> str | None:
+        """Kind of the checkpoint's head; None for an encoder alone."""
+        kind = self.checkpoint.head.get("kind")
+        return None if kind in (None, "none") else str(kind)
+
+    @property
+    def task(self) -> str | None:
+        """What it was trained on, such as `pretrain` or the name of a task."""
+        return self.results.get("task") or self.checkpoint.task
+
+    @property
+    def family(self) -> str | None:
+        """`model_type` of the published encoder that it is, or began as; None for one of ours."""
+        run: Results = self.results.get("runs", [self.results])[0]
+        return self.checkpoint.source.get("family") or run.get("imported", {}).get("family")
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of the longest sequence in training, else the most that positions allow."""
+        sections = (self.settings, self.settings.get("data"), self.settings.get("text"))
+        for section in sections:
+            if isinstance(section, Mapping) and isinstance(section.get("max_length"), int):
+                return int(section["max_length"])
+        config = self.checkpoint.encoder_config
+        return config.max_position_embeddings if config.position == "learned" else None
+
+
+def find_source(run: Path) -> Source:
+    """Find what a folder has to export.
+
+    Args:
+        run: A run's folder; of several seeds, the best one by the first validation metric is
+            taken. Or RUN/seed-N, or a checkpoint's folder.
+
+    Raises:
+        ConfigError: The run was not trained, or it answered with another run's weights.
+        CheckpointError: There is no checkpoint, or the run of several seeds has not ended.
+        DataError: The run's results.json cannot be read.
+    """
+    if run.name == "best" and run.parent.name == "checkpoints":
+        run = run.parent.parent  # what the results tell of is this checkpoint
+    results = read_results(run) if (run / "results.json").is_file() else {}
+    settings = _settings(run)
+    if "fixed_answer" in results:
+        raise ConfigError(
+            f"{run} was not trained: every example is answered '{results['fixed_answer']}'; "
+            "there are no weights to export"
+        )
+    if settings.get("seeds"):
+        return _best_seed(run, results, settings)
+    if results and not (run / "checkpoints").is_dir() and not (run / "config.json").is_file():
+        raise ConfigError(
+            f"{run} has no weights of its own: it answered with those of "
+            f"{results.get('encoder', 'another run')}; export that"
+        )
+    return Source(load_checkpoint(run), results, settings)
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    file = run / "config.yaml"
+    content = load(file) if file.is_file() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def _best_seed(run: Path, results: Results, settings: dict[str, Any]) -> Source:
+    if not results.get("metrics"):
+        started = [path.name for path in sorted(run.glob("seed-*")) if has_started(path)]
+        rest = f"or name one of its seeds: {run}/{started[0]}" if started else "then export it"
+        raise CheckpointError(
+            f"{run}: expected a finished run, found no results.json of all its seeds; "
+            f"go on with --resume, {rest}"
+        )
+    metric, entry = next(iter(results["metrics"].items()))
+    values: list[float] = entry["values"]
+    seed = int(results["seeds"][max(range(len(values)), key=values.__getitem__)])
+    checkpoint = load_checkpoint(run / f"seed-{seed}")
+    return Source(checkpoint, results, settings, seed, metric)
