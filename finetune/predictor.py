@@ -12,6 +12,7 @@ import numpy as np
 
 from finetune.errors import ConfigError, DataError
 from finetune.families import Family, installed_families, make_task, read_fit
+from finetune.inspection.masks import MaskFiller, fills_masks, load_filler
 from finetune.predictions import write_predictions
 from finetune.run_folder import say
 from finetune.scoring import checkpoint_of, load_tuner
@@ -29,7 +30,21 @@ Text = str | tuple[str, ...] | Mapping[str, Any]
 
 
 class Predictor:
-    """A fine-tuned model that answers texts; see `load`."""
+    """A fine-tuned model that answers texts; `load` makes one of a run.
+
+    It can also be put together from the parts, after a training of one's own:
+
+    >>> from finetune import (
+    ...     Encoder, FineTuner, HeadConfig, Predictor, find_checkpoint, find_task
+    ... )
+    >>> task = find_task("classify", train="data/train.csv", validation="data/validation.csv")
+    >>> checkpoint = find_checkpoint("runs/pretrained")
+    >>> encoder = checkpoint.encoder()
+    >>> tuner = FineTuner(encoder, task.head(encoder.config, HeadConfig()), task)
+    >>> predictor = Predictor(tuner, checkpoint.tokenizer(), max_length=32, batch_size=8)
+    >>> [answer["id"] for answer in predictor.predict(["the cat", "a dog"])]
+    [0, 1]
+    """
 
     def __init__(
         self, module: FineTuner, tokenizer: Tokenizer, *, max_length: int, batch_size: int
@@ -106,6 +121,12 @@ def load(
 ) -> Predictor:
     """Load the best checkpoint of a fine-tuning run, to answer new texts.
 
+    >>> import finetune
+    >>> model = finetune.load("runs/own")
+    >>> answers = model.predict(["the cat sees a good bird", "a bad dog"])
+    >>> sorted(answers[0])
+    ['id', 'prediction', 'probabilities']
+
     Args:
         run: RUN, of one seed.
         families: Families of tasks; left out, the installed ones.
@@ -144,8 +165,9 @@ def predict_file(
     *,
     kind: str | None = None,
     batch_size: int | None = None,
+    top: int | None = None,
 ) -> int:
-    """Answer the rows of a file, in order.
+    """Answer the rows of a file, in order; a pretraining run fills their masks.
 
     Args:
         run: RUN.
@@ -154,13 +176,19 @@ def predict_file(
         families: Families of tasks.
         kind: Of the source, where its name does not say.
         batch_size: Units in a batch; left out, that of the run.
+        top: Candidates for each mask; left out, 5.
 
     Returns:
         How many rows were answered.
+
+    Raises:
+        ConfigError: The output is the input; the folder holds no run; or candidates are asked of
+            a run that fills no masks.
+        DataError: There is no row, or one has no text, or no mask to fill.
     """
     if target != "-" and source != "-" and Path(source).resolve() == Path(target).resolve():
         raise ConfigError(f"--output {target}: is the input; name another file")
-    predictor = load(run, families, batch_size=batch_size)
+    predictor = _answerer(run, families, batch_size, top)
     stream = predictor.stream(read_rows(source, kind))
     first = list(islice(stream, 1))
     if not first:
@@ -173,6 +201,17 @@ def predict_file(
         write_predictions(answers, Path(target))
     say(f"{answers.count:,} answers" + ("" if target == "-" else f": {target}"))
     return answers.count
+
+
+def _answerer(
+    run: Path, families: Mapping[str, Family], batch_size: int | None, top: int | None
+) -> Predictor | MaskFiller:
+    """What answers rows: the head of a task, or that of a language model."""
+    if fills_masks(run):
+        return load_filler(run, batch_size=batch_size, top=top)
+    if top is not None:
+        raise ConfigError(f"--top-k is for runs that fill masks; {run} answers a task")
+    return load(run, families, batch_size=batch_size)
 
 
 class _Counted:

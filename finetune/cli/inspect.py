@@ -1,0 +1,390 @@
+"""`finetune inspect`: a look inside the net. A table on stdout, and files in --out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.cli.parser import add_json, command_parser
+from finetune.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from finetune.families import Family
+    from finetune.inspection import Model, TextChoice
+
+RUN = "a run or checkpoint folder"
+RUNS = "run folders; one that holds several seeds stands for all of them"
+ATTENTION = """\
+Writes attention.json (tokens, segments, and the weights by layer, head, who looks, at whom), and
+attention.html, a page to look into that opens from disk; with --png also attention.png.
+
+A weight is how much of a token's value is mixed in, not how much the token matters: other weights
+can give the same answer (Jain and Wallace, 2019; but see Wiegreffe and Pinter, 2019), a large
+weight on a short value moves little, as for [SEP] (Kobayashi et al., 2020), and above the first
+layer a position is a mixture of tokens."""
+HEADS = """\
+distance: tokens, by attention; entropy: nats; of [CLS]: entropy of what [CLS] looks at; then the
+share of attention on [CLS], on [SEP], on the token itself, on the one before and the one behind
+(Clark et al., 2019). The last line is a head that looks at all tokens alike.
+
+Attention on [SEP] is mostly a way of doing nothing, and no figure here says what a head is needed
+for: see `finetune inspect attention --help`."""
+PROBE = """\
+Multinomial logistic regression on one vector a text, a layer at a time; the penalty is chosen on a
+held-out tenth of the training examples, which each seed draws anew. ± is the standard deviation
+over the runs of a folder of seeds, or over the probes' own seeds for one run. "scalar mix" learns a
+share of each layer with the classifier (Peters et al., 2018, section 3.2).
+
+A probe says what can be read off a layer by a linear map, not what the network uses (Belinkov,
+2022). Clear two bars: the majority, and --untrained, an encoder of the same shape with random
+weights. The hidden states come from one forward pass, kept in the cache that fine-tuning uses."""
+SIMILARITY = """\
+Linear CKA (Kornblith et al., 2019) of the same layer of two encoders over the same texts, 0 to 1,
+for all pairs of runs; ± is the standard deviation over pairs. similarity.json has every layer
+against every layer.
+
+Take several examples a feature: with fewer, CKA is near 1 for any two layers. It can be decided by
+a few directions of large variance (Davari et al., 2023)."""
+FREQUENCY = """\
+Masked tokens of held-out documents, by how often the token stands in the training documents. The
+corpus, the split and the masks are those of the run's own validation. "unigram" is the loss of a
+model that knows these counts and nothing else."""
+
+
+def inspect_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    """The command, for some families of tasks."""
+
+    def command(words: list[str]) -> int:
+        if not words or words[0] in ("-h", "--help", "help"):
+            print(_overview())
+            return 0
+        if words[0] not in KINDS:
+            raise ConfigError(f"inspect: unknown kind {words[0]!r}; {nearest(words[0], KINDS)}")
+        return KINDS[words[0]][1](words[1:], families)
+
+    return command
+
+
+def _overview() -> str:
+    width = max(map(len, KINDS))
+    rows = [f"  {word.ljust(width)}  {about}" for word, (about, _) in KINDS.items()]
+    usage = "usage: finetune inspect KIND RUN [options]     finetune inspect KIND --help"
+    return "\n".join([usage, "", *rows])
+
+
+def _parser(word: str, more: str = "", *, png: bool = False) -> argparse.ArgumentParser:
+    about = KINDS[word][0]
+    parser = command_parser(f"inspect {word}", f"{about[0].upper()}{about[1:]}.", more)
+    help_ = "folder for the files (default: inspection)"
+    parser.add_argument("--out", type=Path, default=Path("inspection"), help=help_)
+    if word != "attention":  # whose JSON is a file of megabytes
+        add_json(parser, "the figures as JSON on stdout in place of the table")
+    if png:
+        parser.add_argument("--png", action="store_true", help="a picture as well (matplotlib)")
+    return parser
+
+
+def _add_texts(parser: argparse.ArgumentParser, *, file: bool, limit: int) -> None:
+    parser.add_argument("--task", help="such as glue/sst2; default: the one of the (first) run")
+    parser.add_argument("--data", help="folder with the official files; default: FINETUNE_DATA")
+    if file:
+        parser.add_argument("--split", help="default: the validation split")
+        fields = "file of texts in place of a task: a text a line, or fields text | text1, text2"
+        parser.add_argument("--input", help=fields)
+    sizes = f"texts of a split at most, drawn by a seed; 0 for all (default: {limit})"
+    parser.add_argument("--limit", type=_whole, default=limit, help=sizes)
+    parser.add_argument("--max-length", type=_whole, help="tokens of a text at most")
+    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
+    parser.add_argument("--cache", action=argparse.BooleanOptionalAction, default=True)
+
+
+def _choice(space: argparse.Namespace) -> TextChoice:
+    from finetune.inspection import TextChoice
+
+    return TextChoice(
+        task=space.task,
+        data=space.data,
+        split=getattr(space, "split", None),
+        file=getattr(space, "input", None),
+        limit=space.limit or None,
+        max_length=space.max_length,
+    )
+
+
+def _cache(space: argparse.Namespace) -> dict[str, Any]:
+    from finetune.training.prefix_cache import CacheConfig
+
+    return {"caching": CacheConfig(cache=space.cache), "cache_dir": space.cache_dir}
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r}")
+    return int(text)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected whole numbers as 1,2,3, found {text!r}")
+    return tuple(map(int, parts))
+
+
+def _ready(space: argparse.Namespace) -> None:
+    """Find out before the work what would stop it at the end."""
+    from finetune.run_folder import check_writable
+
+    check_writable(space.out)
+    if getattr(space, "png", False):
+        from finetune.inspection.plots import check_plots
+
+        check_plots()
+
+
+def _show(space: argparse.Namespace, table: str, content: Mapping[str, Any]) -> None:
+    print(json.dumps(content, ensure_ascii=False) if space.json else table)
+
+
+def _write(folder: Path, name: str, content: Mapping[str, Any] | str | bytes) -> None:
+    """Write a file whole or not at all, and say where it is."""
+    from finetune.run_folder import say, write_text
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        temporary = folder / f"{name}.tmp"
+        temporary.write_bytes(content)
+        temporary.replace(folder / name)
+    elif isinstance(content, str):
+        write_text(folder / name, content)
+    else:
+        write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    say(f"{folder / name}")
+
+
+def _attention(words: list[str], families: Mapping[str, Family]) -> int:
+    parser = _parser("attention", ATTENTION, png=True)
+    parser.add_argument("run", type=Path, help=RUN)
+    parser.add_argument("text", help="what it reads")
+    parser.add_argument("pair", nargs="?", help="the second text of a pair")
+    parser.add_argument("--layer", type=_whole, help="shown first, from 1; default: their mean")
+    parser.add_argument("--head", type=_whole, help="shown first, from 1; default: their mean")
+    parser.add_argument("--max-length", type=_whole, help="tokens at most (default: 128)")
+    space = parser.parse_args(words)
+    _ready(space)
+    from finetune.inspection import attention_map, attention_page, load_model
+
+    model = load_model(space.run)
+    config = model.encoder.config
+    layer = _number("layer", space.layer, config.num_hidden_layers)
+    head = _number("head", space.head, config.num_attention_heads)
+    shown = attention_map(
+        model.encoder, model.tokenizer, space.text, space.pair, max_length=space.max_length
+    )
+    text = [one for one in (space.text, space.pair) if one is not None]
+    content = {"run": str(space.run), "texts": text, **shown.as_json()}
+    # On one line: a number a line would make it several times as large.
+    _write(space.out, "attention.json", json.dumps(content, ensure_ascii=False) + "\n")
+    title = f"Attention of {space.run}"
+    _write(space.out, "attention.html", attention_page(shown, title, layer, head))
+    if space.png:
+        from finetune.inspection.plots import attention_png
+
+        _write(space.out, "attention.png", attention_png(shown, layer, head))
+    return 0
+
+
+def _number(name: str, given: int | None, count: int) -> int:
+    """A layer or head counted from 0; -1 where none is named."""
+    if given is not None and not 1 <= given <= count:
+        raise ConfigError(f"--{name}: expected 1 to {count}, found {given}")
+    return -1 if given is None else given - 1
+
+
+def _heads(words: list[str], families: Mapping[str, Family]) -> int:
+    parser = _parser("heads", HEADS)
+    parser.add_argument("run", type=Path, help=RUN)
+    _add_texts(parser, file=True, limit=500)
+    space = parser.parse_args(words)
+    _ready(space)
+    from finetune.inspection import load_model, read_sequences, summarise_heads
+
+    model = load_model(space.run)
+    sequences = read_sequences(model, _choice(space), families)
+    found = summarise_heads(model, sequences)
+    content = {"run": str(space.run), "texts": sequences.about, **found.as_json()}
+    _show(space, found.as_text(), content)
+    _write(space.out, "heads.json", content)
+    return 0
+
+
+def _probe(words: list[str], families: Mapping[str, Family]) -> int:
+    from finetune.inspection.probes import LIMIT
+
+    parser = _parser("probe", PROBE, png=True)
+    parser.add_argument("run", type=Path, nargs="+", help=RUNS)
+    _add_texts(parser, file=False, limit=LIMIT)
+    parser.add_argument("--pooling", default="mean", help="cls, mean (default), max or concat")
+    parser.add_argument("--seeds", type=_seeds, default=(1, 2, 3), help="default: 1,2,3")
+    parser.add_argument("--untrained", action="store_true", help="and one with random weights")
+    space = parser.parse_args(words)
+    _ready(space)
+    from finetune.inspection.probes import probe_table
+
+    groups = _probe_groups(space, families)
+    first = next(iter(groups.values()))[0]
+    metric = first["metric"]
+    content = {"metric": metric, "groups": groups}
+    _show(space, probe_table(groups, metric), content)
+    _write(space.out, "probe.json", content)
+    if space.png:
+        from finetune.inspection.plots import curves_png
+        from finetune.inspection.probes import curve, curve_names
+
+        names = curve_names(probed[0] for probed in groups.values())
+        curves = {name: curve(probed, metric) for name, probed in groups.items()}
+        label = f"{first['task']}: {metric}"
+        picture = curves_png(curves, names, label, first["majority"].get(metric))
+        _write(space.out, "probe.png", picture)
+    return 0
+
+
+def _probe_groups(
+    space: argparse.Namespace, families: Mapping[str, Family]
+) -> dict[str, list[dict[str, Any]]]:
+    """What the probes of each named folder gave, a run each."""
+    from finetune.inspection import ProbeConfig, probe
+    from finetune.inspection.probes import untrained
+
+    config = ProbeConfig(space.pooling, space.seeds, space.limit or None)
+    models = _models(space.run)
+    choice = _same_texts(space, models, families)
+    groups: dict[str, list[dict[str, Any]]] = {}
+
+    def add(name: str, model: Model) -> None:
+        found = probe(model, choice, config, families, **_cache(space))
+        groups.setdefault(name, []).append({"run": str(model.place), **found})
+
+    for name, model in models:
+        add(name, model)
+    if space.untrained:
+        add("untrained", untrained(models[0][1]))
+    return groups
+
+
+def _models(folders: list[Path]) -> list[tuple[str, Model]]:
+    """The model of each run, with the name of the folder that stands for it."""
+    from finetune.inspection import load_model
+    from finetune.inspection.sources import runs_of
+
+    short = [folder.name for folder in folders]
+    names = short if len(set(short)) == len(set(folders)) else [str(folder) for folder in folders]
+    return [
+        (name, load_model(run))
+        for name, folder in zip(names, folders, strict=True)
+        for run in runs_of(folder)
+    ]
+
+
+def _same_texts(
+    space: argparse.Namespace, models: list[tuple[str, Model]], families: Mapping[str, Family]
+) -> TextChoice:
+    """What all models read: where no task is named, that of the first run that has one."""
+    from dataclasses import replace
+
+    from finetune.inspection.sources import fine_tuning
+
+    choice = _choice(space)
+    if choice.task is not None or choice.file is not None:
+        return choice
+    runs = [model.place for _, model in models]
+    return replace(choice, run=next((r for r in runs if fine_tuning(r, families)), None))
+
+
+def _similarity(words: list[str], families: Mapping[str, Family]) -> int:
+    parser = _parser("similarity", SIMILARITY, png=True)
+    parser.add_argument("run", type=Path, nargs="+", help=RUNS)
+    _add_texts(parser, file=True, limit=1000)
+    how = "tokens: each is an example (default); or a vector a text: mean, cls, max, concat"
+    parser.add_argument("--pooling", default="tokens", help=how)
+    space = parser.parse_args(words)
+    _ready(space)
+    from finetune.inspection import read_sequences
+    from finetune.inspection.layers import check_pooling
+    from finetune.inspection.similarity import (
+        TOKENS,
+        compare_models,
+        group_pairs,
+        similarity_table,
+    )
+
+    check_pooling(space.pooling, TOKENS)
+    models = _models(space.run)
+    if len(models) < 2:
+        raise ConfigError(f"inspect similarity: expected two runs or more, found {space.run[0]}")
+    choice = _same_texts(space, models, families)
+    sequences = [read_sequences(model, choice, families) for _, model in models]
+    only = [model for _, model in models]
+    pairs = compare_models(only, sequences, space.pooling, **_cache(space))
+    grouped = group_pairs(pairs, [name for name, _ in models])
+    runs = [str(model.place) for model in only]
+    content = {"texts": sequences[0].about, "pooling": space.pooling, "runs": runs}
+    content |= {"groups": grouped, "pairs": pairs}
+    _show(space, similarity_table(grouped), content)
+    _write(space.out, "similarity.json", content)
+    if space.png:
+        from finetune.inspection.plots import similarity_png
+
+        names = ["/".join(model.place.parts[-2:]) for model in only]
+        _write(space.out, "similarity.png", similarity_png(pairs, names))
+    return 0
+
+
+def _words(words: list[str], families: Mapping[str, Family]) -> int:
+    parser = _parser("words")
+    parser.add_argument("run", type=Path, help=RUN)
+    parser.add_argument("word", nargs="+", help="a word; of several pieces their mean is taken")
+    parser.add_argument("--count", type=_whole, default=10, help="neighbours (default: 10)")
+    space = parser.parse_args(words)
+    _ready(space)
+    from finetune.inspection import load_model, nearest_words
+    from finetune.inspection.words import words_table
+
+    found = nearest_words(load_model(space.run), space.word, space.count)
+    content = {"run": str(space.run), "words": found}
+    _show(space, words_table(found), content)
+    _write(space.out, "words.json", content)
+    return 0
+
+
+def _frequency(words: list[str], families: Mapping[str, Family]) -> int:
+    parser = _parser("frequency", FREQUENCY)
+    parser.add_argument("run", type=Path, help="a pretraining run's folder")
+    parser.add_argument("--corpus", nargs="+", help="files and folders; default: the run's own")
+    parser.add_argument("--batches", type=_whole, help="default: as many as the run validated on")
+    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
+    space = parser.parse_args(words)
+    _ready(space)
+    from finetune.inspection import loss_by_frequency
+    from finetune.inspection.frequency import frequency_table
+
+    found = loss_by_frequency(
+        space.run, space.corpus, batches=space.batches, cache_dir=space.cache_dir
+    )
+    content = {"run": str(space.run), **found}
+    _show(space, frequency_table(found), content)
+    _write(space.out, "frequency.json", content)
+    return 0
+
+
+KINDS: dict[str, tuple[str, Callable[[list[str], Mapping[str, Family]], int]]] = {
+    "attention": ("who looks at whom in a text or a pair, head by head", _attention),
+    "heads": ("what kind of looking each head does, over many texts", _heads),
+    "probe": ("what a linear classifier reads off each layer", _probe),
+    "similarity": ("how alike the layers of two or more runs are (CKA)", _similarity),
+    "words": ("nearest words in the embedding", _words),
+    "frequency": ("loss of a pretraining run by how often a token was seen", _frequency),
+}
+"""Word after `finetune inspect` -> what it does, in a line, and the function."""

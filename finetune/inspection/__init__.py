@@ -1,0 +1,50 @@
+"""A look inside: attention maps, what each layer knows, how alike layers are, and words.
+
+Each room computes plain values, and says in its first lines what they do not say:
+
+    attention    who looks at whom in one text      attention_page, plots    as HTML and PNG
+    heads        what kind of looking a head does
+    layers       hidden states of all layers, through the cache of fine-tuning
+    probes       what a linear classifier reads off each layer; logistic and mixing are its parts
+    similarity   linear CKA between the layers of two encoders
+    words        nearest tokens in the embedding    frequency    loss by how often a token was seen
+    masks        what a pretrained model puts into a gap
+"""
+
+from finetune.inspection.attention import AttentionMap, attention_map
+from finetune.inspection.attention_page import Part, attention_page, attention_part
+from finetune.inspection.frequency import loss_by_frequency
+from finetune.inspection.heads import HeadSummary, summarise_heads
+from finetune.inspection.layers import LayerStates, layer_vectors
+from finetune.inspection.masks import MaskFiller, load_filler
+from finetune.inspection.mixing import fit_mix
+from finetune.inspection.probes import ProbeConfig, probe
+from finetune.inspection.similarity import layer_similarity, linear_cka
+from finetune.inspection.sources import Model, Sequences, TextChoice, load_model, read_sequences
+from finetune.inspection.words import nearest_words
+
+__all__ = [
+    "AttentionMap",
+    "HeadSummary",
+    "LayerStates",
+    "MaskFiller",
+    "Model",
+    "Part",
+    "ProbeConfig",
+    "Sequences",
+    "TextChoice",
+    "attention_map",
+    "attention_page",
+    "attention_part",
+    "fit_mix",
+    "layer_similarity",
+    "layer_vectors",
+    "linear_cka",
+    "load_filler",
+    "load_model",
+    "loss_by_frequency",
+    "nearest_words",
+    "probe",
+    "read_sequences",
+    "summarise_heads",
+]

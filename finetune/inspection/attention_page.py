@@ -1,0 +1,112 @@
+"""An attention map to look into: as a page of its own, or as a part of a larger one.
+
+Everything is in the page: no network, no library, nothing that a text could run. Tokens reach the
+page as JSON and are written by `textContent`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from html import escape
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+
+from finetune.inspection.attention import AttentionMap
+
+CAVEAT = (
+    "A weight says how much of a token’s value is mixed in, not how much the token matters: other "
+    "weights can give the same answer (Jain & Wallace 2019; but see Wiegreffe & Pinter 2019), a "
+    "large weight on a short value moves little, as for [SEP] (Kobayashi et al. 2020), and above "
+    "the first layer a position is a mixture of tokens."
+)
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+html {{ background: #fff; color: #1b1f27; }}
+@media (prefers-color-scheme: dark) {{ html {{ background: #14171d; color: #e7eaf0; }} }}
+body {{ margin: 1.5rem auto; max-width: 90rem; padding: 0 1rem; }}
+h1 {{ font: 600 1.25rem system-ui, sans-serif; }}
+{css}</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+{html}
+</main>
+<script>
+{js}</script>
+</body>
+</html>
+"""
+
+
+class Part(NamedTuple):
+    """A piece of a page."""
+
+    html: str
+    """Goes into the body; there may be several maps in one page."""
+    css: str
+    """Goes into a `<style>`, once a page."""
+    js: str
+    """Goes into a `<script>` behind all maps, once a page."""
+
+
+def attention_part(shown: AttentionMap, layer: int = -1, head: int = -1) -> Part:
+    """A map as a part of a page, with heads by layers, lines between tokens, and the matrix.
+
+    Args:
+        shown: The map; it takes L · H · T² · 4/3 bytes.
+        layer: The layer that is shown first, from 0; -1 for the mean over layers.
+        head: The head, likewise.
+    """
+    content = {
+        "tokens": list(shown.tokens),
+        "segments": list(shown.segments),
+        "layers": shown.layers,
+        "heads": shown.heads,
+        "layer": layer,
+        "head": head,
+        "weights": _packed(shown),
+    }
+    html = (
+        '<section class="attn" aria-label="Attention map">\n'
+        f'<script type="application/json">{_script_safe(content)}</script>\n'
+        "<noscript>This map is drawn by JavaScript, which is off here.</noscript>\n"
+        f"</section>\n"
+    )
+    return Part(html, _own("attention.css"), _own("attention.js"))
+
+
+def attention_page(shown: AttentionMap, title: str, layer: int = -1, head: int = -1) -> str:
+    """A map as an HTML file that opens from disk; arguments as in `attention_part`."""
+    part = attention_part(shown, layer, head)
+    note = f'<p class="attn-note">{escape(CAVEAT)}</p>'
+    if shown.trimmed:
+        cut = f"The last {shown.trimmed} tokens of the text did not fit and are not shown."
+        note = f'<p class="attn-note">{cut}</p>\n{note}'
+    html = f'{part.html}<div class="attn">{note}</div>'
+    return _PAGE.format(title=escape(title), css=part.css, js=part.js, html=html)
+
+
+def _packed(shown: AttentionMap) -> str:
+    """A byte a weight, its square root: 0.01 is told to 0.0004, 1 to 0.004."""
+    roots = np.sqrt(shown.weights.clip(0, 1)) * 255
+    return base64.b64encode(np.rint(roots).astype(np.uint8).tobytes()).decode()
+
+
+def _script_safe(content: object) -> str:
+    """JSON that cannot end the script element that holds it."""
+    return json.dumps(content, ensure_ascii=True).replace("<", "\\u003c").replace("&", "\\u0026")
+
+
+def _own(name: str) -> str:
+    return resources.files("finetune.inspection").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,156 @@
+"""The hidden states of all layers, computed in one forward pass and kept for who comes next.
+
+They are read from, and filled into, the cache that fine-tuning with a frozen part uses: the same
+texts at the same length with the same weights are computed once, whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finetune.errors import ConfigError, nearest
+from finetune.heads.pooled import POOLINGS
+from finetune.inspection.sources import Model, Sequences
+from finetune.run_folder import cache_folder
+from finetune.text.features import length_batches
+from finetune.training.frozen_prefix import arithmetic_key, frozen_states
+from finetune.training.prefix_cache import (
+    CacheConfig,
+    PrefixCache,
+    RowSet,
+    features_key,
+    open_cache,
+)
+from finetune.training.prefix_store import Rows
+from finetune.training.task_data import UnitBatches
+
+BATCH_SIZE = 32
+Batch = dict[str, Tensor]
+
+
+class LayerStates:
+    """Hidden states of some sequences at every boundary: the embeddings and each block."""
+
+    def __init__(
+        self,
+        model: Model,
+        sequences: Sequences,
+        *,
+        caching: CacheConfig | None = None,
+        cache_dir: str | None = None,
+    ) -> None:
+        """Find the states in the cache, or fill it in one forward pass.
+
+        Args:
+            model: The encoder and its tokenizer.
+            sequences: N of them.
+            caching: Whether, how much and how exactly states are kept.
+            cache_dir: Where; left out, FINETUNE_CACHE or ~/.cache/finetune.
+        """
+        self.encoder, self.sequences = model.encoder, sequences
+        self._made = UnitBatches(sequences.features, model.tokenizer.pad_token_id)
+        self._cache = self._open(caching or CacheConfig(), cache_folder(cache_dir) / "hidden")
+
+    @property
+    def layers(self) -> int:
+        """Boundaries, L + 1: layer 0 is the embeddings."""
+        return self.encoder.config.num_hidden_layers + 1
+
+    def _open(self, caching: CacheConfig, folder: Path) -> PrefixCache:
+        depths = list(range(self.layers - 1, 0, -1))  # the highest first: it saves most
+        rows = RowSet(
+            self.sequences.about, features_key(self.sequences.features), self.sequences.lengths
+        )
+        device = next(self.encoder.parameters()).device
+        arithmetic = arithmetic_key(device, "32-true")
+        return open_cache(
+            self.encoder,
+            rows,
+            depths,
+            self._batches(),
+            folder=folder,
+            config=caching,
+            arithmetic=arithmetic,
+        )
+
+    def _batches(self) -> Iterator[tuple[Rows, Batch]]:
+        lengths = self.sequences.lengths
+        for rows in length_batches(lengths, BATCH_SIZE, seed=0, epoch=0, shuffle=False):
+            yield rows, self._made[rows]
+
+    def __iter__(self) -> Iterator[tuple[Rows, Tensor | None, list[Tensor]]]:
+        """Go through all sequences once, the longest first.
+
+        Yields:
+            Numbers of a batch's sequences (B,); where there is a token, bool (B, T), None for
+            everywhere; and the states at each of the L + 1 boundaries, float32 (B, T, D), on the
+            CPU, zeros where padded.
+        """
+        for rows, batch in self._batches():
+            yield rows, batch.get("attention_mask"), self._states(rows, batch)
+
+    def _states(self, rows: Rows, batch: Batch) -> list[Tensor]:
+        device = next(self.encoder.parameters()).device
+        moved = {name: tensor.to(device) for name, tensor in batch.items()}
+        if set(self._cache.depths) >= set(range(1, self.layers)):
+            layers = range(self.layers)
+            return [self._cache.hidden(self.encoder, moved, rows, d).cpu() for d in layers]
+        # Not all of them fitted: one pass is cheaper than one from each that is kept.
+        return [h.cpu() for h in frozen_states(self.encoder, moved, range(self.layers))]
+
+    def vectors(self, pooling: str) -> Tensor:
+        """One vector a sequence and layer.
+
+        Args:
+            pooling: A name in `POOLINGS`: cls, mean, max or concat.
+
+        Returns:
+            float32 (L + 1, N, D), or (L + 1, N, 3D) for concat.
+        """
+        pool, count = POOLINGS[pooling], len(self.sequences.features)
+        pooled: list[list[Tensor]] = [[] for _ in range(self.layers)]
+        order = []
+        for rows, mask, states in self:
+            order.append(rows)
+            for layer, hidden in enumerate(states):
+                pooled[layer].append(pool(hidden, mask))
+        place = torch.from_numpy(np.argsort(np.concatenate(order)))
+        assert len(place) == count
+        return torch.stack([torch.cat(parts)[place] for parts in pooled])
+
+    def close(self) -> None:
+        """Let other runs remove what is kept."""
+        self._cache.close()
+
+
+def layer_vectors(model: Model, sequences: Sequences, pooling: str, **cache: object) -> Tensor:
+    """`LayerStates.vectors`, opened and closed: float32 (L + 1, N, D)."""
+    states = LayerStates(model, sequences, **cache)  # type: ignore[arg-type]
+    try:
+        return states.vectors(pooling)
+    finally:
+        states.close()
+
+
+def check_pooling(name: str, *more: str) -> None:
+    """Refuse a way to make one vector of a text that there is not.
+
+    Args:
+        name: What was asked for.
+        more: Names that are legal besides those of `POOLINGS`.
+
+    Raises:
+        ConfigError: It is none of them.
+    """
+    if name not in (*more, *POOLINGS):
+        raise ConfigError(f"unknown pooling '{name}'; {nearest(name, [*more, *POOLINGS])}")
+
+
+def layer_names(count: int) -> list[str]:
+    """How L + 1 boundaries are called: `embeddings`, `block 1` … `block L`."""
+    return ["embeddings", *(f"block {depth}" for depth in range(1, count))]

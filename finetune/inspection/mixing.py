@@ -1,0 +1,88 @@
+"""Which layers a task draws on: scalar mix weights (Peters et al., 2018, section 3.2).
+
+h = γ Σ_j s_j h_j with s = softmax(w), one w a layer, learnt together with the classifier. Here the
+mixed vectors are pooled ones, which is the same for a mean, and the encoder stays as it is. γ is
+left out: the classifier's own weights can take any scale. Each layer is first brought to mean zero
+and to the same size, as the paper does by layer normalisation, so that a weight does not merely
+say how long a layer's vectors are.
+
+The weights of layers that hold the same information can be exchanged for each other, so a small
+weight does not say that a layer knows nothing: the probes of each layer alone say that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from finetune.inspection.logistic import Rotated, minimise
+
+SHARE_PENALTY = 0.001
+"""On |w|²: the smaller of the paper's two, which lets the shares differ."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A mixture of layers, and the classifier on top of it."""
+
+    shares: Tensor
+    """softmax(w), float64 (L + 1,)."""
+    weight: Tensor
+    """float64 (D, C)."""
+    bias: Tensor
+    """float64 (C,)."""
+    means: Tensor
+    """float64 (L + 1, 1, D)."""
+    sizes: Tensor
+    """float64 (L + 1, 1, 1)."""
+
+    @property
+    def centre(self) -> float:
+        """Centre of gravity: the mean layer under the shares (Tenney et al., 2019, section 3.1)."""
+        return float(self.shares @ torch.arange(len(self.shares)).double())
+
+    def logits(self, layers: Tensor) -> Tensor:
+        """Score the classes, (L + 1, N, D) -> float64 (N, C)."""
+        scaled = (layers.double() - self.means) / self.sizes
+        mixed = torch.einsum("l,lnd->nd", self.shares, scaled)
+        logits: Tensor = mixed @ self.weight + self.bias
+        return logits
+
+
+def fit_mix(layers: Tensor, labels: Tensor, classes: int, penalty: float) -> Mix:
+    """Fit the shares and a classifier together; all layers start alike.
+
+    The loss is mean cross-entropy + penalty / 2 · |weight|² + 0.001 · |w|²: without the last, the
+    shares of a small set would run to 0 and 1.
+
+    Args:
+        layers: One vector a layer and example, (L + 1, N, D).
+        labels: int64 (N,).
+        classes: C.
+        penalty: On the classifier's weights, as in `fit_linear`.
+    """
+    inputs = layers.double()
+    means = inputs.mean(1, keepdim=True)
+    inputs = inputs - means
+    sizes = inputs.square().mean((1, 2), keepdim=True).sqrt().clamp(min=1e-12)
+    inputs = inputs / sizes
+    mixed_by = torch.zeros(len(inputs), dtype=torch.float64, requires_grad=True)
+    # Along the axes of the even mixture the optimum is found in few steps.
+    rotated = Rotated(inputs.mean(0))
+    basis = rotated.axes * rotated.stretch(penalty)  # (D, D)
+    weight = torch.zeros(inputs.shape[2], classes, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+
+    def loss() -> Tensor:
+        mixed, turned = torch.einsum("l,lnd->nd", mixed_by.softmax(0), inputs), basis @ weight
+        fit = F.cross_entropy(mixed @ turned + bias, labels)
+        size = penalty / 2 * turned.square().sum()
+        total: Tensor = fit + size + SHARE_PENALTY * mixed_by.square().sum()
+        return total
+
+    minimise(loss, [mixed_by, weight, bias])
+    shares = mixed_by.detach().softmax(0)
+    return Mix(shares, basis @ weight.detach(), bias.detach(), means, sizes)

@@ -1,0 +1,287 @@
+"""What is learnt at which layer: a linear classifier on each layer of an encoder that stays still.
+
+A probe tells what can be read off a layer by a linear map, not what the network uses (Belinkov,
+2022, section 4). The bars to clear are the majority answer and an encoder of the same shape with
+random weights, whose layers tell the words apart already (`untrained`). An encoder that was
+fine-tuned on the same task has seen the examples that its probes are fitted on.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finetune.encoder import Encoder
+from finetune.errors import ConfigError
+from finetune.families import Family
+from finetune.inspection.layers import check_pooling, layer_names, layer_vectors
+from finetune.inspection.logistic import fit_chosen
+from finetune.inspection.mixing import fit_mix
+from finetune.inspection.sources import (
+    Model,
+    Sequences,
+    TextChoice,
+    drawn,
+    open_task,
+    without_label,
+)
+from finetune.run_folder import summarise
+from finetune.tables import table
+from finetune.task import Answer, Example, Task
+from finetune.text.features import Features
+from finetune.training.randomness import keyed_seed, seed_weights
+from finetune.training.task_data import TaskData
+
+LIMIT = 10_000
+"""Training examples at most; a set that is not larger shares its hidden states with fine-tuning."""
+MIX = "scalar mix"
+HELD_OUT = 0.1
+"""Share of the training examples that choose the penalty."""
+
+
+@dataclass(frozen=True)
+class ProbeConfig:
+    """How probes are made."""
+
+    pooling: str = "mean"
+    """One vector a text: cls, mean, max or concat."""
+    seeds: tuple[int, ...] = (1, 2, 3)
+    """Each holds out another tenth of the training examples."""
+    limit: int | None = LIMIT
+    """Examples of the training and of the validation split at most."""
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: The pooling is unknown, or there is no seed.
+        """
+        check_pooling(self.pooling)
+        if not self.seeds:
+            raise ConfigError("a probe needs a seed at least, found none")
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A split of a task as probes see it."""
+
+    examples: list[Example]
+    features: list[Features]
+    sequences: Sequences
+    labels: Tensor
+    """int64 (N,)."""
+
+
+def probe(
+    model: Model,
+    choice: TextChoice,
+    config: ProbeConfig,
+    families: Mapping[str, Family],
+    **cache: Any,
+) -> dict[str, Any]:
+    """Probe each layer of an encoder on a task of classes.
+
+    Args:
+        model: The encoder; it is not changed.
+        choice: Names the task and how much of it is read.
+        config: How probes are made.
+        families: Families of tasks.
+        cache: `caching` and `cache_dir` of the hidden states.
+
+    Returns:
+        `task`, `split`, `metric` (the task's headline), `examples`, `majority`; `layers`: for each
+        boundary its `layer`, `name`, the `penalty` of each seed and `metrics`, a mean, deviation
+        and values over seeds each; `mix`: the `metrics`, the `shares` of the layers and their
+        `centre` of gravity, likewise.
+
+    Raises:
+        ConfigError: The task is none of classes, one a text.
+    """
+    data = open_task(model, choice, families)
+    train, validation = both = _splits(data, choice, config)
+    majority = data.task.score(data.task.trivial_answers(train.examples, validation.examples))
+    vectors = [layer_vectors(model, one.sequences, config.pooling, **cache) for one in both]
+    tried = [_probe_once(seed, train, validation, vectors, data.task) for seed in config.seeds]
+    return {
+        "task": data.task.name,
+        "split": data.task.validation_splits[0],
+        "metric": data.task.monitor,
+        "pooling": config.pooling,
+        "seeds": list(config.seeds),
+        "classes": len(data.task.labels),
+        "examples": {"train": len(train.labels), "validation": len(validation.labels)},
+        "majority": majority,
+        **_summary(tried),
+    }
+
+
+def _splits(data: TaskData, choice: TextChoice, config: ProbeConfig) -> tuple[_Split, _Split]:
+    task = data.task
+    if task.rows != 1 or not task.labels or not task.validation_splits or task.fixed_answer:
+        raise ConfigError(
+            f"{task.name}: a probe needs a task of classes, one a text, with a validation split; "
+            "name one by --task"
+        )
+    train = _split(data, data.train_split, True, choice, config)
+    return train, _split(data, task.validation_splits[0], False, choice, config)
+
+
+def _split(
+    data: TaskData, split: str, training: bool, choice: TextChoice, config: ProbeConfig
+) -> _Split:
+    features, examples = data.features(split, training=training), data.examples(split)
+    if len(features) != len(examples) or not all(isinstance(f.label, int) for f in features):
+        raise ConfigError(
+            f"{data.task.name}: a probe needs one class for each text of the {split} split; "
+            "name another task by --task"
+        )
+    rows = drawn(len(features), config.limit, choice.seed)
+    kept = [features[row] for row in rows]
+    return _Split(
+        [examples[row] for row in rows],
+        kept,
+        Sequences(f"{data.task.name} {split}", [without_label(one) for one in kept]),
+        torch.tensor([feature.label for feature in kept]),
+    )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What one seed gave."""
+
+    layers: list[dict[str, float]]
+    penalties: list[float]
+    mix: dict[str, float]
+    shares: list[float]
+    centre: float
+
+
+def _probe_once(
+    seed: int, train: _Split, validation: _Split, vectors: Sequence[Tensor], task: Task
+) -> _Tried:
+    held_out, classes = hold_out(len(train.labels), seed), len(task.labels)
+    fitted = [fit_chosen(layer, train.labels, classes, held_out) for layer in vectors[0]]
+    scored = [
+        _score(one.logits(layer), validation, task)
+        for one, layer in zip(fitted, vectors[1], strict=True)
+    ]
+    penalty = statistics.median_high(one.penalty for one in fitted)
+    mix = fit_mix(vectors[0][:, ~held_out], train.labels[~held_out], classes, penalty)
+    return _Tried(
+        scored,
+        [one.penalty for one in fitted],
+        _score(mix.logits(vectors[1]), validation, task),
+        mix.shares.tolist(),
+        mix.centre,
+    )
+
+
+def _summary(tried: Sequence[_Tried]) -> dict[str, Any]:
+    """What the seeds gave for each layer and for the mix."""
+    return {
+        "layers": [
+            {"layer": layer, "name": name}
+            | {"penalty": [one.penalties[layer] for one in tried]}
+            | {"metrics": _over([one.layers[layer] for one in tried])}
+            for layer, name in enumerate(layer_names(len(tried[0].layers)))
+        ],
+        "mix": {
+            "metrics": _over([one.mix for one in tried]),
+            "shares": [
+                summarise(list(shares))
+                for shares in zip(*(one.shares for one in tried), strict=True)
+            ],
+            "centre": summarise([one.centre for one in tried]),
+        },
+    }
+
+
+def hold_out(count: int, seed: int) -> Tensor:
+    """Draw a tenth of the examples, one at least: True for those, bool (N,).
+
+    Raises:
+        ConfigError: There is only one example.
+    """
+    if count < 2:
+        raise ConfigError(f"a probe needs two training examples at least, found {count}")
+    rng = np.random.default_rng(keyed_seed(seed, "probe"))
+    held_out = torch.zeros(count, dtype=torch.bool)
+    held_out[torch.from_numpy(rng.permutation(count)[: max(1, round(HELD_OUT * count))])] = True
+    return held_out
+
+
+def _score(logits: Tensor, split: _Split, task: Task) -> dict[str, float]:
+    answers: list[Answer] = task.answers(logits.numpy(), split.examples, split.features)
+    return task.score(answers)
+
+
+def _over(scores: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    return {name: summarise([one[name] for one in scores]) for name in scores[0]}
+
+
+def untrained(model: Model, seed: int = 1) -> Model:
+    """An encoder of the same shape with random weights, on the same device."""
+    device = next(model.encoder.parameters()).device
+    with torch.random.fork_rng():
+        seed_weights(seed)
+        encoder = Encoder(model.encoder.config)
+    return Model(model.place, encoder.to(device).eval(), model.tokenizer)
+
+
+def curve(probed: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, Any]]:
+    """Mean and deviation at each layer and of the mix.
+
+    Args:
+        probed: What `probe` gave for each run of a group.
+        metric: The metric.
+
+    Returns:
+        A summary for each boundary, then that of the mix: over the runs' means where there are
+        several runs, otherwise over the seeds of the probes.
+    """
+    places = [
+        [*(layer["metrics"] for layer in one["layers"]), one["mix"]["metrics"]] for one in probed
+    ]
+    if len(probed) == 1:
+        return [dict(metrics[metric]) for metrics in places[0]]
+    return [
+        summarise([metrics[metric]["mean"] for metrics in at]) for at in zip(*places, strict=True)
+    ]
+
+
+def curve_names(probed: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What `curve` has summaries of, by the deepest encoder: its layers and the mix."""
+    return [*max(([layer["name"] for layer in one["layers"]] for one in probed), key=len), MIX]
+
+
+def probe_table(groups: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> str:
+    """A line a layer, a column a group: mean ± deviation in percent, and the mix below."""
+    firsts = [probed[0] for probed in groups.values()]
+    names = curve_names(firsts)
+    cells = [
+        dict(zip(curve_names(probed), curve(probed, metric), strict=True))
+        for probed in groups.values()
+    ]
+    rows = [[name, *(_cell(one.get(name)) for one in cells)] for name in names]
+    rows.append(["majority", *(f"{100 * one['majority'][metric]:.1f}" for one in firsts)])
+    shares = [_mean_shares(probed) for probed in groups.values()]
+    for layer, name in enumerate(names[:-1]):
+        known = (f"{100 * one[layer]:.1f}" if layer < len(one) else "" for one in shares)
+        rows.append([f"share of {name}", *known])
+    return table(rows, [f"{firsts[0]['task']}: {metric} (%)", *groups])
+
+
+def _mean_shares(probed: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Share of each layer in the mix, over the runs of a group."""
+    each = [[share["mean"] for share in one["mix"]["shares"]] for one in probed]
+    return [statistics.fmean(shares) for shares in zip(*each, strict=True)]
+
+
+def _cell(summary: Mapping[str, Any] | None) -> str:
+    return f"{100 * summary['mean']:.1f} ± {100 * summary['std']:.1f}" if summary else ""

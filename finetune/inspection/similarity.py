@@ -1,0 +1,230 @@
+"""How alike the layers of two encoders are: linear CKA (Kornblith et al., 2019, section 3).
+
+CKA(X, Y) = |Yᵀ X|² / (|Xᵀ X| |Yᵀ Y|), Frobenius norms, X and Y centred; rows are the same examples.
+It does not change under rotation and scaling of either side, and lies between 0 and 1.
+
+What it does not say: with fewer examples than features it is near 1 for any two layers, so take
+several examples a feature; and a few directions of large variance can decide it alone, so two
+layers may be alike by it and differ in what can be read off them (Davari et al., 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from finetune.errors import ConfigError
+from finetune.inspection.layers import LayerStates, layer_names
+from finetune.inspection.sources import Model, Sequences
+from finetune.run_folder import summarise
+from finetune.tables import table
+
+TOKENS = "tokens"
+"""In place of a pooling: each token is an example."""
+
+
+class Moments:
+    """Sums of products of centred columns, taken batch by batch.
+
+    Each batch is centred by its own mean and the shift between means is added (Chan et al., 1983),
+    so the result is that of all rows at once, however they were cut, to rounding in float64.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no rows."""
+        self.rows = 0
+        self._means: tuple[Tensor, Tensor] | None = None
+        self._products: Tensor | None = None
+
+    def update(self, x: Tensor, y: Tensor) -> None:
+        """Add rows.
+
+        Args:
+            x: (n, F).
+            y: (n, G), of the same examples.
+        """
+        if not len(x):
+            return
+        x, y = x.double(), y.double()
+        means = (x.mean(0), y.mean(0))
+        products = (x - means[0]).T @ (y - means[1])
+        count = len(x)
+        if self._means is None or self._products is None:
+            self._means, self._products, self.rows = means, products, count
+            return
+        total = self.rows + count
+        shifts = [new - old for new, old in zip(means, self._means, strict=True)]
+        self._products += products + torch.outer(*shifts) * (self.rows * count / total)
+        self._means = (
+            self._means[0] + shifts[0] * (count / total),
+            self._means[1] + shifts[1] * (count / total),
+        )
+        self.rows = total
+
+    @property
+    def products(self) -> Tensor:
+        """Xᵀ Y of centred columns, float64 (F, G)."""
+        if self._products is None:
+            raise ValueError("expected rows, found none")
+        return self._products
+
+
+def linear_cka(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Linear CKA of two representations.
+
+    Args:
+        batches: Rows of both, (n, F) and (n, G), of the same examples; cut in any way.
+
+    Returns:
+        0 to 1; NaN where a representation never changes.
+    """
+    both, first, second = Moments(), Moments(), Moments()
+    for x, y in batches:
+        both.update(x, y)
+        first.update(x, x)
+        second.update(y, y)
+    return _cka(both.products, first.products, second.products)
+
+
+def _cka(both: Tensor, first: Tensor, second: Tensor) -> float:
+    bottom = float(first.norm() * second.norm())
+    return float(both.square().sum()) / bottom if bottom else float("nan")
+
+
+def layer_similarity(
+    states: Sequence[LayerStates], pooling: str = TOKENS
+) -> npt.NDArray[np.float64]:
+    """Linear CKA of every layer of one encoder with every layer of another.
+
+    Args:
+        states: Those of the two encoders, for the same texts in the same order.
+        pooling: `tokens`, where both see the same tokens; or a name in `POOLINGS`.
+
+    Returns:
+        float64 (L + 1, M + 1): row = layer of the first, column = layer of the second.
+    """
+    sizes = [one.layers for one in states]
+    cross = [[Moments() for _ in range(sizes[1])] for _ in range(sizes[0])]
+    own = [[Moments() for _ in range(size)] for size in sizes]
+    for first, second in _aligned(states, pooling):
+        for row, x in enumerate(first):
+            own[0][row].update(x, x)
+            for column, y in enumerate(second):
+                cross[row][column].update(x, y)
+        for column, y in enumerate(second):
+            own[1][column].update(y, y)
+    return np.array(
+        [
+            [
+                _cka(one.products, own[0][r].products, own[1][c].products)
+                for c, one in enumerate(row)
+            ]
+            for r, row in enumerate(cross)
+        ]
+    )
+
+
+def _aligned(
+    states: Sequence[LayerStates], pooling: str
+) -> Iterable[tuple[Sequence[Tensor], Sequence[Tensor]]]:
+    """Rows of both encoders, batch by batch: (n, D) for each layer."""
+    if pooling != TOKENS:
+        yield tuple(list(one.vectors(pooling)) for one in states)  # type: ignore[misc]
+        return
+    for (_, mask, first), (_, _, second) in zip(*states, strict=True):
+        yield [_tokens(h, mask) for h in first], [_tokens(h, mask) for h in second]
+
+
+def _tokens(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    return hidden.flatten(0, 1) if mask is None else hidden[mask]
+
+
+def compare_models(
+    models: Sequence[Model], sequences: Sequence[Sequences], pooling: str, **cache: Any
+) -> list[dict[str, Any]]:
+    """Compare the layers of all pairs of encoders on the same texts.
+
+    Args:
+        models: Two or more.
+        sequences: The texts as each of them reads them.
+        pooling: `tokens` or a name in `POOLINGS`.
+        cache: `caching` and `cache_dir` of the hidden states.
+
+    Returns:
+        A pair each: numbers of the two models, `rows` (examples that were compared), `cka`
+        (layers of the first by layers of the second), and `same_layer`, its diagonal.
+
+    Raises:
+        ConfigError: Tokens are to be compared of encoders that split the texts differently.
+    """
+    ids = [[list(map(int, f.input_ids)) for f in one.features] for one in sequences]
+    if pooling == TOKENS and any(one != ids[0] for one in ids[1:]):
+        raise ConfigError(
+            "the encoders split the texts into other tokens, so tokens cannot be compared; "
+            "take --pooling mean"
+        )
+    states = [LayerStates(m, s, **cache) for m, s in zip(models, sequences, strict=True)]
+    rows = len(ids[0]) if pooling != TOKENS else sum(map(len, ids[0]))
+    try:
+        return [
+            _pair(first, second, layer_similarity([states[first], states[second]], pooling), rows)
+            for first, second in combinations(range(len(models)), 2)
+        ]
+    finally:
+        for one in states:
+            one.close()
+
+
+def _pair(first: int, second: int, cka: npt.NDArray[np.float64], rows: int) -> dict[str, Any]:
+    diagonal = cka.diagonal().tolist()
+    return {
+        "first": first,
+        "second": second,
+        "rows": rows,
+        "cka": cka.tolist(),
+        "same_layer": diagonal,
+    }
+
+
+def group_pairs(
+    pairs: Sequence[Mapping[str, Any]], groups: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Average pairs between the same groups of runs, layer by layer.
+
+    Args:
+        pairs: What `compare_models` gave.
+        groups: Name of each model's group.
+
+    Returns:
+        `A – B`, or `within A`, -> for each layer that both have a mean, deviation and values.
+    """
+    found: dict[str, list[Sequence[float]]] = {}
+    for pair in pairs:
+        a, b = groups[pair["first"]], groups[pair["second"]]
+        name = f"within {a}" if a == b else f"{a} – {b}"
+        found.setdefault(name, []).append(pair["same_layer"])
+    return {
+        name: [summarise(list(values)) for values in zip(*lines, strict=False)]
+        for name, lines in found.items()
+    }
+
+
+def similarity_table(grouped: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """A line a layer, a column for each pair of groups: mean ± deviation over the pairs."""
+    names = layer_names(max(map(len, grouped.values())))
+    rows = []
+    for layer, name in enumerate(names):
+        cells = [one[layer] if layer < len(one) else None for one in grouped.values()]
+        rows.append([name, *("" if cell is None else _cell(cell) for cell in cells)])
+    return table(rows, ["same layer, linear CKA", *grouped])
+
+
+def _cell(summary: Mapping[str, Any]) -> str:
+    mean = f"{summary['mean']:.3f}"
+    return mean if len(summary["values"]) == 1 else f"{mean} ± {summary['std']:.3f}"

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from finetune.errors import ConfigError
+from finetune.inspection import Model, ProbeConfig, TextChoice, probe
+from finetune.inspection.probes import curve, curve_names, hold_out, probe_table, untrained
+from tasks.families import FAMILIES
+
+
+def probed(model: Model, data: Path, **changes: Any) -> dict[str, Any]:
+    choice = TextChoice(task="glue/sst2", data=str(data), max_length=16)
+    config = ProbeConfig(**{"seeds": (1, 2), **changes})
+    return probe(model, choice, config, FAMILIES)
+
+
+def test_each_layer_is_scored_as_the_task_scores(model: Model, data: Path) -> None:
+    found = probed(model, data)
+    assert (found["task"], found["split"], found["metric"]) == (
+        "glue/sst2",
+        "validation",
+        "accuracy",
+    )
+    assert found["examples"] == {"train": 400, "validation": 100}
+    assert [layer["name"] for layer in found["layers"]] == ["embeddings", "block 1", "block 2"]
+    first = found["layers"][0]["metrics"]["accuracy"]
+    assert len(first["values"]) == len(found["layers"][0]["penalty"]) == 2
+    # Whether a word is there can be read off the mean of the embeddings.
+    assert first["mean"] > found["majority"]["accuracy"] + 0.05
+    shares = [share["mean"] for share in found["mix"]["shares"]]
+    assert sum(shares) == pytest.approx(1)
+
+
+def test_same_seeds_give_the_same_numbers_and_others_do_not(model: Model, data: Path) -> None:
+    few = {"limit": 60}
+    assert probed(model, data, **few) == probed(model, data, **few)
+    others = [probed(model, data, seeds=(seed,), **few)["layers"] for seed in (3, 4)]
+    assert others[0] != others[1]
+
+
+def test_limit_draws_examples(model: Model, data: Path) -> None:
+    found = probed(model, data, limit=50)
+    assert found["examples"] == {"train": 50, "validation": 50}
+
+
+def test_held_out_examples_are_a_tenth() -> None:
+    held_out = hold_out(100, seed=1)
+    assert int(held_out.sum()) == 10
+    assert not torch.equal(held_out, hold_out(100, seed=2))
+    assert int(hold_out(3, 1).sum()) == 1
+    with pytest.raises(ConfigError, match="two training examples at least, found 1"):
+        hold_out(1, 1)
+
+
+def test_untrained_encoder_has_the_same_shape_and_other_weights(model: Model) -> None:
+    other = untrained(model)
+    assert other.encoder.config == model.encoder.config
+    assert not other.encoder.training
+    weights = [one.encoder.blocks[0].attention.query.weight for one in (model, other)]
+    assert not torch.equal(*weights)
+    assert torch.equal(weights[1], untrained(model).encoder.blocks[0].attention.query.weight)
+
+
+def result(means: list[float], mix: float) -> dict[str, Any]:
+    def metrics(mean: float) -> dict[str, Any]:
+        return {"accuracy": {"mean": mean, "std": 0.01, "values": [mean]}}
+
+    names = ["embeddings", *(f"block {depth}" for depth in range(1, len(means)))]
+    return {
+        "task": "glue/sst2",
+        "majority": {"accuracy": 0.5},
+        "layers": [
+            {"layer": number, "name": name, "metrics": metrics(mean)}
+            for number, (name, mean) in enumerate(zip(names, means, strict=True))
+        ],
+        "mix": {"metrics": metrics(mix), "shares": [{"mean": 1 / len(means)} for _ in means]},
+    }
+
+
+def test_error_bars_are_over_runs_where_there_are_several() -> None:
+    group = [result([0.5, 0.6], 0.7), result([0.6, 0.8], 0.7)]
+    assert curve_names(group) == ["embeddings", "block 1", "scalar mix"]
+    over_runs = curve(group, "accuracy")
+    assert over_runs[1]["mean"] == pytest.approx(0.7)
+    assert over_runs[1]["std"] == pytest.approx(0.2 / 2**0.5)
+    assert curve(group[:1], "accuracy")[1]["std"] == 0.01
+
+
+def test_table_has_room_for_encoders_of_other_depths() -> None:
+    groups = {"a": [result([0.5, 0.6], 0.7)], "b": [result([0.5, 0.6, 0.75], 0.8)]}
+    lines = probe_table(groups, "accuracy").splitlines()
+    assert lines[0].split() == ["glue/sst2:", "accuracy", "(%)", "a", "b"]
+    assert lines[4].split() == ["block", "2", "75.0", "±", "1.0"]
+    assert lines[5].split() == ["scalar", "mix", "70.0", "±", "1.0", "80.0", "±", "1.0"]
+    assert lines[6].split() == ["majority", "50.0", "50.0"]
+    assert lines[-1].split() == ["share", "of", "block", "2", "33.3"]
+
+
+def test_task_without_classes_is_refused(model: Model, data: Path) -> None:
+    choice = TextChoice(task="glue/stsb", data=str(data), max_length=16)
+    with pytest.raises(ConfigError, match="glue/stsb: a probe needs a task of classes"):
+        probe(model, choice, ProbeConfig(), FAMILIES)
+
+
+def test_wrong_words_are_refused(model: Model, data: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown pooling 'meen'; did you mean 'mean'?"):
+        ProbeConfig(pooling="meen")
+    with pytest.raises(ConfigError, match="a seed at least"):
+        ProbeConfig(seeds=())
+    choice = TextChoice(data=str(data))
+    with pytest.raises(ConfigError, match=r"made-up: .* name a task by --task glue/sst2"):
+        probe(model, choice, ProbeConfig(), FAMILIES)
+    for task in ("glue", "classify/own"):
+        with pytest.raises(ConfigError, match=f"task '{task}': expected a family and a name"):
+            probe(model, replace(choice, task=task), ProbeConfig(), FAMILIES)
+    with pytest.raises(ConfigError, match=r"max_length \(99\) must not exceed"):
+        probe(model, replace(choice, task="glue/sst2", max_length=99), ProbeConfig(), FAMILIES)
