@@ -6,11 +6,12 @@ that installed packages offer as the entry point `finetune.families`.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finetune.errors import ConfigError, nearest
 
@@ -35,8 +36,27 @@ def _no_names() -> list[str]:
     return []
 
 
+def _no_anchors() -> dict[str, list[Anchor]]:
+    return {}
+
+
 def _as_given(run: Any, task: Any) -> Any:
     return run
+
+
+class Anchor(NamedTuple):
+    """A published figure that a report sets beside a run's own."""
+
+    metric: str
+    """The metric's name in results.json."""
+    value: float
+    """A fraction."""
+    model: str
+    """Whose figure it is."""
+    split: str
+    """What it was measured on: `test` or `validation`."""
+    source: str
+    """Where it was published."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +79,8 @@ class Family:
     it and its answers need no file again."""
     about: Callable[[], str] = _nothing
     """More lines for `--help`."""
+    anchors: Callable[[], Mapping[str, Sequence[Anchor]]] = _no_anchors
+    """Published figures by task (`glue/sst2`), which reports show beside runs."""
     group: str = "benchmark"
     """Heading under which `finetune --help` lists it."""
 
@@ -81,6 +103,67 @@ def family_of(task: str, families: Mapping[str, Family]) -> Family:
     if word not in families:
         raise ConfigError(f"task {task!r}: unknown family {word!r}; {nearest(word, families)}")
     return families[word]
+
+
+def complete(run: FitRun, families: Mapping[str, Family]) -> FitRun:
+    """A plain FitRun with the settings of its family's own beside it, at their defaults.
+
+    Args:
+        run: The settings; those of a family's own class come back as they are.
+        families: Those there are.
+    """
+    settings = family_of(run.task, families).settings()
+    if type(run) is not _fit_run() or isinstance(run, settings):
+        return run
+    return settings(**{field.name: getattr(run, field.name) for field in dataclasses.fields(run)})
+
+
+def find_task(
+    name: str,
+    *,
+    data: str | Path | None = None,
+    train: str | Path | None = None,
+    validation: str | Path | None = None,
+    test: str | Path | None = None,
+    families: Mapping[str, Family] | None = None,
+) -> Task:
+    """The task of an installed family by its name, to be used without a run.
+
+    >>> import finetune
+    >>> task = finetune.find_task(
+    ...     "classify", train="data/train.csv", validation="data/validation.csv"
+    ... )
+    >>> task.labels, task.monitor
+    (('bad', 'good'), 'accuracy')
+
+    Args:
+        name: Family and task, such as `glue/cola`; of `classify`, `answer` and the like, which read
+            files of one's own, the family alone.
+        data: Folder with the official files; left out, the variable FINETUNE_DATA or the hub.
+        train: File to train on in place of the official one.
+        validation: File to validate on in place of the official one.
+        test: File to test on in place of the official one.
+        families: Those there are; left out, the installed ones.
+
+    Returns:
+        The task; its files are read when its examples are asked for.
+
+    Raises:
+        ConfigError: There is no such family or task, or a file that it needs is not named.
+    """
+    families = installed_families() if families is None else families
+    family = family_of(name, families)
+    if "/" not in name:
+        if not family.only:
+            raise ConfigError(
+                f"task {name!r}: expected FAMILY/NAME; choose one of "
+                f"{', '.join(f'{name}/{one}' for one in family.names())}"
+            )
+        name = f"{name}/{family.only}"
+    places = {"data": data, "train": train, "validation": validation, "test": test}
+    given = {key: str(place) for key, place in places.items() if place is not None}
+    run = _fit_run()(encoder_from="none", task=name, **given)  # type: ignore[arg-type]
+    return make_task(complete(run, families), families)
 
 
 def make_task(

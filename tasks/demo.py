@@ -7,12 +7,15 @@ answers in passages, choices among options. What the table shows is what was mea
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sys
 import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.cli import command_parser
+from finetune.cli import add_json, command_parser
 
 if TYPE_CHECKING:
     from finetune.run_settings import FitRun, PretrainRun
@@ -41,16 +44,26 @@ def demo(words: list[str]) -> int:
     parser.add_argument(
         "--seed", type=int, default=1, help="draws the sample, the weights, the order"
     )
+    add_json(parser, "the table alone, as JSON on stdout")
     space = parser.parse_args(words)
-    run_demo(space.out, space.seed)
+    with contextlib.redirect_stdout(sys.stderr) if space.json else contextlib.nullcontext():
+        scores = run_demo(space.out, space.seed)
+    if space.json:
+        starts = ("trivial", "scratch", "pretrained")
+        print(
+            json.dumps(
+                {task: dict(zip(starts, three, strict=True)) for task, three in scores.items()}
+            )
+        )
     return 0
 
 
 def run_demo(out: Path, seed: int) -> dict[str, Scores]:
-    """Pretrain, fine-tune both ways, and print the table.
+    """Pretrain, fine-tune both ways, print the table, and write a report of all runs.
 
     Args:
-        out: Gets `sample/`, `pretrained/` and a run folder a fine-tuning; older ones go.
+        out: Gets `sample/`, `pretrained/`, a run folder a fine-tuning and `report.html`; older
+            ones go.
         seed: Draws everything.
 
     Returns:
@@ -70,6 +83,7 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
     scores = {task: _compare(task, sample.data, out, seed) for task in TASKS}
     print(_table(scores))
     print(f"{(time.monotonic() - started) / 60:.1f} minutes; run folders: {out}/*")
+    print(f"report: {_report(out)}")
     print(_next(sample, out))
     return scores
 
@@ -99,6 +113,17 @@ def _table(scores: dict[str, Scores]) -> str:
     ]
     header = ["task (metric)", "trivial answer", "from scratch", "pretrained"]
     return f"pretrained against from scratch (validation, percent)\n{table(rows, header)}"
+
+
+def _report(out: Path) -> Path:
+    """All runs of the demo as a page that opens in a browser."""
+    from finetune.report import write_report
+    from tasks.families import FAMILIES
+
+    folders = [_folder(task, start, out) for task in TASKS for start in ("pretrained", "scratch")]
+    page = out / "report.html"
+    title = "finetune demo: pretrained against from scratch"
+    return write_report([*folders, out / "pretrained"], page, title=title, families=FAMILIES).path
 
 
 def _next(sample: SamplePaths, out: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.errors import ConfigError
-from finetune.families import Family
+from finetune.families import Anchor, Family
 
 if TYPE_CHECKING:
     from finetune.run_settings import FitRun
@@ -85,6 +85,30 @@ def _glue_about() -> str:
     return glue_table_text()
 
 
+def _glue_anchors() -> dict[str, list[Anchor]]:
+    from tasks.anchors import glue_anchors
+
+    return glue_anchors()
+
+
+def _squad_anchors() -> dict[str, list[Anchor]]:
+    from tasks.anchors import squad_anchors
+
+    return squad_anchors()
+
+
+def _race_anchors() -> dict[str, list[Anchor]]:
+    from tasks.anchors import race_anchors
+
+    return race_anchors()
+
+
+def _classify_anchors() -> dict[str, list[Anchor]]:
+    from tasks.anchors import classify_anchors
+
+    return classify_anchors()
+
+
 def _glue_run() -> type[GlueRun]:
     from tasks.run_settings import GlueRun
 
@@ -111,19 +135,26 @@ def _classify_run() -> type[ClassifyRun]:
 
 FAMILIES: dict[str, Family] = {
     "glue": Family(
-        "fine-tune on a GLUE task", _glue, _glue_names, settings=_glue_run, about=_glue_about
+        "fine-tune on a GLUE task",
+        _glue,
+        _glue_names,
+        settings=_glue_run,
+        about=_glue_about,
+        anchors=_glue_anchors,
     ),
     "squad": Family(
         "fine-tune on SQuAD: find the answer in the passage",
         _squad,
         lambda: ["1.1", "2.0"],
         settings=_span_run,
+        anchors=_squad_anchors,
     ),
     "race": Family(
         "fine-tune on RACE: choose among four options",
         _race,
         lambda: ["all", "middle", "high"],
         settings=_choice_run,
+        anchors=_race_anchors,
     ),
     "classify": Family(
         "classify texts of your own tables, or of a public set",
@@ -131,6 +162,7 @@ FAMILIES: dict[str, Family] = {
         only="own",
         settings=_classify_run,
         resolve=_resolve_table,
+        anchors=_classify_anchors,
         group="own data",
     ),
     "answer": Family(

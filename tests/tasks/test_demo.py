@@ -74,6 +74,18 @@ def test_the_table_holds_what_the_runs_reached(shown: Demo) -> None:
         assert row.split()[1:] == [f"({metric})", *(f"{100 * score:.1f}" for score in scores)]
 
 
+def test_it_ends_by_a_report_of_all_its_runs_and_says_where(shown: Demo) -> None:
+    (line,) = (line for line in shown.lines if line.startswith("report: "))
+    page = Path(line.removeprefix("report: "))
+    assert page == shown.folder / "report.html"
+    text = page.read_text(encoding="utf-8")
+    folders = [
+        f"{task.replace('/', '-')}-{start}" for task in TASKS for start in ("scratch", "pretrained")
+    ]
+    assert all(name in text for name in [*folders, "pretrained"])
+    assert "Warnings" not in text or "is not in the form" not in text
+
+
 def test_the_commands_to_try_next_work(shown: Demo, capsys: pytest.CaptureFixture[str]) -> None:
     commands = [shlex.split(line) for line in shown.lines if line.startswith("  finetune ")]
     assert [words[1] for words in commands] == ["evaluate", "predict"]

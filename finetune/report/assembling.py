@@ -1,0 +1,188 @@
+"""The parts of a report, put together from runs; each is left out where there is nothing for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from finetune.comparison import Answer
+from finetune.families import Family
+from finetune.report import costs, overview
+from finetune.report.answers import answers_of
+from finetune.report.collecting import Collection, Problem, ReportedRun, number
+from finetune.report.confusion import confusion, matrix_table, scores_table
+from finetune.report.curves import curves, plans
+from finetune.report.differences import describe_settings, differences_tables
+from finetune.report.hardest import examples_list, hardest
+from finetune.report.markup import Child, Html, details, element, joined
+from finetune.report.parts import Part
+from finetune.report.texts import Texts
+from finetune.report.view import TaskView
+from finetune.report.warnings import problem_list, warnings
+
+Seeds = list[list[Answer]]
+
+
+def parts(
+    found: Collection,
+    views: Sequence[TaskView],
+    families: Mapping[str, Family],
+    data: Path | None,
+    more: Sequence[Part],
+) -> list[Part]:
+    """All parts in the order of the page.
+
+    Args:
+        found: The runs; what turns out to be damaged is added to its problems.
+        views: The same by task.
+        families: Those that may name a run's task, whose data have the texts of examples.
+        data: A folder to look for these in, in place of the one that a run was made with.
+        more: Parts of other rooms, which come before the settings.
+    """
+    body = [part for part in _body(found, views, families, data) if part is not None]
+    settings = _settings(views)
+    told = [*found.problems, *(problem for view in views for problem in warnings(view))]
+    first = [_overview(views)] if found.runs else []
+    if told:
+        lead = "What is missing or damaged, and what a reader must know about the figures."
+        first.append(Part("warnings", f"Warnings ({len(set(told))})", problem_list(told), lead))
+    return [*first, *body, *more, *([settings] if settings else [])]
+
+
+def _overview(views: Sequence[TaskView]) -> Part:
+    tuned = [view for view in views if not view.models_language]
+    content = [
+        overview.summary(tuned) if tuned else None,
+        overview.headline_chart(tuned),
+        overview.overview_table(views),
+        overview.anchor_table(views),
+    ]
+    return Part("overview", "Overview", joined(content))
+
+
+def _body(
+    found: Collection,
+    views: Sequence[TaskView],
+    families: Mapping[str, Family],
+    data: Path | None,
+) -> Iterator[Part | None]:
+    tuned = [view for view in views if not view.models_language]
+    language = [view for view in views if view.models_language]
+    lead = joined(
+        [
+            "A run less its task's baseline, as ",
+            element("code", "finetune compare"),
+            " gives it; p-values are corrected over all runs and metrics of the task.",
+        ]
+    )
+    yield _part("comparisons", "Comparisons", overview.comparisons(tuned), lead)
+    yield _curves("pretraining", "Pretraining", language, found)
+    yield _curves("curves", "Fine-tuning curves", tuned, found)
+    learn = "The layer groups that learn, by epoch; the stronger, the higher the rate of a group."
+    yield _part("plan", "Plan of unfreezing", plans(tuned, found.attempt), learn)
+    answers = {run.name: _answers(found, run) for view in tuned for run in view.runs}
+    yield _part("confusion", "Confusion matrices", _confusions(found, tuned, answers))
+    yield _hardest(found, tuned, answers, Texts(families, data))
+    if found.runs:
+        cost = joined([costs.speed_table(views), costs.parts(found)])
+        yield Part("cost", "Speed and cost", cost)
+
+
+def _part(key: str, title: str, body: Html | None, lead: Child = None) -> Part | None:
+    return None if body is None else Part(key, title, body, lead)
+
+
+def _curves(key: str, title: str, views: Sequence[TaskView], found: Collection) -> Part | None:
+    drawn = []
+    for view in views:
+        block = found.attempt(view.task, partial(curves, view))
+        if block is not None:
+            drawn += [element("h3", view.task), block]
+    lead = (
+        "Line: mean over seeds; band: from the lowest to the highest seed; shades: the phases of "
+        "unfreezing of the first run shown that has some. Drag to zoom, click a run to hide it."
+    )
+    return Part(key, title, joined(drawn), lead) if drawn else None
+
+
+def _answers(found: Collection, run: ReportedRun) -> tuple[str, Seeds]:
+    return found.attempt(run.name, lambda: answers_of(run)) or ("", [])
+
+
+def _confusions(
+    found: Collection, views: Sequence[TaskView], answers: Mapping[str, tuple[str, Seeds]]
+) -> Html | None:
+    blocks = []
+    for view in views:
+        tables = []
+        for run in view.runs:
+            if _chooses(run):
+                continue
+            matrix = found.attempt(run.name, partial(confusion, answers[run.name][1]))
+            if matrix is not None:
+                fold = details("Scores of each class", scores_table(matrix))
+                tables.append(element("div", matrix_table(matrix, run.name), fold))
+        if tables:
+            blocks += [element("h3", view.task), element("div", *tables, class_="matrices")]
+    return joined(blocks) if blocks else None
+
+
+def _chooses(run: ReportedRun) -> bool:
+    """Whether answers are letters of options, which are no classes: each is a sequence to read."""
+    sequences = number(run.results, "data", "train", "sequences")
+    examples = number(run.results, "data", "train", "examples")
+    if not sequences or not examples:
+        return False
+    return sequences >= 2 * examples and sequences % examples == 0
+
+
+def _hardest(
+    found: Collection,
+    views: Sequence[TaskView],
+    answers: Mapping[str, tuple[str, Seeds]],
+    texts: Texts,
+) -> Part | None:
+    blocks = []
+    for view in views:
+        folds = [
+            fold
+            for run in view.runs
+            if (fold := _hardest_of(found, run, *answers[run.name], texts, run is view.runs[0]))
+        ]
+        if folds:
+            blocks += [element("h3", view.task), *folds]
+    if not blocks:
+        return None
+    lead = "Wrong answers that the net is surest of, on average over seeds."
+    return Part("examples", "Hardest examples", joined(blocks), lead)
+
+
+def _hardest_of(
+    found: Collection, run: ReportedRun, split: str, seeds: Seeds, texts: Texts, first: bool
+) -> Html | None:
+    hard = found.attempt(run.name, lambda: hardest(seeds)) if seeds else None
+    if not hard:
+        return None
+    known = found.attempt(run.name, lambda: texts.of(run, split))
+    note = None
+    if known is None:
+        what = f"texts of its examples are not shown: {found.problems[-1].what}"
+        found.problems[-1] = Problem(run.name, what, damaged=False)
+        note = element("p", "The data are not there any more: ids and answers only.", class_="note")
+    shown = found.attempt(run.name, lambda: examples_list(hard, known))
+    return None if shown is None else details(run.name, note, shown, open_=first, class_="run")
+
+
+def _settings(views: Sequence[TaskView]) -> Part | None:
+    tables = differences_tables(views)
+    every = [
+        details(run.name, describe_settings(run), class_="run")
+        for view in views
+        for run in view.runs
+        if run.config
+    ]
+    if not every:
+        return None
+    lead = "Settings in which the runs of a task differ; below, all settings of each run."
+    return Part("settings", "Settings", joined([*tables, details("All settings", *every)]), lead)

@@ -1,0 +1,182 @@
+"""Curves of training: what each task's runs logged, its phases of unfreezing, and pretraining."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from finetune.report.collecting import UNEXPECTED, ReportedRun, number
+from finetune.report.figures import figure, swatch
+from finetune.report.markup import Html, details, element, joined
+from finetune.report.plan import plan_figure, plan_rates
+from finetune.report.series import Point, curve, named, names_of, rates
+from finetune.report.view import TaskView, is_share, spoken
+
+Series = dict[str, Any]
+
+MORE = {
+    "val/perplexity": "Validation perplexity",
+    "perf/tokens_per_second": "Tokens a second",
+    "perf/examples_per_second": "Examples a second",
+    "perf/padding": "Padding, share of tokens",
+    "perf/ceiling_share": "Share of the matrix-product ceiling",
+    "train/gradient_norm": "Gradient norm",
+    "frozen/boundary": "Frozen layer groups",
+}
+"""Curves that are folded away at first."""
+
+
+def curves(view: TaskView) -> Html | None:
+    """All curves of a task under one legend: losses and metrics first, the rest folded."""
+    first = [_chart(view, name, title) for name, title in _first(view)]
+    first.append(_rates(view))
+    shown = [chart for chart in first if chart is not None]
+    if not shown:
+        return None
+    more = [chart for name, title in MORE.items() if (chart := _chart(view, name, title))]
+    grid = element("div", *shown, class_="grid")
+    rest = details(f"More curves ({len(more)})", element("div", *more, class_="grid"))
+    return element(
+        "div", _legend(view), grid, rest if more else None, class_="curves", data_group=view.key
+    )
+
+
+def _first(view: TaskView) -> Iterator[tuple[str, str]]:
+    yield "train/loss", "Training loss"
+    yield "val/loss", "Validation loss"
+    metric = "masked_accuracy" if view.models_language else view.headline
+    if metric and metric != "loss":
+        unit = ", percent" if is_share(metric) else ""
+        yield f"val/{metric}", f"Validation {spoken(metric)}{unit}"
+
+
+def _legend(view: TaskView) -> Html:
+    """The runs as buttons that hide and show their curves, and the scale below them."""
+    buttons = [
+        element(
+            "button",
+            swatch(view.colour(run), hollow=view.hollow(run)),
+            run.name,
+            type="button",
+            class_="key",
+            aria_pressed="true",
+            data_run=run.name,
+        )
+        for run in view.runs
+        if any(seed.lines for seed in run.seeds)
+    ]
+    scales = [
+        element("button", scale, type="button", data_axis=scale, aria_pressed=pressed)
+        for scale, pressed in (("step", "true"), ("epoch", "false"))
+    ]
+    reset = element("button", "Reset zoom", type="button", class_="reset", disabled=True)
+    axis = element("span", "Over ", *scales, reset, class_="axis", role="group", aria_label="Axis")
+    return element("div", *buttons, axis, class_="legend")
+
+
+def _chart(view: TaskView, name: str, title: str) -> Html | None:
+    series = [one for run in view.runs if (one := _series(view, run, curve(run, name)))]
+    if not series:
+        return None
+    percent = name.startswith("val/") and is_share(name)
+    rules = list(_entropy(view)) if name.endswith("/loss") else []
+    spec = {"percent": percent, "series": series, "rules": rules, "phases": _phases(view)}
+    return figure("lines", title, _words(title, series, percent), spec)
+
+
+def _series(view: TaskView, run: ReportedRun, points: Sequence[Point], label: str = "") -> Series:
+    if not points:
+        return {}
+    several = any(point.low != point.high for point in points)
+    kept = [list(point) if several else list(point[:3]) for point in points]
+    look = {"colour": view.colour(run), "dashed": view.hollow(run)}
+    return {"run": run.name, "label": label, **look, "points": kept}
+
+
+def _words(title: str, series: Sequence[Series], percent: bool) -> str:
+    scale = 100 if percent else 1
+    ends = ", ".join(
+        " ".join(
+            filter(None, [one["run"], one["label"], f"ends at {scale * one['points'][-1][2]:.4g}"])
+        )
+        for one in series
+    )
+    return f"{title} over training: {ends}"
+
+
+def _rates(view: TaskView) -> Html | None:
+    """Learning rates of the layer groups: the higher a group, the stronger its line."""
+    series = []
+    for run in view.runs:
+        groups = rates(run)
+        for number_of, (name, points) in enumerate(groups.items(), start=1):
+            one = _series(view, run, points, name if len(groups) > 1 else "")
+            if one:
+                series.append(one | {"strength": round(number_of / len(groups), 2)})
+    if not series:
+        return None
+    spec = {"percent": False, "series": series, "rules": [], "phases": _phases(view)}
+    note = "By layer group; the paler, the nearer to the input." if _has_groups(series) else None
+    return figure("lines", "Learning rate", _words("Learning rate", series, False), spec, note)
+
+
+def _has_groups(series: Sequence[Series]) -> bool:
+    return any(one["label"] for one in series)
+
+
+def _entropy(view: TaskView) -> Iterator[dict[str, Any]]:
+    """The unigram entropy of the corpus: what a model reaches that knows frequencies alone."""
+    found = {number(run.results, "data", "unigram_entropy") for run in view.runs}
+    for run in view.runs:
+        if any("train/unigram_entropy" in names_of(run, "train/") for _ in run.seeds[:1]):
+            found.add(number(run.seeds[0].lines[-1], "train/unigram_entropy"))
+    for value in sorted({round(value, 3) for value in found if value is not None}):
+        yield {"y": value, "label": f"unigram entropy {value:.2f}"}
+
+
+def phases(run: ReportedRun) -> list[dict[str, Any]]:
+    """The phases of a run's plan that have a known end, as stretches of the curves."""
+    try:
+        return _phases_of(run, run.results.get("plan") or [])
+    except UNEXPECTED:  # the part about plans names it
+        return []
+
+
+def _phases_of(run: ReportedRun, plan: Sequence[Any]) -> list[dict[str, Any]]:
+    last = max((number(line, "step") or 0 for seed in run.seeds for line in seed.lines), default=0)
+    found = []
+    for row in plan if len(plan) > 1 else []:
+        (begin, end), (start, stop) = row["steps"], row["epochs"]
+        found.append(
+            {
+                "steps": [begin, last if end is None else end],
+                "epochs": [start, stop if stop is not None else start],
+                "label": named(row["groups"]),
+            }
+        )
+    return found
+
+
+def _phases(view: TaskView) -> dict[str, list[dict[str, Any]]]:
+    return {run.name: found for run in view.runs if (found := phases(run))}
+
+
+def plans(views: Sequence[TaskView], attempt: Callable[..., Html | None]) -> Html | None:
+    """The plan of unfreezing of each run that has one of several phases."""
+    alike: dict[str, tuple[TaskView, list[ReportedRun]]] = {}
+    for view in views:
+        for run in view.runs:
+            plan = run.results.get("plan")
+            if isinstance(plan, list) and len(plan) > 1:
+                alike.setdefault(f"{view.key} {plan}", (view, []))[1].append(run)
+    parts = [attempt(runs[0].name, partial(_plan, view, runs)) for view, runs in alike.values()]
+    shown = [part for part in parts if part is not None]
+    return element("div", *shown, class_="grid") if shown else None
+
+
+def _plan(view: TaskView, runs: Sequence[ReportedRun]) -> Html:
+    plan = runs[0].results["plan"]
+    names = [joined([swatch(view.colour(run), hollow=view.hollow(run)), run.name]) for run in runs]
+    figure_of = plan_figure(plan, joined(names, " "), view.colour(runs[0]))
+    return element("div", figure_of, plan_rates(plan))

@@ -1,0 +1,298 @@
+"""The first part of the page: what came out, for all tasks at once, and the comparisons."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from finetune.comparison import Comparison, Difference
+from finetune.comparison.differences import Outcome
+from finetune.comparison.verdict import interval_text, p_text
+from finetune.report.collecting import ReportedRun, number
+from finetune.report.figures import figure, swatch
+from finetune.report.markup import (
+    Cell,
+    Child,
+    Column,
+    Html,
+    Row,
+    data_table,
+    details,
+    element,
+    joined,
+)
+from finetune.report.view import TaskView, is_share, mean_and_deviation, shown, spoken
+
+SUMMED: dict[Outcome, str] = {
+    "better": "better",
+    "worse": "worse",
+    "undecided": "without a difference that is shown",
+    "not enough seeds": "with too few seeds to say",
+}
+FEW = 4
+"""So many comparisons are told in words at once."""
+OUTCOMES: dict[Outcome, str] = {
+    "better": "better",
+    "worse": "worse",
+    "undecided": "no difference shown",
+    "not enough seeds": "too few seeds",
+}
+
+
+def run_name(view: TaskView, run: ReportedRun) -> Html:
+    """A run's name with its colour; below it whether it is the baseline, or has not gone well."""
+    words = ["baseline"] if run is view.baseline else []
+    words += [run.state] if run.state != "done" else []
+    below = element("span", ", ".join(words), class_=f"below {run.state}") if words else None
+    return joined([swatch(view.colour(run), hollow=view.hollow(run)), run.name, below])
+
+
+def headline_chart(views: Sequence[TaskView]) -> Html | None:
+    """The headline metric of each task, runs as dots; metrics that are no shares are left out."""
+    rows = [_dots(view) for view in views if view.headline and is_share(view.headline)]
+    rows = [row for row in rows if row["runs"]]
+    if not rows:
+        return None
+    words = "; ".join(_dots_in_words(row) for row in rows)
+    return figure(
+        "dots",
+        "Headline metric of each task, percent",
+        words,
+        {"rows": rows},
+        note="Large dot: mean over seeds; line: one standard deviation; small dots: each seed. "
+        "Grey: the baseline. Upright line: the answer of one who reads no text. Diamond: a "
+        "published figure, of another model and often another split (table below).",
+    )
+
+
+def _dots(view: TaskView) -> dict[str, Any]:
+    metric = str(view.headline)
+    runs = [run for run in view.runs if run.group and metric in run.group.metrics]
+    trivial = (number(run.results, "majority", metric) for run in runs)
+    return {
+        "task": view.task,
+        "metric": spoken(metric),
+        "runs": [_dot(view, run, metric) for run in runs],
+        "trivial": next((value for value in trivial if value is not None), None),
+        "anchors": [
+            {"model": anchor.model, "value": anchor.value, "split": anchor.split}
+            for anchor in view.anchors
+            if anchor.metric == metric
+        ],
+    }
+
+
+def _dot(view: TaskView, run: ReportedRun, metric: str) -> dict[str, Any]:
+    from finetune.comparison import spread
+
+    of = spread(run.group.values(metric) if run.group else [0.0])
+    return {
+        "name": run.name,
+        "colour": view.colour(run),
+        "hollow": view.hollow(run),
+        "mean": of.mean,
+        "std": of.std,
+        "values": list(of.values),
+    }
+
+
+def _dots_in_words(row: dict[str, Any]) -> str:
+    runs = ", ".join(f"{run['name']} {100 * run['mean']:.1f}" for run in row["runs"])
+    return f"{row['task']} ({row['metric']}): {runs}"
+
+
+def overview_table(views: Sequence[TaskView]) -> Html:
+    """A row a run, sortable."""
+    columns = [
+        Column("Run"),
+        Column("Task and metric", about="The headline metric, on the validation split"),
+        Column("Mean ± sd", number=True, about="Over seeds; shares in percent"),
+        Column("Seeds", number=True),
+        Column("Against baseline", number=True, about="Difference with its 95 % interval"),
+        Column("Trivial", number=True, about="The answer of one who reads no text"),
+        Column("Minutes", number=True, about="Training, mean over seeds"),
+        Column("ex/s", number=True, about="Examples a second in training, mean over seeds"),
+        Column("GiB", number=True, about="Peak memory, mean over seeds"),
+    ]
+    rows = [_overview_row(view, run) for view in views for run in view.runs]
+    return data_table("All runs", columns, rows)
+
+
+def _overview_row(view: TaskView, run: ReportedRun) -> list[Cell]:
+    metric = view.headline or ""
+    value = run.mean("metrics", metric)
+    trivial = number(run.results, "majority", metric)
+    difference = view.difference(run)
+    seconds, rate = run.mean("train_seconds"), run.mean("examples_per_second")
+    gib = run.mean("peak_gib")
+    return [
+        Cell(run_name(view, run), run.name),
+        Cell(joined([run.task, element("span", spoken(metric), class_="below")]), run.task),
+        Cell(mean_and_deviation(metric, run), value),
+        Cell(len(run.seeds), len(run.seeds)),
+        Cell(*_difference(difference)),
+        Cell(shown(metric, trivial), trivial),
+        Cell(None if seconds is None else f"{seconds / 60:.1f}", seconds),
+        Cell(None if rate is None else f"{rate:,.0f}", rate),
+        Cell(None if gib is None else f"{gib:.2f}", gib),
+    ]
+
+
+def _difference(difference: Difference | None) -> tuple[Child, float | None]:
+    if difference is None:
+        return None, None
+    of = difference.seeds
+    size = shown(difference.metric, of.difference, signed=True)
+    ends = interval_text(difference.metric, of.interval) if of.interval else None
+    parts = [
+        element("strong", size, class_=f"outcome {_class(difference)}"),
+        element("span", ends.replace("-", "−"), class_="below") if ends else None,
+        element("span", OUTCOMES[difference.outcome], class_=f"below outcome {_class(difference)}"),
+    ]
+    return joined(parts), of.difference
+
+
+def _class(difference: Difference) -> str:
+    return difference.outcome.replace(" ", "-")
+
+
+def _outcome(difference: Difference | None) -> Html | None:
+    if difference is None:
+        return None
+    return element("span", OUTCOMES[difference.outcome], class_=f"outcome {_class(difference)}")
+
+
+def summary(views: Sequence[TaskView]) -> Html:
+    """How the runs stand against their baselines, in one sentence and a few figures."""
+    differences = [view.difference(run) for view in views for run in view.runs]
+    counts = Counter(item.outcome for item in differences if item)
+    total = sum(counts.values())
+    if not total:
+        return element("p", "No run is set against a baseline.", class_="lead")
+    said = [f"{counts[outcome]} {words}" for outcome, words in SUMMED.items() if counts[outcome]]
+    runs = "1 run against its baseline" if total == 1 else f"{total} runs against their baselines"
+    return element("p", f"{runs}: ", element("strong", ", ".join(said)), ".", class_="lead")
+
+
+def anchor_table(views: Sequence[TaskView]) -> Html | None:
+    """The published figures with their sources."""
+    anchors = [(view.task, anchor) for view in views for anchor in view.anchors]
+    if not anchors:
+        return None
+    columns = [
+        Column("Task"),
+        Column("Model"),
+        Column("Metric"),
+        Column("Value", number=True),
+        Column("Split"),
+        Column("Source"),
+    ]
+    rows: list[Row] = [
+        [
+            task,
+            a.model,
+            spoken(a.metric),
+            Cell(shown(a.metric, a.value), a.value),
+            a.split,
+            a.source,
+        ]
+        for task, a in anchors
+    ]
+    table = data_table("Published figures", columns, rows, hide_caption=True)
+    return details(f"Published figures and their sources ({len(rows)})", table)
+
+
+def comparisons(views: Sequence[TaskView]) -> Html | None:
+    """Every run against its task's baseline: intervals as a plot, and all tests as a table."""
+    pairs = [(view, run) for view in views for run in view.runs if run.name in view.comparisons]
+    if not pairs:
+        return None
+    rows = [row for view, run in pairs for row in _forest(view, run)]
+    plot = None
+    if rows:
+        words = "; ".join(f"{row['label']}: {row['words']}" for row in rows)
+        plot = figure(
+            "forest",
+            "Difference from the baseline with its 95 % interval over seeds, points",
+            words,
+            {"rows": rows},
+            note="An interval that leaves out zero tells the two apart for these seeds.",
+        )
+    verdicts = element("ul", *(_verdict(view, run) for view, run in pairs), class_="verdicts")
+    said = details(f"In words ({len(pairs)})", verdicts, open_=plot is None or len(pairs) <= FEW)
+    return joined([plot, said, _tests(pairs)])
+
+
+def _forest(view: TaskView, run: ReportedRun) -> Iterator[dict[str, Any]]:
+    difference = view.difference(run)
+    if difference is None or not is_share(difference.metric):
+        return
+    of = difference.seeds
+    low, high = of.interval or (of.difference, of.difference)
+    words = f"{shown(difference.metric, of.difference, signed=True)} points"
+    yield {
+        "label": run.name,
+        "value": 100 * of.difference,
+        "low": 100 * low,
+        "high": 100 * high,
+        "outcome": difference.outcome,
+        "colour": view.colour(run),
+        "words": f"{words}, {OUTCOMES[difference.outcome]}",
+        "metric": spoken(difference.metric),
+        "baseline": view.baseline.name if view.baseline else "",
+    }
+
+
+def _verdict(view: TaskView, run: ReportedRun) -> Html:
+    difference = view.difference(run)
+    if difference is None:
+        return element("li", f"{run.name}: no metric that both have.")
+    said = difference.verdict.replace(difference.metric, spoken(difference.metric))
+    return element("li", re.sub(r"(?<![\w.])-(?=\d)", "−", said))
+
+
+def _tests(pairs: Sequence[tuple[TaskView, ReportedRun]]) -> Html:
+    columns = [
+        Column("Run"),
+        Column("Baseline"),
+        Column("Metric"),
+        Column("Run mean ± sd", number=True),
+        Column("Baseline mean ± sd", number=True),
+        Column("Difference", number=True),
+        Column("95 % interval", number=True, about="Over seeds, by t"),
+        Column(
+            "p",
+            number=True,
+            about="t-test over seeds, Holm's correction over all runs and metrics of the task",
+        ),
+        Column("Examples: 95 %", number=True, about="Bootstrap over examples"),
+        Column("Verdict"),
+    ]
+    rows = [
+        _test_row(view, run, view.comparisons[run.name], difference)
+        for view, run in pairs
+        for difference in view.comparisons[run.name].differences
+    ]
+    table = data_table("All metrics and tests", columns, rows)
+    return details(f"All metrics and tests ({len(rows)})", table)
+
+
+def _test_row(
+    view: TaskView, run: ReportedRun, comparison: Comparison, difference: Difference
+) -> list[Cell | Child]:
+    metric, of, bootstrap = difference.metric, difference.seeds, difference.bootstrap
+    p = difference.adjusted_p
+    return [
+        run.name,
+        view.baseline.name if view.baseline else None,
+        spoken(metric),
+        Cell(mean_and_deviation(metric, run), difference.a.mean),
+        Cell(mean_and_deviation(metric, view.baseline or run), difference.b.mean),
+        Cell(shown(metric, of.difference, signed=True), of.difference),
+        interval_text(metric, of.interval).replace("-", "−") if of.interval else None,
+        Cell(None if p is None else p_text(p), p),
+        interval_text(metric, bootstrap.interval).replace("-", "−") if bootstrap else None,
+        _outcome(difference),
+    ]

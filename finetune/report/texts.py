@@ -1,0 +1,53 @@
+"""The texts of examples, which predictions files leave out: read again from the task's data."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import ConfigError
+from finetune.families import Family, make_task, read_fit
+from finetune.report.collecting import ReportedRun
+from finetune.task import Example, Task
+
+Key = int | str
+
+
+@dataclasses.dataclass
+class Texts:
+    """Reads each split of each task once, however many runs ask for it."""
+
+    families: Mapping[str, Family]
+    """Those that may name a run's task."""
+    data: Path | None = None
+    """A folder to look in, in place of the one that the run was made with."""
+    _read: dict[Any, dict[Key, Example]] = dataclasses.field(default_factory=dict)
+
+    def of(self, run: ReportedRun, split: str) -> dict[Key, Example]:
+        """The examples of a split by id.
+
+        Raises:
+            ConfigError: The run's settings cannot be read, or its data came from the hub.
+            DataError: A file is not where it was, or is not in its official form.
+        """
+        task, key = self._task(run)
+        if (key, split) not in self._read:
+            self._read[key, split] = {example.id: example for example in task.examples(split)}
+        return self._read[key, split]
+
+    def _task(self, run: ReportedRun) -> tuple[Task, Any]:
+        places = (run.folder, *(seed.folder for seed in run.seeds))
+        folder = next((place for place in places if (place / "config.yaml").is_file()), run.folder)
+        settings = read_fit(folder, self.families)
+        if self.data is not None:
+            settings = dataclasses.replace(settings, data=str(self.data))
+        if not (settings.data or settings.files() or os.environ.get("FINETUNE_DATA")):
+            raise ConfigError(
+                f"{settings.task}: the data came from the hub, which a report does not ask; name a "
+                "folder with the official files by --data"
+            )
+        files = tuple(sorted(settings.files().items()))
+        return make_task(settings, self.families), (settings.task, settings.data, files)

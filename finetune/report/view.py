@@ -1,0 +1,157 @@
+"""The runs in the order of the page: by task, each with its baseline, colour and comparisons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from finetune.comparison import Comparison, Difference, compare, corrected
+from finetune.comparison.verdict import NO_SHARES, amount
+from finetune.families import Anchor
+from finetune.report.collecting import Collection, Problem, ReportedRun
+
+COLOURS = 8
+"""Colours of the style sheet, besides that of baselines."""
+
+Anchors = Mapping[str, Sequence[Anchor]]
+"""Published figures by task."""
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """The runs of one task."""
+
+    task: str
+    """Such as `family/task`."""
+    runs: tuple[ReportedRun, ...]
+    """The baseline last."""
+    baseline: ReportedRun | None
+    """What the others are compared with."""
+    comparisons: Mapping[str, Comparison]
+    """By the name of the run that is compared with the baseline."""
+    anchors: tuple[Anchor, ...]
+    """Published figures."""
+
+    @property
+    def key(self) -> str:
+        """The task's name as an id in the page."""
+        return re.sub(r"[^a-z0-9]+", "-", self.task.lower()).strip("-") or "task"
+
+    @property
+    def headline(self) -> str | None:
+        """The metric that comes first in the results."""
+        metrics = (run.group.metrics for run in self.runs if run.group and run.group.metrics)
+        return next((names[0] for names in metrics), None)
+
+    @property
+    def models_language(self) -> bool:
+        """Whether these are pretrainings or adaptations."""
+        return all(run.models_language for run in self.runs)
+
+    def colour(self, run: ReportedRun) -> str:
+        """A colour of the style sheet: grey for the baseline, the others in order."""
+        if run is self.baseline:
+            return "var(--baseline)"
+        others = [other for other in self.runs if other is not self.baseline]
+        return f"var(--c{others.index(run) % COLOURS + 1})"
+
+    def hollow(self, run: ReportedRun) -> bool:
+        """Whether its colour is used a second time, so that its mark is a ring or a dashed line."""
+        return run is not self.baseline and self.runs.index(run) >= COLOURS
+
+    def difference(self, run: ReportedRun) -> Difference | None:
+        """The headline metric of a run less that of the baseline."""
+        comparison = self.comparisons.get(run.name)
+        found = comparison.differences if comparison else ()
+        return next((item for item in found if item.metric == self.headline), None)
+
+
+def task_views(
+    found: Collection, baselines: Sequence[Path] = (), anchors: Anchors | None = None
+) -> list[TaskView]:
+    """Sort runs by task, in the order of their first ones.
+
+    A task's baseline is the run that was named as one; else the first that started from random
+    weights; else, where there are several runs, the first.
+
+    Args:
+        found: The runs; what cannot be compared is added to its problems.
+        baselines: Run folders, or folders of runs.
+        anchors: Published figures by task.
+    """
+    tasks: dict[str, list[ReportedRun]] = {}
+    for run in found.runs:
+        tasks.setdefault(run.task, []).append(run)
+    named = [place.resolve() for place in baselines]
+    return [_view(found, task, runs, named, anchors or {}) for task, runs in tasks.items()]
+
+
+def _view(
+    found: Collection,
+    task: str,
+    runs: Sequence[ReportedRun],
+    named: Sequence[Path],
+    anchors: Anchors,
+) -> TaskView:
+    baseline = _baseline(runs, named)
+    others = [run for run in runs if run is not baseline]
+    made = {run.name: _compared(found, run, baseline) for run in others}
+    there = {name: comparison for name, comparison in made.items() if comparison is not None}
+    comparisons = dict(zip(there, corrected(list(there.values())), strict=True))
+    ordered = (*others, *([] if baseline is None else [baseline]))
+    return TaskView(task, ordered, baseline, comparisons, tuple(anchors.get(task, ())))
+
+
+def _baseline(runs: Sequence[ReportedRun], named: Sequence[Path]) -> ReportedRun | None:
+    if len(runs) < 2:
+        return None
+    chosen = (
+        run for run in runs if {run.folder.resolve(), *run.folder.resolve().parents} & {*named}
+    )
+    scratch = (run for run in runs if run.from_scratch)
+    return next(chosen, None) or next(scratch, None) or runs[0]
+
+
+def _compared(
+    found: Collection, run: ReportedRun, baseline: ReportedRun | None
+) -> Comparison | None:
+    if baseline is None or run.group is None or baseline.group is None:
+        return None
+    if not (run.group.metrics and baseline.group.metrics):
+        return None
+    a, b = run.group, baseline.group
+    made = found.attempt(run.name, lambda: compare(a, b))
+    if made is None:
+        last = found.problems[-1]
+        what = f"it is not compared with {baseline.name}: {last.what}"
+        found.problems[-1] = Problem(run.name, what, damaged=False)
+    return made
+
+
+def spoken(metric: str) -> str:
+    """A metric's name in words: `matthews_correlation` -> `matthews correlation`."""
+    return metric.replace("_", " ")
+
+
+def shown(metric: str, value: float | None, *, signed: bool = False) -> str | None:
+    """A value as tables have it, in percent if it is a share; None where there is none."""
+    return None if value is None else amount(metric, value, signed=signed).replace("-", "−")
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a fraction of one, shown in percent."""
+    return not metric.endswith(NO_SHARES)
+
+
+def mean_and_deviation(metric: str, run: ReportedRun) -> str | None:
+    """`14.20 ± 0.87`; without a deviation where there is one seed."""
+    values = run.group.values(metric) if run.group and metric in run.group.metrics else []
+    if not values:
+        return None
+    from finetune.comparison import spread
+
+    of = spread(values)
+    deviation = "" if of.std is None else f" ± {shown(metric, of.std)}"
+    return f"{shown(metric, of.mean)}{deviation}"

@@ -1,0 +1,75 @@
+"""What a reader must know before believing the figures: gaps, collapses, chance, divergence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from finetune.report.collecting import Problem, ReportedRun, number
+from finetune.report.markup import Html, element
+from finetune.report.view import TaskView, shown, spoken
+
+MUCH_CUT = 0.2
+"""Share of texts that lost their end from which on it is told."""
+
+
+def warnings(view: TaskView) -> Iterator[Problem]:
+    """What the results of a task's runs themselves tell of trouble."""
+    for run in view.runs:
+        for what in (*_collapsed(run), *_at_chance(run), *_diverged(run), *_cut(run)):
+            yield Problem(run.name, what, damaged=False)
+
+
+def _collapsed(run: ReportedRun) -> Iterator[str]:
+    seeds = [str(seed.seed) for seed in run.seeds if seed.results.get("collapsed")]
+    if seeds:
+        yield f"collapsed: one answer for every example with seed {', '.join(seeds)}"
+    if "fixed_answer" in run.results:
+        yield f"not trained: every example is answered {run.results['fixed_answer']!r}"
+
+
+def _at_chance(run: ReportedRun) -> Iterator[str]:
+    metrics = run.group.metrics if run.group else []
+    if not metrics or "fixed_answer" in run.results:
+        return
+    metric, value = metrics[0], run.mean("metrics", metrics[0])
+    trivial = number(run.results, "majority", metric)
+    if value is not None and trivial is not None and value <= trivial:
+        yield (
+            f"not above the trivial answer in {spoken(metric)}: {shown(metric, value)} against "
+            f"{shown(metric, trivial)}"
+        )
+
+
+def _diverged(run: ReportedRun) -> Iterator[str]:
+    steps = [
+        int(line["step"])
+        for seed in run.seeds
+        for line in seed.lines
+        if line.get("train/loss", 0.0) is None
+    ]
+    if steps:
+        yield f"the training loss is no finite number from step {min(steps):,} on"
+
+
+def _cut(run: ReportedRun) -> Iterator[str]:
+    cut = run.mean("data", "validation", "trimmed")
+    if cut is not None and cut > MUCH_CUT:
+        length = number(run.config, "max_length")
+        room = "the length" if length is None else f"{length:.0f} tokens"
+        yield f"{100 * cut:.0f} % of the validation texts lost their end to fit {room}"
+
+
+def problem_list(problems: Sequence[Problem]) -> Html:
+    """Problems as a list, what is left out first."""
+    ordered = sorted(dict.fromkeys(problems), key=lambda problem: not problem.damaged)
+    items = [
+        element(
+            "li",
+            element("b", problem.place),
+            ": ",
+            problem.what,
+            class_="damaged" if problem.damaged else None,
+        )
+        for problem in ordered
+    ]
+    return element("ul", *items, class_="problems")

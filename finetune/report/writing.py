@@ -1,0 +1,97 @@
+"""From run folders to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from finetune.errors import ConfigError, DataError
+from finetune.families import Anchor, Family, installed_families
+from finetune.report.assembling import parts
+from finetune.report.collecting import Collection, Problem, collect
+from finetune.report.page import page
+from finetune.report.parts import Part
+from finetune.report.view import TaskView, task_views
+from finetune.run_folder import check_writable, write_text
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report that has been written."""
+
+    path: Path
+    """The file."""
+    runs: tuple[str, ...]
+    """Names of the runs in it."""
+    problems: tuple[Problem, ...]
+    """What could not be shown, or only in part."""
+
+
+def write_report(
+    places: Sequence[Path],
+    out: Path,
+    *,
+    baselines: Sequence[Path] = (),
+    title: str | None = None,
+    families: Mapping[str, Family] | None = None,
+    data: Path | None = None,
+    more: Sequence[Part] = (),
+) -> Report:
+    """Write a report of runs.
+
+    Args:
+        places: Run folders, of one seed or of several, and folders of such.
+        out: The HTML file to write; one that is there is replaced.
+        baselines: What the runs of a task are compared with; left out, the run from random
+            weights, or the first one. They need not be among the places.
+        title: The page's heading.
+        families: Families of tasks; left out, the installed ones.
+        data: Folder with the official files, for the texts of examples, in place of the one that
+            each run was made with.
+        more: Further parts, such as those that look inside a net.
+
+    Returns:
+        What was written, and what could not be.
+
+    Raises:
+        DataError: No run could be read.
+        ConfigError: The file cannot be written.
+    """
+    families = installed_families() if families is None else families
+    _check_file(out)
+    found = collect([*places, *baselines])
+    if not found.runs and not more:
+        told = "; ".join(f"{problem.place}: {problem.what}" for problem in found.problems)
+        raise DataError(f"expected runs to report, found none ({told}); name a run folder")
+    views = task_views(found, baselines, _anchors(families))
+    shown = parts(found, views, families, data, more)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, page(title or _title(views), _subtitle(found, views), shown))
+    names = tuple(run.name for run in found.runs)
+    return Report(out, names, tuple(dict.fromkeys(found.problems)))
+
+
+def _check_file(out: Path) -> None:
+    check_writable(out.parent)
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder; name a file, such as {out / 'report.html'}")
+
+
+def _anchors(families: Mapping[str, Family]) -> dict[str, Sequence[Anchor]]:
+    return {
+        task: anchors for family in families.values() for task, anchors in family.anchors().items()
+    }
+
+
+def _title(views: Sequence[TaskView]) -> str:
+    tuned = [view.task for view in views if not view.models_language]
+    if len(tuned) == 1:
+        return f"Runs on {tuned[0]}"
+    return f"Runs on {len(tuned)} tasks" if tuned else "Pretraining"
+
+
+def _subtitle(found: Collection, views: Sequence[TaskView]) -> str:
+    seeds = sum(len(run.seeds) for run in found.runs)
+    counts = [(len(found.runs), "run"), (seeds, "training"), (len(views), "task")]
+    return " · ".join(f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts)

@@ -1,0 +1,121 @@
+"""Run folders found and read; what is missing or damaged is named, the rest is taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from finetune.report.collecting import collect, number, short_names
+from tests.report.made import class_rows, write_class_run, write_json, write_run
+
+
+def one_seed(folder: Path) -> Path:
+    write_run(folder, "classes", {"accuracy": 0.5}, class_rows(1, 0.5))
+    return folder
+
+
+def test_runs_of_one_seed_of_several_and_folders_of_runs_are_found(tmp_path: Path) -> None:
+    one_seed(tmp_path / "runs" / "one")
+    write_class_run(tmp_path / "runs" / "deeper" / "several", 0.8, (1, 2))
+    found = collect([tmp_path / "runs"])
+    assert {run.name: len(run.seeds) for run in found.runs} == {"several": 2, "one": 1}
+    assert found.problems == []
+    assert {run.task for run in found.runs} == {"made/classes"}
+
+
+def test_a_run_that_is_named_twice_is_taken_once(tmp_path: Path) -> None:
+    one_seed(tmp_path / "runs" / "one")
+    found = collect([tmp_path / "runs" / "one", tmp_path / "runs"])
+    assert [run.name for run in found.runs] == ["one"]
+
+
+def test_a_missing_folder_a_file_and_an_empty_folder_are_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    places = [tmp_path / name for name in ("none", "empty", "file")]
+    found = collect(places)
+    assert [problem.place for problem in found.problems] == list(map(str, places))
+    endings = ["no such folder", "none in it", "a file"]
+    assert [problem.what.split("found ")[1] for problem in found.problems] == endings
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"task": ', "results.json: expected JSON, found"),
+        (b"[1]", "results.json: expected results by name, found list"),
+        (b'{"task": "x"}', "expected results with task, split, metrics and seed, found no split"),
+        (b"\xff\xfe\x00", "results.json: expected JSON, found"),
+    ],
+)
+def test_damaged_results_are_named_and_the_curves_are_kept(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    folder = one_seed(tmp_path / "one")
+    (folder / "results.json").write_bytes(content)
+    found = collect([folder])
+    assert any(message in problem.what for problem in found.problems)
+    assert [run.group for run in found.runs] == [None]
+
+
+def test_a_folder_with_nothing_that_can_be_read_is_named_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("a: [")
+    found = collect([tmp_path])
+    assert not found.runs
+    assert "not readable as YAML" in found.problems[0].what
+
+
+def test_a_last_line_that_was_cut_off_is_passed_over_and_another_is_told(tmp_path: Path) -> None:
+    folder = one_seed(tmp_path / "one")
+    file = folder / "metrics.jsonl"
+    whole = file.read_text()
+    file.write_text(whole + '{"step": 31')
+    assert collect([folder]).problems == []
+    file.write_text('nothing\n{"a": 1}\n' + whole)
+    (problem,) = collect([folder]).problems
+    assert problem.what == "metrics.jsonl: 2 of 32 lines are not JSON objects with a step"
+
+
+def test_a_seed_without_results_is_told_and_the_others_are_taken(tmp_path: Path) -> None:
+    write_class_run(tmp_path / "run", 0.8, (1, 2, 3))
+    (tmp_path / "run" / "results.json").unlink()
+    (tmp_path / "run" / "seed-3" / "results.json").unlink()
+    found = collect([tmp_path / "run"])
+    (run,) = found.runs
+    assert run.group is not None
+    assert run.group.seeds == (1, 2)
+    assert run.state == "interrupted"
+    assert found.problems[0].what == "not all seeds have ended: seed-3"
+    assert not found.problems[0].damaged
+
+
+def test_seeds_whose_folders_are_gone_are_read_off_the_results_of_all(tmp_path: Path) -> None:
+    write_class_run(tmp_path / "run", 0.8, (1, 2))
+    (tmp_path / "run" / "seed-2" / "results.json").unlink()
+    (run,) = collect([tmp_path / "run"]).runs
+    assert [seed.seed for seed in run.seeds] == [1, 2]
+    assert run.mean("train_seconds") == 90
+
+
+def test_names_are_as_short_as_they_can_be() -> None:
+    folders = [Path("/a/b/one"), Path("/a/c/one"), Path("/a/c/two")]
+    assert short_names(folders) == ["b/one", "c/one", "two"]
+
+
+def test_a_number_is_a_finite_one() -> None:
+    values = json.loads('{"a": {"b": 1, "c": true, "d": NaN, "e": "1"}}')
+    found = [number(values, "a", key) for key in "bcdef"]
+    assert found == [1.0, None, None, None, None]
+    assert number(values, "a", "b", "c") is None
+
+
+def test_a_pretraining_and_a_run_from_scratch_are_known(tmp_path: Path) -> None:
+    write_run(tmp_path / "s", "classes", {"accuracy": 0.5}, class_rows(1, 0.5), encoder="none")
+    write_json(tmp_path / "p" / "results.json", {"metrics": {"perplexity": 3.0}})
+    (tmp_path / "p" / "metrics.jsonl").write_text('{"step": 1}\n')
+    runs = {run.name: run for run in collect([tmp_path]).runs}
+    assert runs["s"].from_scratch
+    assert runs["p"].models_language
+    assert runs["p"].task == "pretrain"
