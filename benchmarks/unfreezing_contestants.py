@@ -60,11 +60,11 @@ class Plain(FineTuner):
         """Last hidden states, (B, T, D)."""
         depth = None if self.phases is None else self.phases.frozen_depth
         if depth is None:
-            whole: Tensor = self.encoder(batch).last_hidden_state
-            return whole
+            return super().hidden(batch)
+        mask, first_only = batch.get("attention_mask"), bool(self.head.first_only)
         with torch.no_grad():
             prefix = self.encoder.prefix(batch, depth)  # (B, T, D)
-        return self.encoder.suffix(prefix, batch.get("attention_mask"), depth)
+        return self.encoder.suffix(prefix, mask, depth, first_only=first_only)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shlex
+import string
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from finetune import settings
 from finetune.encoder import Encoder
 from finetune.run_settings import PretrainRun
+from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.pretrainer import Pretrainer
 from tasks.__main__ import main
 from tasks.families import FAMILIES
@@ -21,7 +23,10 @@ from tests.cli.families import write_families
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PRETRAIN = sorted((CONFIGS / "pretrain").glob("*.yaml"))
-FIT = sorted(path for path in CONFIGS.glob("*/*.yaml") if path not in PRETRAIN)
+MINILM = sorted((CONFIGS / "minilm").glob("*.yaml"))
+SWEEPS = sorted((CONFIGS / "sweeps").glob("*.yaml"))  # tests/test_sweeps.py
+OTHERS = {*PRETRAIN, *MINILM, *SWEEPS}
+FIT = sorted(path for path in CONFIGS.glob("*/*.yaml") if path not in OTHERS)
 COMMANDS = {
     "glue": ["glue", "rte"],
     "squad": ["squad", "1.1"],
@@ -38,7 +43,7 @@ def commands(config: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "config", [*PRETRAIN, *FIT], ids=lambda path: f"{path.parent.name}-{path.stem}"
+    "config", [*PRETRAIN, *MINILM, *FIT], ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_its_header_has_a_command_that_is_understood(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -93,6 +98,41 @@ def test_it_pretrains_and_is_fine_tuned(name: str, tmp_path: Path) -> None:
         flags = ["--no-wandb", "--max-steps", "2", "--max-length", "128"]
         assert main([*COMMANDS[family], *flags, *map(str, arguments)]) == 0
         assert (out / "results.json").is_file()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of every task that has a recipe for MiniLM, and a vocabulary of letters."""
+    folder = tmp_path_factory.mktemp("small")
+    write_families(folder)
+    write_sample(folder / "sample")
+    (folder / "sample" / "glue_data").rename(folder / "data" / "glue_data")
+    columns = {"MRPC": "Quality\t#1 String\t#2 String", "QNLI": "question\tsentence\tlabel"}
+    rows = {"MRPC": "1\ta\tb\n0\tb\ta", "QNLI": "a\tb\tentailment\nb\ta\tnot_entailment"}
+    for name, header in columns.items():
+        (folder / "data" / "glue_data" / name).mkdir()
+        for split in ("train", "dev"):
+            file = folder / "data" / "glue_data" / name / f"{split}.tsv"
+            file.write_text(f"{header}\n{rows[name]}\n")
+    letters = [string.ascii_letters + string.digits + " " + " ".join(string.ascii_lowercase)]
+    train_tokenizer(letters * 2, TokenizerConfig(vocab_size=100)).save(folder / "tokenizer")
+    return folder
+
+
+@pytest.mark.parametrize("config", MINILM, ids=lambda path: path.stem)
+def test_a_recipe_for_minilm_has_a_plan_and_three_epochs(
+    config: Path, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(CONFIGS.parent)
+    words = commands(config)[0]
+    words[words.index("--encoder") + 1] = "none"
+    words[words.index("--data") + 1] = str(small / "data")
+    sizes = {"hidden-size": 8, "num-hidden-layers": 6, "num-attention-heads": 2}
+    flags = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
+    flags += ["--tokenizer", str(small / "tokenizer"), "--cache-dir", str(small / "cache")]
+    assert main([*words, *flags, "--out", str(small / "run"), "--dry-run"]) == 0
+    assert not (small / "run").exists()
+    assert "block_6" in "".join(capsys.readouterr())
 
 
 def test_every_family_of_tasks_has_a_configuration() -> None:
