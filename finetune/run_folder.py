@@ -5,6 +5,7 @@ RUN/metrics.jsonl    a line a log step
 RUN/results.json     what came out
 RUN/checkpoints/     best: the weights to keep; last: all that resuming needs
 RUN/predictions/     a file a split
+RUN/running.lock     while a process writes here: locked by it (`hold`)
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from finetune import settings
+from finetune.cache_folder import cache_folder as cache_folder
 from finetune.errors import ConfigError, DataError
+from finetune.run_lock import LOCK, held, in_use, is_running
 from finetune.values import load
 
 Results = dict[str, Any]
@@ -95,8 +99,15 @@ def check_folder(folder: Path, run: object, *, resume: bool, overwrite: bool) ->
 
     Raises:
         ConfigError: It holds another run and neither was said; or it holds something else; or
-            there is nothing to resume; or the settings have changed since; or it cannot be written.
+            there is nothing to resume; or the settings have changed since; or it cannot be written;
+            or a process is running there.
     """
+    if is_running(folder):
+        raise in_use(folder)
+    _check_content(folder, run, resume=resume, overwrite=overwrite)
+
+
+def _check_content(folder: Path, run: object, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise ConfigError(
             "--resume goes on with a run and --overwrite removes it: give one of them"
@@ -114,7 +125,7 @@ def check_folder(folder: Path, run: object, *, resume: bool, overwrite: bool) ->
         )
     elif there:
         _check_inputs_outside(folder, run)
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and any(path.name != LOCK for path in folder.iterdir()):
         raise ConfigError(f"{folder} is not empty and holds no run; name a new folder for --out")
 
 
@@ -166,14 +177,26 @@ def open_run(folder: Path, run: object, *, resume: bool, overwrite: bool) -> Non
         overwrite: Remove the run that is there first.
 
     Raises:
-        ConfigError: As for `check_folder`.
+        ConfigError: As for `check_folder`, but that this process may hold the folder.
     """
-    check_folder(folder, run, resume=resume, overwrite=overwrite)
+    _check_content(folder, run, resume=resume, overwrite=overwrite)
     if resume:
         return
     clear_run(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.yaml", settings.dump(run))
+
+
+def hold(folder: Path) -> AbstractContextManager[None]:
+    """Keep a folder for this process while the block runs: others see that a run goes on there.
+
+    Args:
+        folder: RUN; it is made if it is not there.
+
+    Raises:
+        ConfigError: Another process holds it.
+    """
+    return held(folder) if is_first_process() else nullcontext()
 
 
 def clear_run(folder: Path) -> None:
@@ -183,11 +206,6 @@ def clear_run(folder: Path) -> None:
             shutil.rmtree(part)
         else:
             part.unlink(missing_ok=True)
-
-
-def cache_folder(given: str | None) -> Path:
-    """Where tokenized texts are kept: the setting, FINETUNE_CACHE, or ~/.cache/finetune."""
-    return Path(given or os.environ.get("FINETUNE_CACHE") or "~/.cache/finetune").expanduser()
 
 
 def read_run(cls: type[T], folder: Path) -> T:

@@ -41,7 +41,16 @@ class TokenizerRun:
 
 @dataclass
 class PretrainRun:
-    """Pretrain an encoder by masked language modelling."""
+    """Pretrain an encoder by masked language modelling.
+
+    >>> from finetune import EncoderConfig, PretrainRun
+    >>> from finetune.training.progress import LengthConfig
+    >>> run = PretrainRun(["data/corpus.txt"], "runs/small",
+    ...                   encoder=EncoderConfig(hidden_size=128, num_attention_heads=2),
+    ...                   length=LengthConfig(max_minutes=20))
+    >>> run.data.max_length, run.masks.mask_rate
+    (128, 0.15)
+    """
 
     corpus: list[str]
     """Files and folders of text: .txt, .tokens, .jsonl (each also .gz), .parquet, or hf://NAME."""
@@ -77,7 +86,7 @@ class AdaptRun:
     """Go on with an encoder's language modelling on the text of what it is to be used for."""
 
     encoder_from: str = field(metadata={"flag": "--encoder"})
-    """Run or checkpoint to go on from."""
+    """Run, checkpoint or Hugging Face folder, or hub name, to go on from."""
     out: str
     """The run's folder."""
     corpus: list[str] | None = None
@@ -115,10 +124,19 @@ class AdaptRun:
 
 @dataclass
 class FitRun:
-    """Fine-tune an encoder on a task."""
+    """Fine-tune an encoder on a task.
+
+    A family of tasks may have settings besides, in a class of its own; then its length of a
+    sequence may be another one too (384 for answers in a passage), which this class does not know.
+
+    >>> from finetune import FitRun, HeadConfig
+    >>> run = FitRun("runs/pretrained", "glue/cola", head=HeadConfig(pooling="mean"))
+    >>> run.optimizer.learning_rate, run.max_length
+    (5e-05, 128)
+    """
 
     encoder_from: str = field(metadata={"flag": "--encoder"})
-    """Run or checkpoint to start from; none = random weights, sized by the `encoder` section."""
+    """Run, checkpoint or Hugging Face folder, or hub name; none = random weights (`encoder`)."""
     task: str = field(default="", metadata={"hidden": True})
     """Family and name, such as glue/sst2 (on the command line: the command and its first word)."""
     out: str | None = None

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from finetune.checkpoint import Checkpoint, load_checkpoint
+from finetune.checkpoint import Checkpoint
 from finetune.encoder import Encoder
 from finetune.errors import CheckpointError, ConfigError
 from finetune.families import Family, installed_families, make_task, read_fit
 from finetune.heads import HeadConfig
 from finetune.predictions import write_predictions
+from finetune.pretrained import find_checkpoint
 from finetune.run_folder import (
     Results,
     cache_folder,
@@ -70,7 +71,7 @@ def load_tuner(
     Raises:
         CheckpointError: There is no checkpoint, or its head is for other answers than the task's.
     """
-    checkpoint = load_checkpoint(place)
+    checkpoint = find_checkpoint(place, run.cache_dir)
     task = make_task(run, families, checkpoint.labels or None)
     config = checkpoint.encoder_config
     head = task.head(config, head_config(checkpoint))
@@ -130,12 +131,17 @@ def score_splits(
 
 
 def evaluate(
-    folder: Path,
+    folder: str | Path,
     families: Mapping[str, Family] | None = None,
     split: str | None = None,
     file: str | None = None,
 ) -> Results:
     """Score a finished fine-tuning run again, from its best checkpoint.
+
+    >>> import finetune
+    >>> results = finetune.evaluate("runs/own")
+    >>> results["split"], sorted(results["metrics"])
+    ('validation', ['accuracy', 'macro_f1'])
 
     Args:
         folder: RUN; of several seeds, each is scored.
@@ -150,6 +156,7 @@ def evaluate(
         ConfigError: The folder holds no fine-tuning run, or the split is not read from one file.
         DataError: The split has no labels (its answers are written all the same).
     """
+    folder = Path(folder)
     families = installed_families() if families is None else families
     run = read_fit(folder, families)
     if file is not None:

@@ -47,7 +47,12 @@ where the question has no answer there."""
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a task's file."""
+    """One row of a task's file.
+
+    >>> from finetune import Example
+    >>> Example(0, ("Where is the cat?", "The cat is on the mat."), label="answerable").texts[0]
+    'Where is the cat?'
+    """
 
     id: int | str
     """The data's own id, or the row's number from 0 where it has none."""
@@ -61,7 +66,17 @@ class Example:
 
 
 class Task(Protocol):
-    """A benchmark task or the user's own; one that inherits from it has the usual answers here."""
+    """A benchmark task or the user's own; one that inherits from it has the usual answers here.
+
+    >>> from finetune import find_task
+    >>> task = find_task("classify", train="data/train.csv", validation="data/validation.csv")
+    >>> examples = task.examples("validation")
+    >>> examples[0].label in task.labels
+    True
+    >>> guesses = task.trivial_answers(task.examples("train"), examples)
+    >>> sorted(task.score(guesses))
+    ['accuracy', 'macro_f1']
+    """
 
     @property
     def name(self) -> str:

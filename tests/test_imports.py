@@ -50,6 +50,7 @@ FLOORS = {
     "finetune.tables": 1,
     "finetune.values": 1,
     "finetune.cache_folder": 1,
+    "finetune.run_lock": 1,
     "finetune.errors": 0,
 }
 # Parts of one house: these may import each other, if only in one direction.
@@ -84,6 +85,7 @@ ONLY = {
 # The command tables and what starts runs.
 STARTS_RUNS = {
     "tasks.__main__",
+    "tasks.anchors",
     "tasks.demo",
     "tasks.families",
     "tasks.run_settings",
@@ -105,7 +107,19 @@ KNOWN_TO = {
     "wandb": ("finetune.tracking",),
     "torch": ("finetune.", "tasks."),
 }
-INSIDE_FUNCTIONS = ("transformers", "datasets", "evaluate", "wandb", "pyarrow", "pandas")
+INSIDE_FUNCTIONS = (
+    "datasets",
+    "evaluate",
+    "matplotlib",
+    "onnx",
+    "onnxruntime",
+    "pandas",
+    "pyarrow",
+    "sentencepiece",
+    "transformers",
+    "wandb",
+    "wandb_workspaces",
+)
 
 
 def module_name(file: Path) -> str:

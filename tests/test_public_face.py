@@ -36,6 +36,16 @@ def test_type_checkers_see_the_same_names() -> None:
     assert sorted(seen) == finetune.__all__
 
 
+def test_the_class_is_the_same_from_whichever_room_it_is_taken() -> None:
+    from finetune import encoder
+
+    assert finetune.Encoder is encoder.Encoder is encoder.encoder.Encoder
+
+
+def test_the_names_are_offered_for_completion() -> None:
+    assert dir(finetune) == finetune.__all__
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Squad'"):
         finetune.Squad  # noqa: B018

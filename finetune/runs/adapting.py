@@ -12,11 +12,12 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from finetune.checkpoint import Checkpoint, load_checkpoint
+from finetune.checkpoint import Checkpoint
 from finetune.encoder import Encoder
 from finetune.errors import ConfigError, DataError
 from finetune.families import Family, family_of, installed_families, make_task
-from finetune.run_folder import Results, cache_folder, check_folder, open_run, write_text
+from finetune.pretrained import find_checkpoint, origin
+from finetune.run_folder import Results, cache_folder, check_folder, hold, open_run, say, write_text
 from finetune.run_settings import AdaptRun
 from finetune.runs.finding import find
 from finetune.runs.pretraining import check_length, corpus_data, train_language_model, with_dropout
@@ -44,7 +45,9 @@ def adapt(
         raise ConfigError("what to read is not said: give one of --corpus and --task")
     folder = Path(run.out)
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
-    start = load_checkpoint(run.encoder_from)
+    start = find_checkpoint(run.encoder_from, run.cache_dir)
+    if told := origin(start):
+        say(told)
     tokenizer = start.tokenizer()
     check_length(run.text.max_length, start.encoder_config)
     cache = cache_folder(run.cache_dir)
@@ -57,10 +60,10 @@ def adapt(
     name = f"adapt {run.task}" if run.task else "adapt"
     if run.find_lr:
         return find(run, folder, module, corpus_data(run, module, tokenizer, corpus, text), name)
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-    return train_language_model(
-        run, module, tokenizer, corpus, text, name, [run.task] if run.task else sources
-    )
+    read = [run.task] if run.task else sources
+    with hold(folder):
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+        return train_language_model(run, module, tokenizer, corpus, text, name, read, start.source)
 
 
 def _module(run: AdaptRun, start: Checkpoint) -> Pretrainer:

@@ -9,10 +9,13 @@ from pathlib import Path
 from finetune.checkpoint import Checkpoint, check_vocabulary, find_tokenizer, load_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
-from finetune.families import Family, family_of, installed_families, make_task
+from finetune.families import Family, complete, family_of, installed_families, make_task
+from finetune.heads import PooledHead
+from finetune.pretrained import find_checkpoint, origin
 from finetune.run_folder import (
     Results,
     check_folder,
+    hold,
     open_run,
     over_seeds,
     say,
@@ -48,15 +51,26 @@ from finetune.training.trainer import pick_device
 def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
     """Fine-tune on a task: one run, or one a seed.
 
+    >>> import finetune
+    >>> from finetune.tracking import TrackingConfig
+    >>> run = finetune.FitRun(
+    ...     "runs/pretrained", "classify/own", out="runs/own",
+    ...     train="data/train.csv", validation="data/validation.csv",
+    ...     tracking=TrackingConfig(wandb=False),
+    ... )
+    >>> results = finetune.fit(run)
+    >>> results["task"], sorted(results["metrics"])
+    ('classify/own', ['accuracy', 'macro_f1'])
+
     Args:
-        run: All settings.
+        run: All settings; a plain FitRun leaves those of the task's family at their defaults.
         families: Those there are; left out, the installed ones.
 
     Returns:
         What RUN/results.json holds.
     """
     families = installed_families() if families is None else families
-    run = dataclasses.replace(run, out=folder_of(run))
+    run = complete(dataclasses.replace(run, out=folder_of(run)), families)
     task = make_task(run, families)
     run = family_of(run.task, families).resolve(run, task)
     if task.train_split is None:
@@ -76,18 +90,20 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
     folder = Path(str(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     _get_ready(run, task)  # what is wrong is told before the folder is touched
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-    results = []
-    for seed in run.seeds:
-        place = folder / f"seed-{seed}"
-        resume = run.resume and (place / "config.yaml").is_file()
-        one = dataclasses.replace(
-            run, seed=seed, seeds=None, out=str(place), resume=resume, overwrite=False
-        )
-        results.append(_fit_seed(one, task))
-    together = over_seeds(results)
-    write_results(folder, together)
+    with hold(folder):
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+        together = over_seeds([_fit_seed(_of_seed(run, seed), task) for seed in run.seeds])
+        write_results(folder, together)
     return together
+
+
+def _of_seed(run: FitRun, seed: int) -> FitRun:
+    """One of several seeds, in a folder of its own."""
+    place = Path(str(run.out)) / f"seed-{seed}"
+    resume = run.resume and (place / "config.yaml").is_file()
+    return dataclasses.replace(
+        run, seed=seed, seeds=None, out=str(place), resume=resume, overwrite=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,13 +119,21 @@ class _Ready:
     sets: dict[str, RowSet]
     choice: Choice
     """What of the frozen part is kept."""
+    start: Checkpoint | None
+    """What the encoder's weights are from."""
 
 
 def _get_ready(run: FitRun, task: Task) -> _Ready:
-    encoder, tokenizer, data, baseline = _inputs(run, task)
+    start = None
+    if run.encoder_from != "none":
+        start = find_checkpoint(run.encoder_from, run.cache_dir)
+    encoder, tokenizer, data, baseline = _inputs(run, task, start)
+    head = task.head(encoder.config, run.head)
+    if isinstance(head, PooledHead) and start is not None and (pooler := start.pooler()):
+        head.start_from(pooler)
     module = FineTuner(
         encoder,
-        task.head(encoder.config, run.head),
+        head,
         task,
         validation={
             split: Scored(data.examples(split), data.features(split))
@@ -122,11 +146,14 @@ def _get_ready(run: FitRun, task: Task) -> _Ready:
     )
     plan = put_plan(run, module, data)
     sets = row_sets(module.phases, data)
-    return _Ready(module, tokenizer, data, baseline, plan, sets, choose(run, module, sets))
+    choice = choose(run, module, sets)
+    return _Ready(module, tokenizer, data, baseline, plan, sets, choice, start)
 
 
 def _tell_all(run: FitRun, ready: _Ready) -> None:
-    """Say what the splits hold, and the plan."""
+    """Say where the encoder is from, what the splits hold, and the plan."""
+    if ready.start is not None and (told := origin(ready.start)):
+        say(told)
     _tell(ready.data)
     width, precision = ready.module.encoder.config.hidden_size, run.caching.cache_precision
     show_plan(run, ready.plan, sizes(ready.choice, width, precision))
@@ -171,8 +198,14 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
     folder = Path(str(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     ready = _get_ready(run, task)
+    with hold(folder):
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+        return _train(run, task, folder, ready)
+
+
+def _train(run: FitRun, task: Task, folder: Path, ready: _Ready) -> Results:
+    """Train and score, in a folder that is open for the run."""
     module, data = ready.module, ready.data
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
     head = {"kind": module.head.kind, **dataclasses.asdict(run.head)}
     session = Session(run, folder, module, data, ready.tokenizer, head=head, task=task)
     _tell_all(run, ready)
@@ -184,6 +217,8 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
     split = task.validation_splits[0]
     results = session.results(task.name, split, metrics, len(data.examples(split)))
     results |= told | {"majority": ready.baseline, "data": data.description(), "plan": ready.plan}
+    if ready.start is not None and ready.start.source:
+        results["imported"] = dict(ready.start.source)
     write_results(folder, results)
     session.close(results)
     return results
@@ -214,13 +249,14 @@ def _tested(scorer: Scorer, folder: Path) -> Results:
     return {"metrics": metrics, "examples": len(answers)}
 
 
-def _inputs(run: FitRun, task: Task) -> tuple[Encoder, Tokenizer, TaskData, dict[str, float]]:
+def _inputs(
+    run: FitRun, task: Task, start: Checkpoint | None
+) -> tuple[Encoder, Tokenizer, TaskData, dict[str, float]]:
     """All that fine-tuning starts from: read and found good before the run folder is touched.
 
     Returns:
         Encoder, tokenizer, data, and the metrics of the trivial answers.
     """
-    start = None if run.encoder_from == "none" else load_checkpoint(run.encoder_from)
     tokenizer, config = _start(run, start)
     check_length(run.max_length, config)
     data = task_data(run, task, tokenizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from finetune.run_folder import (
     cache_folder,
     check_folder,
     check_writable,
+    hold,
     is_first_process,
     note,
     open_run,
@@ -68,6 +70,22 @@ def _train_tokenizer(
 def pretrain(run: PretrainRun) -> Results:
     """From raw text to a pretrained encoder.
 
+    >>> import finetune
+    >>> from finetune.text import TokenizerConfig
+    >>> from finetune.tracking import TrackingConfig
+    >>> from finetune.training.progress import LengthConfig
+    >>> run = finetune.PretrainRun(
+    ...     ["data/corpus.txt"], "runs/pretrained",
+    ...     encoder=finetune.EncoderConfig(hidden_size=16, num_hidden_layers=2,
+    ...                                    num_attention_heads=2, intermediate_size=32),
+    ...     vocabulary=TokenizerConfig(vocab_size=80),
+    ...     length=LengthConfig(max_steps=2),
+    ...     tracking=TrackingConfig(wandb=False),
+    ... )
+    >>> results = finetune.pretrain(run)
+    >>> sorted(results["metrics"])
+    ['loss', 'masked_accuracy', 'perplexity']
+
     Args:
         run: All settings.
 
@@ -91,10 +109,13 @@ def pretrain(run: PretrainRun) -> Results:
     if run.find_lr:
         data = corpus_data(run, module, tokenizer, corpus, run.data)
         return find(run, folder, module, data, "pretrain")
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-    if run.tokenizer is None and not run.resume and is_first_process():
-        tokenizer.save(folder / "tokenizer")
-    return train_language_model(run, module, tokenizer, corpus, run.data, "pretrain", run.corpus)
+    with hold(folder):
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+        if run.tokenizer is None and not run.resume and is_first_process():
+            tokenizer.save(folder / "tokenizer")
+        return train_language_model(
+            run, module, tokenizer, corpus, run.data, "pretrain", run.corpus
+        )
 
 
 def train_language_model(
@@ -105,6 +126,7 @@ def train_language_model(
     text: CorpusConfig,
     task: str,
     sources: list[str],
+    imported: Mapping[str, str] | None = None,
 ) -> Results:
     """Train encoder and language-model head on a corpus, in a folder that is open for the run.
 
@@ -116,6 +138,7 @@ def train_language_model(
         text: How they were cut.
         task: What the run is called.
         sources: What the corpus was made of, for results.json.
+        imported: Where an encoder that was imported is from, for results.json.
 
     Returns:
         What RUN/results.json holds.
@@ -134,6 +157,8 @@ def train_language_model(
     metrics = _score_best(folder, module, data, pick_device(run.trainer.accelerator))
     results = session.results(task, "validation", metrics, scored)
     results["data"] = {"corpus": sources, **dataclasses.asdict(corpus.statistics)}
+    if imported:
+        results["imported"] = dict(imported)
     write_results(folder, results)
     session.close(results)
     return results

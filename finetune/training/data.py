@@ -68,6 +68,22 @@ class OrderedData(pl.LightningDataModule):
         self._start = Standing()
         self._batches: int | None = None
 
+    def setup(self, stage: str) -> None:
+        """Have each epoch's batches asked for anew, whatever one's own Trainer was told.
+
+        Raises:
+            ConfigError: The Trainer would share out again what is shared out already.
+        """
+        if self.trainer is None:
+            return
+        # Lightning would keep the first epoch's order, and its masks, for the whole run.
+        self.trainer.reload_dataloaders_every_n_epochs = 1  # type: ignore[attr-defined]
+        if self.trainer.world_size > 1 and shares_out(self.trainer):
+            raise ConfigError(
+                "each process gets batches of its own already; make the Trainer with "
+                "use_distributed_sampler=False"
+            )
+
     def order(self, epoch: int) -> list[Indices]:
         """Example numbers of each batch of an epoch, over all processes."""
         raise NotImplementedError
@@ -129,6 +145,11 @@ class OrderedData(pl.LightningDataModule):
         )
 
 
+def shares_out(trainer: pl.Trainer) -> bool:
+    """Whether a Trainer replaces a loader's sampler by one that knows nothing of batches."""
+    return bool(trainer._accelerator_connector.use_distributed_sampler)
+
+
 class _Loader(DataLoader[Batch]):
     """A DataLoader that starts as many workers as were asked for, also on fewer cores."""
 
@@ -152,16 +173,26 @@ def cut(order: Indices, batch_size: int) -> list[Indices]:
 
 
 class CorpusData(OrderedData):
-    """Blocks of a corpus, masked anew in each epoch; for a causal encoder, shifted by one."""
+    """Blocks of a corpus, masked anew in each epoch; for a causal encoder, shifted by one.
+
+    >>> from finetune import CorpusData, Tokenizer
+    >>> from finetune.text import CorpusConfig, build_corpus
+    >>> tokenizer = Tokenizer.load("runs/pretrained/tokenizer")
+    >>> corpus = build_corpus(["data/corpus.txt"], tokenizer, CorpusConfig(max_length=16),
+    ...                       seed=1, cache_dir="data/cache")
+    >>> batch = next(iter(CorpusData(corpus, tokenizer).train_dataloader()))
+    >>> batch["input_ids"].shape, batch["positions"].shape == batch["labels"].shape
+    (torch.Size([32, 16]), True)
+    """
 
     def __init__(
         self,
         corpus: Corpus,
         tokenizer: Tokenizer,
-        masking: MaskingConfig,
-        loader: LoaderConfig,
+        masking: MaskingConfig | None = None,
+        loader: LoaderConfig | None = None,
         *,
-        seed: int,
+        seed: int = 0,
         causal: bool = False,
         separate: bool = False,
     ) -> None:
@@ -170,17 +201,17 @@ class CorpusData(OrderedData):
         Args:
             corpus: Its training and validation blocks.
             tokenizer: Tells the mask and the special tokens.
-            masking: Which positions, and what replaces them.
-            loader: Batch size and workers.
+            masking: Which positions, and what replaces them; BERT's when left out.
+            loader: Batch size and workers; 32 and none when left out.
             seed: Keys the order and the masks.
             causal: Every token is to be named from those before it; nothing is masked.
             separate: Attention stays inside a document, and positions start with it.
         """
-        super().__init__(loader, seed=seed)
+        super().__init__(loader or LoaderConfig(), seed=seed)
         self.corpus = corpus
         self._make = {
             "tokenizer": tokenizer,
-            "masking": masking,
+            "masking": masking or MaskingConfig(),
             "causal": causal,
             "separate": separate,
         }

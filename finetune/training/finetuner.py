@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder
+from finetune.errors import ConfigError
 from finetune.heads import IGNORED
 from finetune.task import Answer, Example, Outputs, Task
 from finetune.text.features import Features
@@ -29,7 +30,7 @@ from finetune.training.regularisers import (
     smoothed_cross_entropy,
 )
 from finetune.training.schedules import ScheduleConfig
-from finetune.training.task_data import rows_of
+from finetune.training.task_data import TaskData, rows_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,22 @@ class FineTuner(EncoderWithHead):
     `token_type_ids` (B R, T), `attention_mask` bool (B R, T) where some row is padded, `labels`
     (B,), (B, 2) or (B, C), and `context` (B, 2) for spans; a unit has R sequences, 1 but for the
     options of a question.
+
+    Under any Trainer of Lightning it logs `train/loss`, `val/loss` and the task's metrics, which
+    callbacks may monitor; the Trainer's length gives the schedule its end.
+
+    >>> import pytorch_lightning as pl
+    >>> from finetune import FineTuner, HeadConfig, TaskData, find_checkpoint, find_task
+    >>> checkpoint = find_checkpoint("runs/pretrained")
+    >>> encoder, tokenizer = checkpoint.encoder(), checkpoint.tokenizer()
+    >>> task = find_task("classify", train="data/train.csv", validation="data/validation.csv")
+    >>> tuner = FineTuner(encoder, task.head(encoder.config, HeadConfig()), task)
+    >>> trainer = pl.Trainer(max_epochs=1, log_every_n_steps=1, accelerator="cpu", logger=False,
+    ...                      enable_checkpointing=False, enable_progress_bar=False,
+    ...                      enable_model_summary=False)
+    >>> trainer.fit(tuner, datamodule=TaskData(task, tokenizer))
+    >>> sorted(trainer.callback_metrics)
+    ['train/loss', 'val/accuracy', 'val/loss', 'val/macro_f1']
     """
 
     def __init__(
@@ -69,7 +86,8 @@ class FineTuner(EncoderWithHead):
             encoder: Pretrained or fresh.
             head: Made by `task.head`.
             task: Reads answers off the outputs and scores them.
-            validation: Each validation split, in the order of the loaders.
+            validation: Each validation split, in the order of the loaders; left out, those of
+                the TaskData that the Trainer is given.
             optimizer: Rates and decay.
             schedule: Shape of the rate over the run.
             aids: What holds the weights near the pretrained ones, or steadies the loss.
@@ -87,7 +105,7 @@ class FineTuner(EncoderWithHead):
         if self.aids.mixout or self.aids.l2_sp:
             self._pretrained = pretrained_weights(encoder, self.aids.reinit_blocks)
         put_mixout(encoder, self._pretrained, self.aids.mixout)
-        self.validation = validation or {}
+        self.validation: Mapping[str, Scored] = validation or {}
         self.caches: Mapping[str, PrefixCache] = {}
         """Split -> the frozen part's hidden states that are kept."""
         self.split: str | None = None
@@ -95,19 +113,34 @@ class FineTuner(EncoderWithHead):
         self.decision: dict[str, float] = {}
         """Numbers that the task tuned on the first validation split when it was last scored."""
 
+    def setup(self, stage: str) -> None:
+        """Score against the splits of the data that the Trainer was given, unless told others."""
+        data = getattr(self.trainer, "datamodule", None)
+        if not self.validation and isinstance(data, TaskData):
+            self.validation = {
+                split: Scored(data.examples(split), data.features(split))
+                for split in self.task.validation_splits
+            }
+
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Logits of a batch, in the head's shape."""
         logits: Tensor = self.head(self.hidden(batch), batch.get("attention_mask"))
         return logits
 
     def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Last hidden states, (B R, T, D); the frozen prefix is read, or run without gradients."""
+        """Last hidden states; the frozen prefix is read, or run without gradients.
+
+        Returns:
+            (B R, T, D), or (B R, 1, D) where the head reads the first token's state alone.
+        """
         depth = None if self.phases is None else self.phases.frozen_depth
+        first_only = bool(getattr(self.head, "first_only", False))
         if depth is None:
-            whole: Tensor = self.encoder(batch).last_hidden_state
+            whole: Tensor = self.encoder(batch, first_only=first_only).last_hidden_state
             return whole
         prefix = frozen_hidden(self.encoder, batch, depth, self._kept(batch, depth))
-        return self.encoder.suffix(prefix, batch.get("attention_mask"), depth)
+        mask = batch.get("attention_mask")
+        return self.encoder.suffix(prefix, mask, depth, first_only=first_only)
 
     def _kept(self, batch: Mapping[str, Tensor], depth: int) -> tuple[Tensor, int] | None:
         """What the cache of the split that is being read has of a batch, and at which depth."""
@@ -145,7 +178,16 @@ class FineTuner(EncoderWithHead):
         return kept.float()
 
     def on_validation_epoch_start(self) -> None:
-        """Make room for the outputs of each validation split."""
+        """Make room for the outputs of each validation split.
+
+        Raises:
+            ConfigError: There are batches, but nothing to score their answers against.
+        """
+        if not self.validation:
+            raise ConfigError(
+                "the FineTuner has validation batches but no examples to score them against: train "
+                "with datamodule=TaskData(...), or give it validation={split: Scored(...)}"
+            )
         self._outputs: dict[str, list[Tensor]] = {split: [] for split in self.validation}
         self._order: dict[str, list[Tensor]] = {split: [] for split in self.validation}
         self._losses: list[Tensor] = []
@@ -163,10 +205,16 @@ class FineTuner(EncoderWithHead):
             self._losses.append(torch.stack([loss, _labelled(batch["labels"]).to(loss)]))
 
     def on_validation_epoch_end(self) -> None:
-        """Log `val/loss`, `val/METRIC` of the first split and `val/SPLIT/METRIC` of others."""
+        """Log `val/loss`, `val/METRIC` of the first split and `val/SPLIT/METRIC` of others.
+
+        Of a split that was read in part (Lightning's sanity check, `limit_val_batches`) there is
+        no score: answers are read off all of its outputs.
+        """
         losses, sizes = torch.stack(self._losses).cpu().double().unbind(1)
         values = {"val/loss": float(losses @ sizes / sizes.sum().clamp(min=1))}
         for number, (split, scored) in enumerate(self.validation.items()):
+            if sum(map(len, self._order[split])) * self.task.rows < len(scored.features):
+                continue
             outputs = in_order(self._outputs[split], self._order[split])
             answers = self.task.answers(outputs, scored.examples, scored.features)
             if number == 0:

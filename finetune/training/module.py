@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder
@@ -58,6 +59,8 @@ class EncoderWithHead(pl.LightningModule):
         """Peak rate of each group by name; None: as the optimizer's config says."""
         self.gradient_norm: Tensor | None = None
         """Norm of the last step's gradient before clipping, where it was computed."""
+        self.gradient_norms: dict[str, Tensor] = {}
+        """Of the last logged step, the norm of each layer group that had a gradient, by name."""
         self.is_logged_step = False
         """Whether this step's figures are written; what costs a pass is computed only then."""
 
@@ -118,9 +121,11 @@ class EncoderWithHead(pl.LightningModule):
 
         Lightning's own logging puts a validation in mid-epoch one step too early.
         """
+        fitting = self.trainer.state.fn is TrainerFn.FITTING
+        logs = False if fitting else None  # `Trainer.validate` returns what Lightning may log
         for name, value in values.items():
-            self.log(name, torch.tensor(value, dtype=torch.float64).float(), logger=False)
-        if not self.trainer.sanity_checking:
+            self.log(name, torch.tensor(value, dtype=torch.float64).float(), logger=logs)
+        if fitting and not self.trainer.sanity_checking:
             for logger in self.trainer.loggers:
                 logger.log_metrics(
                     {"epoch": epochs_done(self.trainer), **values}, step=self.global_step
@@ -132,12 +137,17 @@ class EncoderWithHead(pl.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by global norm, and keep the norm that was found for the log."""
+        """Clip by global norm, and keep the norm that was found for the log.
+
+        On logged steps the norm of each layer group is kept as well.
+        """
         if gradient_clip_algorithm == "value":
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
         if not gradient_clip_val and not self.is_logged_step:
             return
+        if self.is_logged_step:
+            self.gradient_norms = _norms_by_layer(optimizer)
         # From the optimizer's lists: a walk over all modules takes longer than a small head's step.
         grouped = (p for group in optimizer.param_groups for p in group["params"])
         trained = [parameter for parameter in grouped if parameter.grad is not None]
@@ -146,6 +156,16 @@ class EncoderWithHead(pl.LightningModule):
         else:
             gradients = [p.grad for p in trained if p.grad is not None]
             self.gradient_norm = nn.utils.get_total_norm(gradients)
+
+
+def _norms_by_layer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The norm of the gradient of each layer group, lowest first; frozen ones have none."""
+    gradients: dict[str, list[Tensor]] = {}
+    for group in optimizer.param_groups:
+        found = [p.grad for p in group["params"] if p.grad is not None]
+        if found:
+            gradients.setdefault(group["layer"], []).extend(found)
+    return {layer: nn.utils.get_total_norm(found) for layer, found in gradients.items()}
 
 
 def epochs_done(trainer: pl.Trainer) -> float:

@@ -24,6 +24,23 @@ class Pretrainer(EncoderWithHead):
 
     A batch has `input_ids` int64 (B, T), `positions` int64 (N,): places in the flattened (B * T)
     batch where a token is to be named, and `labels` int64 (N,): the ids that belong there.
+
+    Under any Trainer of Lightning it logs `train/loss`, `val/loss`, `val/masked_accuracy` and
+    `val/perplexity`; the Trainer's length gives the schedule its end.
+
+    >>> import pytorch_lightning as pl
+    >>> from finetune import CorpusData, Encoder, Pretrainer, Tokenizer
+    >>> from finetune.text import CorpusConfig, build_corpus
+    >>> encoder = Encoder.from_pretrained("runs/pretrained")
+    >>> tokenizer = Tokenizer.load("runs/pretrained/tokenizer")
+    >>> corpus = build_corpus(["data/corpus.txt"], tokenizer, CorpusConfig(max_length=32),
+    ...                       seed=1, cache_dir="data/cache")
+    >>> trainer = pl.Trainer(max_steps=2, log_every_n_steps=1, accelerator="cpu", logger=False,
+    ...                      enable_checkpointing=False, enable_progress_bar=False,
+    ...                      enable_model_summary=False)
+    >>> trainer.fit(Pretrainer(encoder), datamodule=CorpusData(corpus, tokenizer))
+    >>> "train/loss" in trainer.callback_metrics
+    True
     """
 
     def __init__(

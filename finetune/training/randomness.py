@@ -37,7 +37,7 @@ def seed_step(seed: int, batch: int, rank: int) -> None:
     """
     number = keyed_seed(seed, "dropout", batch, rank)
     torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_available():  # asks the driver once
         torch.cuda.manual_seed_all(number)
     if torch.backends.mps.is_available():
         torch.mps.manual_seed(number)

@@ -26,29 +26,36 @@ class TaskData(OrderedData):
 
     A unit is what one output of the head belongs to: an example, or a window of one; it has
     `task.rows` sequences, which stay together in a batch.
+
+    >>> from finetune import TaskData, Tokenizer, find_task
+    >>> task = find_task("classify", train="data/train.csv", validation="data/validation.csv")
+    >>> data = TaskData(task, Tokenizer.load("runs/pretrained/tokenizer"))
+    >>> batch = next(iter(data.train_dataloader()))
+    >>> batch["labels"].shape
+    torch.Size([32])
     """
 
     def __init__(
         self,
         task: Task,
         tokenizer: Tokenizer,
-        loader: LoaderConfig,
+        loader: LoaderConfig | None = None,
         *,
-        max_length: int,
-        seed: int,
-        cache_dir: Path,
+        max_length: int = 128,
+        seed: int = 0,
+        cache_dir: Path | None = None,
     ) -> None:
         """Keep the parts; nothing is read yet.
 
         Args:
             task: Reads its files.
             tokenizer: Splits their texts.
-            loader: Batch size and workers.
+            loader: Batch size and workers; 32 and none when left out.
             max_length: Longest sequence in tokens.
             seed: Keys the order.
-            cache_dir: Where tokenized splits are kept.
+            cache_dir: Where tokenized splits are kept; None: in memory alone.
         """
-        super().__init__(loader, seed=seed)
+        super().__init__(loader or LoaderConfig(), seed=seed)
         self.task, self.tokenizer, self.max_length = task, tokenizer, max_length
         self.cache_dir = cache_dir
         self._examples: dict[str, list[Example]] = {}
@@ -90,21 +97,31 @@ class TaskData(OrderedData):
             DataError: Nothing in the split can be learnt from.
         """
         if (split, training) not in self._features:
-            path = self.cache_dir / f"features-{self._key(split, training)}.npz"
-            kept = load_features(path)
-            if kept is None:
-                kept = self.task.features(
-                    self.examples(split), self.tokenizer, self.max_length, training=training
-                )
-                if not kept:
-                    raise DataError(
-                        f"{self.task.name}: no sequence of the {split} split can be learnt from; "
-                        "raise max_length or name another file"
-                    )
-                save_features(kept, path)
-                kept = load_features(path) or kept  # which needs less memory
+            if self.cache_dir is None:
+                kept = self._made(split, training)
+            else:
+                kept = self._kept(self.cache_dir, split, training)
             self._features[split, training] = kept
         return self._features[split, training]
+
+    def _kept(self, folder: Path, split: str, training: bool) -> list[Features]:
+        path = folder / f"features-{self._key(split, training)}.npz"
+        kept = load_features(path)
+        if kept is None:
+            made = self._made(split, training)
+            save_features(made, path)
+            kept = load_features(path) or made  # which needs less memory
+        return kept
+
+    def _made(self, split: str, training: bool) -> list[Features]:
+        examples = self.examples(split)
+        made = self.task.features(examples, self.tokenizer, self.max_length, training=training)
+        if not made:
+            raise DataError(
+                f"{self.task.name}: no sequence of the {split} split can be learnt from; "
+                "raise max_length or name another file"
+            )
+        return made
 
     def _key(self, split: str, training: bool) -> str:
         task, digest = self.task, hashlib.blake2b(digest_size=16)
