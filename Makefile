@@ -5,7 +5,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench notebooks docs clean
 
 demo: $(INSTALLED)  ## pretrain, fine-tune and compare on the embedded sample
 	$(BIN)/finetune demo
@@ -25,8 +25,17 @@ bench: $(INSTALLED)  ## this project beside its peers; on a quiet machine
 	$(BIN)/python benchmarks/finetuning.py
 	$(BIN)/python benchmarks/lightning_overhead.py
 
+notebooks: $(INSTALLED)  ## execute the notebooks in their order, in place; some minutes
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[minilm,notebooks]'
+	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+
+docs: $(INSTALLED)  ## the site, in site/; strict: every link and anchor is followed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html, or serve it with its search: python3 -m http.server --directory site"
+
 clean:  ## the virtual environment and the tools' caches
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A change of either file installs anew; a failed installation leaves no stamp.
 $(INSTALLED): pyproject.toml constraints.txt
