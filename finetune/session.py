@@ -13,7 +13,7 @@ from pytorch_lightning.loggers import Logger
 from finetune import tracking
 from finetune.benchmark import matmul_ceiling, peak_gib
 from finetune.checkpoint import load_checkpoint, load_trainer_state, save_checkpoint
-from finetune.encoder.cost import forward_flops_per_token
+from finetune.dashboards.shown import shown
 from finetune.run_folder import Results, say, versions
 from finetune.run_settings import AdaptRun, FitRun, PretrainRun
 from finetune.task import Task
@@ -138,26 +138,35 @@ class Session:
         say(f"training {parameters:,} parameters on {device.type}{threads}{flushed}")
 
     def _open_loggers(self, task: str) -> list[Logger]:
+        name, group = self.folder.name, f"{task} · {self._encoder_name()}"
+        if name == f"seed-{self.run.seed}":  # one of several, which belong together
+            of_all = self.folder.absolute().parent.name
+            name, group = f"{of_all}/{name}", f"{group} · {of_all}"
         return tracking.loggers(
             self.run.tracking,
             self.folder,
             dataclasses.asdict(self.run),
-            group=f"{task} · {self._encoder_name()}",
+            name=name,
+            group=group,
+            kind=_kind(self.run),
             tags=[task],
             resume=self.run.resume,
         )
 
     def _monitor(self, length: RunLength, task: str, unigram_entropy: float | None) -> Monitor:
-        config = self.module.encoder.config
         return Monitor(
             length,
             self.run.trainer.log_every_steps,
-            flops_per_token=lambda tokens: 3 * forward_flops_per_token(config, round(tokens)),
+            flops_per_token=self.module.flops_per_token,
             ceiling_gflops=self._ceiling(),
             unigram_entropy=unigram_entropy,
+            peak_gib=self._peak_gib,
             show_progress=self.run.trainer.progress,
             title=task,
         )
+
+    def _peak_gib(self) -> float:
+        return peak_gib(pick_device(self.run.trainer.accelerator))
 
     def _watches(self) -> list[pl.Callback]:
         """What looks at the loss of a kind of task while it trains."""
@@ -200,10 +209,21 @@ class Session:
             "parameters": sum(p.numel() for p in self.module.parameters()),
             "train_seconds": self.seconds,
             "examples_per_second": self.rows_seen / self.seconds if self.seconds else 0.0,
-            "peak_gib": peak_gib(pick_device(self.run.trainer.accelerator)),
+            "peak_gib": self._peak_gib(),
             "versions": versions(),
         }
 
     def close(self, results: Results) -> None:
-        """Hand the results to the trackers."""
-        tracking.finish(self.loggers, results)
+        """Hand the results to the trackers, and to those that take them tables and files."""
+        tracking.finish(
+            self.loggers,
+            results,
+            shown=lambda: shown(self.run, self.folder, results, self.task, self.data),
+        )
+
+
+def _kind(run: PretrainRun | AdaptRun | FitRun) -> str:
+    """What a run does, in the words of the field."""
+    if isinstance(run, FitRun):
+        return "fine-tune"
+    return "adapt" if isinstance(run, AdaptRun) else "pretrain"

@@ -9,6 +9,7 @@ What a field's metadata may say:
 - `{"flag": "--encoder"}` names its flag otherwise than by the field;
 - `{"hidden": True}` gives it (or, for a section, all that is in it) no flag, only a YAML key;
 - `{"alone": "1"}` is what its flag means where no value follows;
+- `{"words": ("cls", "mean")}`: values that a shell may offer, or a function that gives them;
 - `{"instead_of": ("max_epochs",)}`: where the file or a flag sets it, the settings named (of the
   same section) that a lower layer had set become none.
 
@@ -109,6 +110,7 @@ class _Setting:
     flag: str | None
     section_doc: str
     alone: str | None = None
+    words: tuple[str, ...] = ()
 
     @property
     def section(self) -> str:
@@ -128,14 +130,23 @@ def _settings(
         if inner is None:
             flag = None if hide else _flag(field)
             alone = field.metadata.get("alone")
-            text = docs.get(field.name, "")
-            yield _Setting(key, types[field.name], value, text, flag, doc, alone)
+            text, words = docs.get(field.name, ""), _words(field, types[field.name])
+            yield _Setting(key, types[field.name], value, text, flag, doc, alone, words)
         else:
             heading = docs.get(field.name) or (inner.__doc__ or "").partition("\n")[0]
             start = None if value is _MISSING else value
             sections.append((inner, key + ".", start, hide, heading))
     for section in sections:
         yield from _settings(*section)
+
+
+def _words(field: dataclasses.Field[Any], annotation: Any) -> tuple[str, ...]:
+    """The values among which one chooses, as text; () where there are no such."""
+    value = without_none(annotation)
+    if typing.get_origin(value) is typing.Literal:
+        return tuple(map(show, typing.get_args(value)))
+    words = field.metadata.get("words", ())
+    return tuple(words() if callable(words) else words)
 
 
 def _fields(cls: type[Any]) -> list[dataclasses.Field[Any]]:
@@ -197,7 +208,8 @@ def _add_flag(group: argparse._ArgumentGroup, setting: _Setting) -> None:
         options["nargs"] = "+" if is_list(value) and _item(value) in (str, Path) else None
     if setting.alone is not None:
         options |= {"nargs": "?", "const": setting.alone}
-    group.add_argument(typing.cast(str, setting.flag), **options)
+    action = group.add_argument(typing.cast(str, setting.flag), **options)
+    vars(action)["words"] = setting.words  # for the completion of shells
 
 
 def _item(annotation: Any) -> Any:

@@ -1,9 +1,10 @@
-"""Plain text tables for the terminal: any, and the results of a run."""
+"""Plain text tables of at most 80 columns for the terminal: any, and the results of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
 
 Results = dict[str, Any]
 """What results.json holds."""
@@ -12,16 +13,72 @@ NO_SHARES = ("loss", "perplexity", "threshold")
 """Last words of metrics that are no fractions of one; the others are shown in percent."""
 
 
-def table(rows: Iterable[Sequence[str]], header: Sequence[str]) -> str:
-    """Lay out a table in plain text: the first column to the left, numbers to the right."""
+WIDTH = 80
+"""Columns of a terminal."""
+NARROWEST = 8
+"""Columns that are left of a name that is cut."""
+GAP = "  "
+COLOURS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
+"""Name -> number of the ANSI foreground colour."""
+
+
+def table(rows: Iterable[Sequence[str]], header: Sequence[str], width: int = WIDTH) -> str:
+    """Lay out a table in plain text: the first column to the left, numbers to the right.
+
+    What is too wide goes on below, with the first column repeated; a cell of the first column that
+    leaves no room for another one is cut.
+
+    Args:
+        rows: Of as many cells as the header.
+        header: Names of the columns.
+        width: Columns of text at most, unless a single cell is wider.
+    """
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    widest = max(widths[1:], default=-len(GAP))
+    widths[0] = min(widths[0], max(width - widest - len(GAP), NARROWEST))
+    for line in lines:
+        line[0] = line[0] if len(line[0]) <= widths[0] else f"{line[0][: widths[0] - 1]}…"
+    return "\n\n".join(_block(lines, widths, columns) for columns in _folded(widths, width))
+
+
+def _folded(widths: Sequence[int], width: int) -> Iterator[list[int]]:
+    """The columns that stand beside the first one, a block at a time."""
+    columns: list[int] = []
+    taken = widths[0]
+    for column in range(1, len(widths)):
+        taken += len(GAP) + widths[column]
+        if taken > width and columns:
+            yield columns
+            columns, taken = [], widths[0] + len(GAP) + widths[column]
+        columns.append(column)
+    yield columns
+
+
+def _block(lines: Sequence[Sequence[str]], widths: Sequence[int], columns: Sequence[int]) -> str:
     text = []
     for line in lines:
-        cells = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        text.append("  ".join([line[0].ljust(widths[0]), *cells]).rstrip())
-    text.insert(1, "  ".join("-" * width for width in widths))
+        cells = [line[column].rjust(widths[column]) for column in columns]
+        text.append(GAP.join([line[0].ljust(widths[0]), *cells]).rstrip())
+    text.insert(1, GAP.join("-" * widths[column] for column in (0, *columns)))
     return "\n".join(text)
+
+
+def shows_colours(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that has colours, and the user wants them (no-color.org)."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and stream.isatty()
+
+
+def painted(text: str, colour: str, stream: TextIO) -> str:
+    """Text in a colour where a stream shows colours, elsewhere as it is.
+
+    Args:
+        text: What is to be written.
+        colour: One of `COLOURS`.
+        stream: Where it is to be written.
+    """
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if shows_colours(stream) else text
 
 
 def results_table(results: Results) -> str:

@@ -10,6 +10,12 @@ from finetune.text.windows import WindowConfig
 from tasks.text import ClassifyConfig
 
 
+def _text_sets() -> list[str]:
+    from tasks.text_sets import TEXT_SETS
+
+    return list(TEXT_SETS)
+
+
 @dataclass
 class GlueRun(FitRun):
     """Fine-tune an encoder on a GLUE task."""
@@ -40,7 +46,7 @@ class ChoiceRun(FitRun):
 class ClassifyRun(FitRun):
     """Fine-tune an encoder to classify texts or pairs, or to predict a number for each."""
 
-    dataset: str | None = None
+    dataset: str | None = field(default=None, metadata={"words": _text_sets})
     """A public set in place of own files: imdb, trec6, trec50 or agnews."""
     table: ClassifyConfig = field(default_factory=ClassifyConfig)
 

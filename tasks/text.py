@@ -7,7 +7,7 @@ the rows come from is a `Source`, what is learnt from them is told by the traini
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ class ClassifyConfig:
     """Column of the second text; with --text-column alone, a row is a single text."""
     label_column: str | None = None
     """Column of the label; found by its usual name unless given."""
-    kind: str = "auto"
+    kind: str = field(default="auto", metadata={"words": ("auto", *KINDS)})
     """auto, classes (one a row), multi_label (several a row) or regression (a number)."""
     separator: str | None = None
     """What joins the classes of a row in a multi-label table, such as ';'."""

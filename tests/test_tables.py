@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
+import pytest
+
 from finetune.run_folder import over_seeds
-from finetune.tables import results_table, table
+from finetune.tables import painted, results_table, table
 
 
 def result(seed: int, accuracy: float, *, collapsed: bool = False) -> dict[str, Any]:
@@ -25,6 +28,64 @@ def test_a_table_has_its_numbers_at_the_right() -> None:
         "a       1",
         "bcd  22.5",
     ]
+
+
+def test_a_table_that_is_too_wide_goes_on_below() -> None:
+    cells = [["a", *(str(n) * 6 for n in range(4))], ["bcd", *(str(n) * 6 for n in range(4, 8))]]
+    assert table(cells, ["name", "one", "two", "three", "four"], width=22).splitlines() == [
+        "name     one     two",
+        "----  ------  ------",
+        "a     000000  111111",
+        "bcd   444444  555555",
+        "",
+        "name   three    four",
+        "----  ------  ------",
+        "a     222222  333333",
+        "bcd   666666  777777",
+    ]
+
+
+def test_a_name_that_leaves_no_room_is_cut() -> None:
+    lines = table([["a" * 100, "1.00"]], ["x", "y"]).splitlines()
+    assert lines[-1] == "a" * 73 + "…  1.00"
+    assert max(map(len, lines)) == 80
+    assert table([["a" * 90]], ["x"]).splitlines()[-1] == "a" * 79 + "…"
+
+
+@pytest.mark.parametrize("seeds", [1, 3, 5, 9, 30])
+def test_the_table_of_any_number_of_seeds_fits_80_columns(seeds: int) -> None:
+    runs = [
+        {
+            **result(seed, seed / 100),
+            "task": "glue/mnli",
+            "metrics": {"accuracy": 0.5, "validation_mismatched/accuracy": seed / 100},
+            "majority": {"accuracy": 0.35, "validation_mismatched/accuracy": 0.35},
+        }
+        for seed in range(1, seeds + 1)
+    ]
+    text = results_table(over_seeds(runs))
+    assert max(map(len, text.splitlines())) <= 80
+    for seed in range(1, seeds + 1):
+        assert f"seed {seed}" in text
+    assert "majority" in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    assert painted("done", "green", Terminal()) == "\x1b[32mdone\x1b[0m"
+    assert painted("done", "green", io.StringIO()) == "done"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert painted("done", "green", Terminal()) == "done"
+    monkeypatch.setenv("NO_COLOR", "")  # as if it was not set
+    assert painted("done", "green", Terminal()) != "done"
+    monkeypatch.setenv("TERM", "dumb")
+    assert painted("done", "green", Terminal()) == "done"
 
 
 def test_shares_are_shown_in_percent_and_losses_as_they_are() -> None:

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.cli.parser import Command, command_parser, read_settings
+from finetune.cli.parser import Command, add_json, command_parser, read_settings
 from finetune.errors import ConfigError
 from finetune.families import Family
 
@@ -24,7 +24,7 @@ TINY = {
     "intermediate_size": 512,
 }
 """What `bench` measures where no encoder is named: BERT-tiny."""
-SOURCE = "a YAML config, a run or a checkpoint folder"
+SOURCE = "a YAML config, a run or checkpoint folder, a Hugging Face folder or hub name"
 
 
 def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
@@ -36,9 +36,16 @@ def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
     }
     for word, family in families.items():
         own[word] = Command(family.group, family.help, _fine_tune(word, family, families))
+    own["import-hf"] = Command("build", "turn an encoder of Hugging Face into ours", _import_hf)
     own["evaluate"] = Command("use", "score a finished run again", _evaluate(families))
     own["predict"] = Command("use", "answer new texts with a finished run", _predict(families))
+    own["export"] = Command("use", "a run's best weights for other software", _export(families))
+    own["runs"] = Command("look", "the runs below a folder, with scores and states", _runs)
     own["compare"] = Command("look", "two runs, with error bars and tests", _compare(families))
+    help_ = "attention, probes and words of a run"
+    own["inspect"] = Command("look", help_, _inspect(families), _inspect_kinds)
+    own["report"] = Command("look", "runs as one page that opens anywhere", _report(families))
+    own["dashboard"] = Command("look", "runs in Weights & Biases, arranged", _dashboard)
     own["describe"] = Command(
         "measure", "parameters and FLOPs of a config or checkpoint", _describe
     )
@@ -53,7 +60,9 @@ def _tokenizer(words: list[str]) -> int:
 
     run = read_settings(TokenizerRun, "tokenizer", words)
     if run is not None:
-        runs.make_tokenizer(run)
+        tokenizer = runs.make_tokenizer(run)
+        if "--json" in words:
+            print(json.dumps({"tokenizer": run.out, "vocab_size": tokenizer.vocab_size}))
     return 0
 
 
@@ -64,7 +73,7 @@ def _pretrain(words: list[str]) -> int:
     run = read_settings(PretrainRun, "pretrain", words)
     if run is not None:
         results = runs.pretrain(run)
-        _show(results, Path(run.out), trained=not run.find_lr)
+        _show(results, Path(run.out), words, trained=not run.find_lr)
     return 0
 
 
@@ -76,7 +85,7 @@ def _adapt(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         run = read_settings(AdaptRun, "adapt", words)
         if run is not None:
             results = runs.adapt(run, families)
-            _show(results, Path(run.out), trained=not run.find_lr)
+            _show(results, Path(run.out), words, trained=not run.find_lr)
         return 0
 
     return command
@@ -99,10 +108,16 @@ def _fine_tune(
         if run is not None:
             results = runs.fit(run, families)
             trained = not (run.dry_run or run.find_lr)
-            _show(results, Path(runs.folder_of(run)), trained=trained)
+            _show(results, Path(runs.folder_of(run)), words, trained=trained)
         return 0
 
     return command
+
+
+def _import_hf(words: list[str]) -> int:
+    from finetune.cli import import_hf
+
+    return import_hf.command(words)
 
 
 def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
@@ -111,10 +126,11 @@ def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         parser.add_argument("run", type=Path, help="a fine-tuning run's folder")
         parser.add_argument("--split", help="a labelled split; default: the validation split")
         parser.add_argument("--file", help="another file, scored as --split (default: test)")
+        add_json(parser)
         space = parser.parse_args(words)
         from finetune import scoring
 
-        _show(scoring.evaluate(space.run, families, space.split, space.file), space.run)
+        _show(scoring.evaluate(space.run, families, space.split, space.file), space.run, words)
         return 0
 
     return command
@@ -125,7 +141,9 @@ def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         from finetune.text.rows import KINDS
 
         parser = command_parser("predict", "Answer new texts with the best checkpoint of a run.")
-        parser.add_argument("run", type=Path, help="a fine-tuning run's folder")
+        parser.add_argument(
+            "run", type=Path, help="a fine-tuning run's folder; a pretraining run fills [MASK]"
+        )
         parser.add_argument("--input", default="-", help="file of texts; - = standard input")
         parser.add_argument("--output", default="-", help="JSONL file; - = standard output")
         parser.add_argument(
@@ -134,18 +152,38 @@ def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
             help="of the input; default: by the file's ending, or by its first line",
         )
         parser.add_argument("--batch-size", type=_positive, help="default: that of the run")
+        parser.add_argument(
+            "--top-k", type=_positive, help="candidates for each [MASK] (default: 5)"
+        )
+        add_json(parser, "how many answers went to --output, as JSON on stdout")
         space = parser.parse_args(words)
+        if space.json and space.output == "-":
+            raise ConfigError(
+                "--json goes with --output FILE: answers on standard output are JSON already"
+            )
         from finetune.predictor import predict_file
 
-        predict_file(
+        count = predict_file(
             space.run,
             space.input,
             space.output,
             families,
             kind=space.format,
             batch_size=space.batch_size,
+            top=space.top_k,
         )
+        if space.json:
+            print(json.dumps({"answers": count, "output": space.output}))
         return 0
+
+    return command
+
+
+def _export(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        from finetune.cli import export
+
+        return export.command(families)(words)
 
     return command
 
@@ -156,7 +194,7 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         parser.add_argument("a", type=Path, help="a run's folder, or a folder of runs")
         parser.add_argument("b", type=Path, help="another")
         parser.add_argument("--metric", help="the one to compare; default: all that both have")
-        parser.add_argument("--json", action="store_true", help="all figures as JSON on stdout")
+        add_json(parser, "all figures as JSON on stdout")
         space = parser.parse_args(words)
         from finetune.comparison import as_json, as_text, compare_folders
 
@@ -168,6 +206,42 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
     return command
 
 
+def _runs(words: list[str]) -> int:
+    from finetune.cli import runs
+
+    return runs.command(words)
+
+
+def _inspect_kinds() -> list[str]:
+    from finetune.cli.inspect import KINDS
+
+    return list(KINDS)
+
+
+def _inspect(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        from finetune.cli import inspect
+
+        return inspect.inspect_command(families)(words)
+
+    return command
+
+
+def _report(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        from finetune.cli.report import report_command
+
+        return report_command(families)(words)
+
+    return command
+
+
+def _dashboard(words: list[str]) -> int:
+    from finetune.cli import dashboard
+
+    return dashboard.command(words)
+
+
 def _score_of(folder: Path, families: Mapping[str, Family]) -> Callable[..., Any] | None:
     """How the task of a run scores answers; None where the folder holds several runs."""
     from finetune.families import make_task, read_fit
@@ -177,10 +251,10 @@ def _score_of(folder: Path, families: Mapping[str, Family]) -> Callable[..., Any
     return make_task(read_fit(folder, families), families).score
 
 
-def _show(results: Results, folder: Path, *, trained: bool = True) -> None:
+def _show(results: Results, folder: Path, words: list[str], *, trained: bool = True) -> None:
     """A table on stderr for people, the metrics as one JSON line on stdout for programs.
 
-    Where nothing was trained there is nothing for the table, and all that was found out is printed.
+    With --json the line has all results. So it has where nothing was trained: there is no table.
     """
     if not trained:
         print(json.dumps(results))
@@ -190,7 +264,8 @@ def _show(results: Results, folder: Path, *, trained: bool = True) -> None:
 
     say(results_table(results))
     say(f"run folder: {folder}")
-    print(json.dumps({key: results[key] for key in ("task", "split", "metrics")}))
+    keys = list(results) if "--json" in words else ("task", "split", "metrics")
+    print(json.dumps({key: results[key] for key in keys}))
 
 
 def _describe(words: list[str]) -> int:
@@ -247,6 +322,7 @@ def _bench(words: list[str]) -> int:
     parser.add_argument(
         "--seconds", type=float, default=2.0, help="for each measurement (default: 2)"
     )
+    add_json(parser)
     space = parser.parse_args(words)
     from finetune.benchmark import bench, bench_table
     from finetune.encoder import EncoderConfig
@@ -265,7 +341,11 @@ def _bench(words: list[str]) -> int:
             length=min(space.length, longest),
             seconds=space.seconds,
         )
-    print(bench_table(results))
+    if space.json:
+        print(json.dumps(results))
+    else:  # three at a time fit a terminal
+        groups = (list(results.items())[first : first + 3] for first in range(0, len(results), 3))
+        print("\n\n".join(bench_table(dict(group)) for group in groups))
     return 0
 
 
@@ -278,12 +358,14 @@ def _positive(text: str) -> int:
 def _encoder_config(source: Path) -> EncoderConfig:
     """The encoder that a checkpoint holds, or that a run with these settings would build."""
     from finetune import settings
-    from finetune.checkpoint import find_tokenizer, load_checkpoint
+    from finetune.checkpoint import find_tokenizer
+    from finetune.pretrained import HUB_NAME, find_checkpoint
     from finetune.run_settings import FitRun, PretrainRun
     from finetune.values import load
 
-    if source.is_dir():
-        return load_checkpoint(source).encoder_config
+    on_the_hub = not source.exists() and source.suffix not in (".yaml", ".yml")
+    if source.is_dir() or (on_the_hub and HUB_NAME.fullmatch(str(source))):
+        return find_checkpoint(source).encoder_config
     content = load(source)
     if not isinstance(content, dict) or "encoder" not in content:
         raise ConfigError(f"{source}: expected settings with a section 'encoder', found none")

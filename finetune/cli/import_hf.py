@@ -23,13 +23,20 @@ def command(words: list[str]) -> int:
         raise ConfigError(f"{space.out} is not empty; name a new folder for --out")
     imported = import_hf(space.source, space.out)
     config, head = imported.encoder_config, imported.head.get("kind")
+    pooler = any("pooler" in name for name in imported.kept)
     say(
         f"{imported.form.name}: {config.num_hidden_layers} blocks of {config.hidden_size}, "
-        f"{len(imported.kept)} tensors kept, head: {head or 'none'}"
+        f"{len(imported.kept)} tensors kept; head: {head or 'none'}, "
+        f"pooler: {'kept' if pooler else 'none'}"
     )
     if imported.left_out:
         say(f"left out: {', '.join(imported.left_out)}")
     say(f"checkpoint: {space.out}")
-    facts = {"family": imported.form.name, "head": head, "labels": imported.labels}
-    print(json.dumps({**facts, "kept": imported.kept, "left_out": imported.left_out}))
+    facts: dict[str, object] = {
+        "family": imported.form.name,
+        "head": head,
+        "labels": imported.labels,
+    }
+    facts |= {"pooler": pooler, "tensors": len(imported.kept), "left_out": imported.left_out}
+    print(json.dumps(facts))
     return 0

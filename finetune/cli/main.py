@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from types import FrameType
 
 from finetune.cli.commands import own_commands
 from finetune.cli.parser import Command
 from finetune.errors import ConfigError, FinetuneError, nearest
 from finetune.families import Family
+from finetune.tables import painted
 
 GROUPS = ("start", "build", "benchmark", "own data", "use", "look", "measure")
 """Headings of `finetune --help` in their order; further ones come last."""
@@ -47,10 +49,10 @@ def main(
         128 and the signal's number when it was stopped.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    table = {**(commands or {}), **own_commands(families)}
+    table = all_commands(families, commands)
     try:
         with _signals_as_errors(), _warnings_in_one_line():
-            return _dispatch(words, table)
+            return (_hushed if "--quiet" in words else _dispatch)(words, table)
     except SystemExit as done:  # argparse, after --help
         return int(done.code or 0)
     except BrokenPipeError:  # `finetune describe … | head`
@@ -61,8 +63,38 @@ def main(
         if outcome is None:
             raise
         message, status = outcome
-        print(f"finetune: {' '.join(message.split())}", file=sys.stderr)
+        prefix = painted("finetune:", "red", sys.stderr)
+        print(f"{prefix} {' '.join(message.split())}", file=sys.stderr)
         return status
+
+
+def all_commands(
+    families: Mapping[str, Family], commands: Mapping[str, Command] | None = None
+) -> dict[str, Command]:
+    """The table of commands; the last one tells shells about all of them."""
+    table = {**(commands or {}), **own_commands(families)}
+
+    def completion(words: list[str]) -> int:
+        from finetune.cli import completion
+
+        modules = [entry.run.__module__ for entry in table.values()]
+        modules += [family.make.__module__ for family in families.values()]
+        packages = {module.split(".")[0] for module in modules}
+        return completion.command(words, table, packages)
+
+    about = "a script by which your shell completes commands and options"
+    table["completion"] = Command("start", about, completion)
+    return table
+
+
+def _hushed(words: list[str], table: Mapping[str, Command]) -> int:
+    """Run a command with stderr shut: what it says is told only if it fails without an error."""
+    told = io.StringIO()
+    with redirect_stderr(told):
+        status = _dispatch(words, table)
+    if status:
+        print(told.getvalue(), end="", file=sys.stderr)
+    return status
 
 
 @contextmanager
@@ -70,7 +102,8 @@ def _warnings_in_one_line() -> Iterator[None]:
     """Show a warning as its message, without the place in the code that gave it."""
 
     def one_line(message: object, *_: object, **__: object) -> str:
-        return f"finetune: warning: {' '.join(str(message).split())}\n"
+        prefix = painted("finetune: warning:", "yellow", sys.stderr)
+        return f"{prefix} {' '.join(str(message).split())}\n"
 
     before, warnings.formatwarning = warnings.formatwarning, one_line
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,10 +25,33 @@ class Command:
     """One line for that list."""
     run: Callable[[list[str]], int]
     """Takes the words after the command's own; returns the exit status."""
+    kinds: Callable[[], Sequence[str]] = tuple
+    """The words of which one comes first, where each has options of its own."""
+
+
+_shown_to: ContextVar[Callable[[argparse.ArgumentParser], None] | None]
+_shown_to = ContextVar("_shown_to", default=None)
+
+
+@contextmanager
+def parsers_shown_to(look: Callable[[argparse.ArgumentParser], None]) -> Iterator[None]:
+    """In the block `--help` prints nothing: what would be printed is handed over as a parser."""
+    token = _shown_to.set(look)
+    try:
+        yield
+    finally:
+        _shown_to.reset(token)
 
 
 class _Parser(argparse.ArgumentParser):
     """argparse, with errors in one line of ours and the nearest flag."""
+
+    def print_help(self, file: Any = None) -> None:
+        look = _shown_to.get()
+        if look is None:
+            super().print_help(file)
+        else:
+            look(self)
 
     def error(self, message: str) -> Any:
         if message.startswith("unrecognized arguments: "):
@@ -44,13 +69,22 @@ def command_parser(command: str, about: str, more: str = "") -> argparse.Argumen
         about: What it does, in one line.
         more: Text that `--help` shows below the options, as it stands.
     """
-    return _Parser(
+    parser = _Parser(
         prog=f"finetune {command}",
         description=about,
         epilog=more or None,
         formatter_class=_Formatter,
         allow_abbrev=False,
     )
+    parser.add_argument(
+        "--quiet", action="store_true", help="say nothing but errors, and the result on stdout"
+    )
+    return parser
+
+
+def add_json(parser: argparse.ArgumentParser, about: str = "all results as JSON on stdout") -> None:
+    """Give a parser `--json`; what a command prints otherwise is for people, or shorter."""
+    parser.add_argument("--json", action="store_true", help=about)
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -82,8 +116,10 @@ def read_settings(
     from finetune import settings
 
     parser = command_parser(command, (cls.__doc__ or "").splitlines()[0], about)
+    add_json(parser)
     if names:
-        parser.add_argument("task", help=", ".join(names))
+        action = parser.add_argument("task", help=", ".join(names))
+        vars(action)["words"] = tuple(names)  # no `choices`: a wrong name has a better message
     parser.add_argument("--config", type=Path, help="YAML file with any of the settings below")
     parser.add_argument(
         "--print-config", action="store_true", help="print what the run would use, and stop"

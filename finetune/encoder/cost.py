@@ -71,6 +71,40 @@ def forward_flops_per_token(
     return sum(part.flops for part in cost(config, length, lm_share).values())
 
 
+def training_flops_per_token(
+    config: EncoderConfig,
+    length: int,
+    *,
+    frozen: int | None = None,
+    cached: bool = False,
+    first_only: bool = False,
+) -> float:
+    """Count a training step of an encoder without a head: backward costs two forward passes.
+
+    The lowest trained block above frozen ones passes no gradient on; what that saves is left out.
+
+    Args:
+        config: Sizes and variants.
+        length: Tokens in a sequence, T.
+        frozen: Blocks of the frozen prefix, 0 = embeddings alone; None where nothing is frozen.
+        cached: Whether the frozen prefix is read and not computed.
+        first_only: Whether the last block computes the first token's state alone.
+
+    Returns:
+        Floating-point operations a token.
+    """
+    parts, blocks = cost(config, length, lm_share=0.0), config.num_hidden_layers
+    embeddings = parts["embeddings"].flops
+    block = (sum(part.flops for part in parts.values()) - embeddings) / blocks
+    trained = (blocks - (frozen or 0)) * block
+    if first_only and trained:
+        keys_and_values = 4 * config.hidden_size**2  # the rest is for one token of T
+        trained -= (block - keys_and_values) * (1 - 1 / length)
+    if frozen is None:
+        return 3 * (embeddings + trained)
+    return 3 * trained + (0.0 if cached else embeddings + frozen * block)
+
+
 def attention_overtakes(config: EncoderConfig, *, with_projections: bool = False) -> int:
     """Find the shortest T at which attention costs more than the feed-forward part.
 

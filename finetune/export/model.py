@@ -92,7 +92,8 @@ class WholeModel(nn.Module):
         given = {name: tensor for name, tensor in batch.items() if tensor is not None}
         if self.options is not None:
             given = {name: tensor.flatten(0, 1) for name, tensor in given.items()}  # (B C, T)
-        hidden: Tensor = self.encoder(given).last_hidden_state
+        first_only = bool(getattr(self.head, "first_only", False))
+        hidden: Tensor = self.encoder(given, first_only=first_only).last_hidden_state
         return self._answer(hidden, given.get("attention_mask"))
 
     def _answer(self, hidden: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:

@@ -133,6 +133,8 @@ class Tokenizer:
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             "add_prefix_space": _adds_prefix_space(self.backend),
+            # Without this line transformers' generic class gives no segments.
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             **self.special_tokens,
         }
         _write_json(folder / "tokenizer_config.json", settings)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder
+from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
 from finetune.heads import IGNORED
 from finetune.task import Answer, Example, Outputs, Task
@@ -141,6 +142,17 @@ class FineTuner(EncoderWithHead):
         prefix = frozen_hidden(self.encoder, batch, depth, self._kept(batch, depth))
         mask = batch.get("attention_mask")
         return self.encoder.suffix(prefix, mask, depth, first_only=first_only)
+
+    def flops_per_token(self, length: float) -> float:
+        """Count the arithmetic of a training step in the phase that is applied."""
+        phases = self.phases
+        return training_flops_per_token(
+            self.encoder.config,
+            round(length),
+            frozen=None if phases is None else phases.frozen_depth,
+            cached=bool(self.caches) and phases is not None and phases.prefix_is_original,
+            first_only=bool(getattr(self.head, "first_only", False)),
+        )
 
     def _kept(self, batch: Mapping[str, Tensor], depth: int) -> tuple[Tensor, int] | None:
         """What the cache of the split that is being read has of a batch, and at which depth."""

@@ -16,6 +16,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder
+from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
 from finetune.training.optimizer import OptimizerConfig, adamw
 from finetune.training.phases import Phases
@@ -67,6 +68,17 @@ class EncoderWithHead(pl.LightningModule):
     def layers(self) -> dict[str, list[nn.Module]]:
         """Layer groups by name, lowest first: embeddings, block_1 … block_L, head."""
         return {**self.encoder.layer_groups(), "head": [self.head]}
+
+    def flops_per_token(self, length: float) -> float:
+        """Count the arithmetic of a training step, as it now is.
+
+        Args:
+            length: Mean number of tokens in a sequence.
+
+        Returns:
+            Floating-point operations a token; a small head is left out.
+        """
+        return training_flops_per_token(self.encoder.config, round(length))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """All parameters, in named groups, from the first step (frozen ones too)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -10,11 +9,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from finetune.training.module import EncoderWithHead, epochs_done
 from finetune.training.progress import RunLength
+from finetune.training.progress_bar import ProgressDisplay
 
 Figures = dict[str, float]
 PLATEAU_WINDOWS = 10
@@ -50,6 +48,7 @@ class Monitor(pl.Callback):
         flops_per_token: Callable[[float], float] | None = None,
         ceiling_gflops: float | None = None,
         unigram_entropy: float | None = None,
+        peak_gib: Callable[[], float] | None = None,
         show_progress: bool = True,
         title: str = "",
     ) -> None:
@@ -61,21 +60,22 @@ class Monitor(pl.Callback):
             flops_per_token: Mean length in tokens -> FLOPs of a training step, a token.
             ceiling_gflops: What this machine's matrix products reach, measured at the start.
             unigram_entropy: Entropy of the corpus, nats: what knowing frequencies alone gives.
-            show_progress: Show a bar if stderr is a terminal.
+            peak_gib: Tells the most memory that the process has held so far, GiB.
+            show_progress: Show a bar if stderr is a terminal, and now and then a line if not.
             title: What stands before the bar.
         """
         self.length, self.every = length, every_steps
         self.flops_per_token, self.ceiling = flops_per_token, ceiling_gflops
-        self.unigram_entropy = unigram_entropy
+        self.unigram_entropy, self.peak_gib = unigram_entropy, peak_gib
         self.losses: list[float] = []
         self.rows_seen = 0
         """Examples since the start of the run."""
-        self.rows_seen = 0
-        """Examples since the start of the run."""
+        self.tokens_seen = 0
+        """Tokens since the start of the run, without padding, up to the last line."""
         self._warned = False
         self._step = 0
         self._start_window()
-        self._bar = _Bar(title) if show_progress and sys.stderr.isatty() else None
+        self._bar = ProgressDisplay(length, title) if show_progress else None
 
     def _start_window(self) -> None:
         self._loss: torch.Tensor | float = 0.0
@@ -90,6 +90,7 @@ class Monitor(pl.Callback):
         """The open window, so that a resumed run writes the lines of the uninterrupted one."""
         return {
             "rows_seen": self.rows_seen,
+            "tokens_seen": self.tokens_seen,
             "losses": self.losses[-PLATEAU_WINDOWS:],
             "loss": float(self._loss),
             "batches": self._batches,
@@ -103,6 +104,7 @@ class Monitor(pl.Callback):
         """Go on with an open window."""
         self._start_window()
         self.rows_seen = state_dict["rows_seen"]
+        self.tokens_seen = state_dict.get("tokens_seen", 0)  # none in checkpoints of 0.1
         self.losses = list(state_dict["losses"])
         self._loss, self._batches = state_dict["loss"], state_dict["batches"]
         self._tokens, self._places = state_dict["tokens"], state_dict["places"]
@@ -112,8 +114,8 @@ class Monitor(pl.Callback):
         """Start the clock of the first window."""
         self._step = trainer.global_step
         self._since = time.perf_counter()
-        if self._bar:
-            self._bar.start()
+        if self._bar and trainer.is_global_zero:
+            self._bar.start(self._step)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -145,8 +147,8 @@ class Monitor(pl.Callback):
         self._step = step
         if step > before and step % self.every == 0:  # not in the midst of accumulating
             self._write(trainer, pl_module, outputs)
-        elif self._bar:
-            self._bar.show(self.length.fraction(step))
+        if self._bar:
+            self._bar.show(step)
 
     def _write(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any) -> None:
         loss = float(self._loss) / self._batches  # waits for the device: the time below is honest
@@ -157,27 +159,32 @@ class Monitor(pl.Callback):
         if self.unigram_entropy is not None:
             figures["train/unigram_entropy"] = self.unigram_entropy
         figures |= _rates(trainer)
-        if isinstance(pl_module, EncoderWithHead) and pl_module.phases is not None:
-            figures["frozen/boundary"] = pl_module.phases.groups.start
-        if (norm := getattr(pl_module, "gradient_norm", None)) is not None:
-            figures["train/gradient_norm"] = float(norm)
+        if isinstance(pl_module, EncoderWithHead):
+            figures |= _freezing(pl_module)
+        figures |= _gradients(pl_module)
         for logger in trainer.loggers:
             logger.log_metrics(figures, step=trainer.global_step)
         if self._bar:
-            self._bar.show(self.length.fraction(trainer.global_step), figures)
+            self._bar.keep(figures)
         self._warn_at_plateau(trainer.global_step)
         self._start_window()
 
     def _performance(self) -> Figures:
         seconds = self._seconds + time.perf_counter() - self._since
-        rate = int(self._tokens) / seconds
+        tokens = int(self._tokens)
+        rate = tokens / seconds
+        self.tokens_seen += tokens
         figures = {
             "perf/tokens_per_second": rate,
             "perf/examples_per_second": self._rows / seconds,
-            "perf/padding": 1 - int(self._tokens) / self._places,
+            "perf/padding": 1 - tokens / self._places,
+            "data/examples_seen": self.rows_seen,
+            "data/tokens_seen": self.tokens_seen,
         }
+        if self.peak_gib is not None:
+            figures["perf/peak_gib"] = self.peak_gib()
         if self.flops_per_token and self.ceiling:
-            flops = self.flops_per_token(int(self._tokens) / self._rows)
+            flops = self.flops_per_token(tokens / self._rows)
             figures["perf/ceiling_share"] = flops * rate / (self.ceiling * 1e9)
         return figures
 
@@ -197,6 +204,8 @@ class Monitor(pl.Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the window's clock."""
         self._seconds += time.perf_counter() - self._since
+        if self._bar:
+            self._bar.note(trainer.global_step, "validating")
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let the window's clock go on."""
@@ -222,31 +231,20 @@ def _rates(trainer: pl.Trainer) -> Figures:
     }
 
 
-class _Bar:
-    """A bar from 0 to 1 with the time that is left and the last figures."""
+def _freezing(module: EncoderWithHead) -> Figures:
+    """The boundary and the number of the phase: bands over the other curves."""
+    if module.phases is None:
+        return {}
+    return {
+        "frozen/boundary": module.phases.groups.start,
+        "frozen/phase": module.phases.current or 0,
+    }
 
-    def __init__(self, title: str) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:3.0f}%"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
-            console=Console(stderr=True),
-            refresh_per_second=2,
-            transient=True,
-        )
-        self._task = self._progress.add_task(title, total=1.0, figures="")
 
-    def start(self) -> None:
-        self._progress.start()
-
-    def show(self, fraction: float, figures: Figures | None = None) -> None:
-        self._progress.update(self._task, completed=min(fraction, 1.0))
-        if figures:
-            rate = f"{figures['perf/tokens_per_second']:,.0f} tokens/s"
-            text = f"loss {figures['train/loss']:.3f}  {rate}"
-            self._progress.update(self._task, figures=text)
-
-    def stop(self) -> None:
-        self._progress.stop()
+def _gradients(module: pl.LightningModule) -> Figures:
+    """The norm of the whole gradient and of each group's, as a module keeps them."""
+    whole = getattr(module, "gradient_norm", None)
+    figures = {} if whole is None else {"train/gradient_norm": float(whole)}
+    for name, norm in getattr(module, "gradient_norms", {}).items():
+        figures[f"train/gradient_norm/{name}"] = float(norm)
+    return figures

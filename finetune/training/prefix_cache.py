@@ -45,7 +45,7 @@ class CacheConfig:
     """Compute the frozen part once and keep its hidden states on disk."""
     cache_gib: float = 8.0
     """Largest size of the cache, in GiB; what does not fit is computed again each time."""
-    cache_precision: str = "fp32"
+    cache_precision: str = field(default="fp32", metadata={"words": PRECISIONS})
     """fp32 (the same numbers as without the cache) or bf16 (half the size, rounded to 8 bits)."""
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from finetune.encoder import Encoder
+from finetune.encoder.cost import forward_flops_per_token
 from finetune.heads import MaskedLM
 from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
@@ -74,6 +75,10 @@ class Pretrainer(EncoderWithHead):
         hidden = self.encoder(batch).last_hidden_state  # (B, T, D)
         logits: Tensor = self.head(hidden.flatten(0, 1)[batch["positions"]])
         return logits
+
+    def flops_per_token(self, length: float) -> float:
+        """Count the arithmetic of a training step, with the head over the masked positions."""
+        return 3 * forward_flops_per_token(self.encoder.config, round(length))
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The loss, nats a masked token; on logged steps also the share named rightly."""

@@ -95,7 +95,7 @@ def reinitialise(encoder: Encoder, count: int, seed: int) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(keyed_seed(seed, "reinitialise"))
         for block in encoder.blocks[total - count :]:
-            fresh = EncoderBlock(encoder.config)
+            fresh = EncoderBlock(encoder.config, first=block is encoder.blocks[0])
             initialize_weights(fresh, encoder.config.initializer_range)
             block.load_state_dict(fresh.state_dict())
         if isinstance(encoder.final_norm, nn.LayerNorm):

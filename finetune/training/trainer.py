@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,13 +28,15 @@ T = TypeVar("T")
 class TrainerConfig:
     """What Lightning's Trainer is told: machine, precision, accumulation, intervals."""
 
-    accelerator: str = "auto"
+    accelerator: str = field(default="auto", metadata={"words": ("auto", "cpu", "gpu")})
     """Lightning's name of the device: auto, cpu, gpu."""
     devices: int = 1
     """Processes of this machine, each with its own device."""
-    strategy: str = "auto"
+    strategy: str = field(default="auto", metadata={"words": ("auto", "ddp")})
     """Lightning's name of the strategy: auto, ddp."""
-    precision: str = "32-true"
+    precision: str = field(
+        default="32-true", metadata={"words": ("32-true", "bf16-mixed", "16-mixed")}
+    )
     """Lightning's name of the precision: 32-true, bf16-mixed, 16-mixed."""
     accumulate_grad_batches: int = 1
     """Batches whose gradients are averaged into one step."""
@@ -45,7 +47,7 @@ class TrainerConfig:
     validate_every_steps: int | None = None
     """Steps between two validations; none = at the end of each epoch."""
     progress: bool = True
-    """Show a progress bar where stderr is a terminal."""
+    """Show progress: a bar where stderr is a terminal, elsewhere a line a minute at most."""
 
     def __post_init__(self) -> None:
         """Check the counts.

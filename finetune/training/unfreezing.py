@@ -31,7 +31,10 @@ Layers = Mapping[str, Sequence[nn.Module]]
 class UnfreezeConfig:
     """Which layers are trained when."""
 
-    unfreeze: str = field(default="all", metadata={"instead_of": ("phases",)})
+    unfreeze: str = field(
+        default="all",
+        metadata={"instead_of": ("phases",), "words": lambda: [*POLICIES, "top:2"]},
+    )
     """all, head, gradual (ULMFiT), chain (chain-thaw), lp-ft (head, then all), top:N (blocks)."""
     phase_epochs: float = 1.0
     """Gradual and chain: epochs of a phase, may be a fraction; the last runs to the end."""

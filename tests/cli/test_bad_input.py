@@ -277,8 +277,8 @@ def test_a_place_without_an_encoder_is_refused(
 def test_a_folder_of_another_library_is_refused(
     world: World, tmp_path: Path, refuses: Refuses
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 16}))
-    pattern = f"{tmp_path}/config.json: expected a checkpoint of this framework .*imported.*"
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "hidden_size": 16}))
+    pattern = f"{tmp_path}/config.json: expected a model_type that can be imported, found 'gpt2'.*"
     refuses(pattern, *world.glue(tmp_path / "run", encoder=tmp_path))
 
 

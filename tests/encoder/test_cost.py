@@ -8,7 +8,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.cost import attention_overtakes, cost, describe, forward_flops_per_token
+from finetune.encoder.cost import (
+    attention_overtakes,
+    cost,
+    describe,
+    forward_flops_per_token,
+    training_flops_per_token,
+)
 from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
 from finetune.encoder.scores import SCORES
 from finetune.heads import MaskedLM
@@ -93,3 +99,28 @@ def test_the_table_shows_every_part_at_every_length() -> None:
     assert "overtake the feed-forward part at T = 3,073, attention" in text
     assert "Learned positions reach T = 512." in text
     assert "Learned positions" not in describe(EncoderConfig(position="rotary"))
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("frozen", [None, 0, 1])
+def test_a_training_step_costs_what_torch_counts(
+    tiny: Tiny, first_only: bool, frozen: int | None
+) -> None:
+    config = tiny(num_hidden_layers=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.1)
+    encoder, ids = Encoder(config).train(), torch.randint(config.vocab_size, (3, 12))
+    below = encoder.prefix({"input_ids": ids}, frozen or 0).detach().requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        encoder.suffix(below, None, frozen or 0, first_only=first_only).sum().backward()
+    counted = training_flops_per_token(
+        config, 12, frozen=frozen, cached=True, first_only=first_only
+    )
+    assert counter.get_total_flops() / ids.numel() == pytest.approx(counted)
+
+
+def test_a_frozen_prefix_costs_one_pass_or_none(tiny: Tiny) -> None:
+    config = tiny(num_hidden_layers=4)
+    whole = training_flops_per_token(config, 16)
+    assert whole == pytest.approx(3 * forward_flops_per_token(config, 16, lm_share=0.0))
+    assert training_flops_per_token(config, 16, frozen=3) == pytest.approx(whole / 4 + whole / 4)
+    assert training_flops_per_token(config, 16, frozen=3, cached=True) == pytest.approx(whole / 4)
+    assert training_flops_per_token(config, 16, frozen=4, cached=True, first_only=True) == 0

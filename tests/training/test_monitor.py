@@ -226,3 +226,27 @@ def test_the_module_is_told_which_step_is_written(time: FakeTime) -> None:
     assert "masked_accuracy" in module.training_step(batch, 0)
     module.is_logged_step = False
     assert "masked_accuracy" not in module.training_step(batch, 0)
+
+
+def test_what_was_seen_goes_on_over_windows_and_after_a_stop(time: FakeTime) -> None:
+    run, monitor = Run(time), Monitor(LENGTH, 2, show_progress=False, peak_gib=lambda: 0.75)
+    monitor.on_train_start(run.trainer, run.module)
+    run.train(monitor, [1.0] * 5)
+    assert [line["data/tokens_seen"] for line in run.log.lines.values()] == [20, 40]
+    assert [line["data/examples_seen"] for line in run.log.lines.values()] == [4, 8]
+    assert run.log.lines[4]["perf/peak_gib"] == 0.75
+    again = Monitor(LENGTH, 2, show_progress=False)
+    again.load_state_dict(monitor.state_dict())
+    run.train(again, [1.0])
+    assert run.log.lines[6]["data/tokens_seen"] == 60
+    assert run.log.lines[6]["data/examples_seen"] == 12
+    assert "perf/peak_gib" not in run.log.lines[6]
+
+
+def test_norms_of_groups_stand_below_that_of_the_whole(time: FakeTime) -> None:
+    run, monitor = Run(time), Monitor(LENGTH, 1, show_progress=False)
+    run.module.gradient_norms = {"head": torch.tensor(0.25)}
+    monitor.on_train_start(run.trainer, run.module)
+    run.train(monitor, [1.0])
+    assert run.log.lines[1]["train/gradient_norm"] == 0.5
+    assert run.log.lines[1]["train/gradient_norm/head"] == 0.25

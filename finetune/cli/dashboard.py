@@ -1,0 +1,33 @@
+"""`finetune dashboard`: the workspace and the report of a Weights & Biases project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from finetune.cli.parser import command_parser
+
+
+def command(words: list[str]) -> int:
+    """Make them in the project, or write them to a file.
+
+    Args:
+        words: Those after `finetune dashboard`.
+
+    Returns:
+        The exit status.
+    """
+    parser = command_parser("dashboard", "A workspace and a report for runs in Weights & Biases.")
+    parser.add_argument("--entity", required=True, help="user or team of Weights & Biases")
+    parser.add_argument("--project", default="finetune", help="its project (default: finetune)")
+    parser.add_argument(
+        "--spec", type=Path, help="JSON file to write instead, without a network or a login"
+    )
+    space = parser.parse_args(words)
+    from finetune.dashboards.spec import save, write_spec
+
+    if space.spec is not None:
+        write_spec(space.entity, space.project, space.spec)
+        print(space.spec)
+    else:
+        print("\n".join(save(space.entity, space.project)))
+    return 0

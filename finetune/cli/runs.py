@@ -1,0 +1,124 @@
+"""`finetune runs`: a table of the runs below a folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.cli.parser import add_json, command_parser
+from finetune.errors import ConfigError
+
+if TYPE_CHECKING:
+    from finetune.run_list import ListedRun
+
+COLOURS = {"running": "cyan", "done": "green", "interrupted": "yellow", "collapsed": "red"}
+"""State -> colour on a terminal."""
+LEAST_NAME, MOST_TASK, MOST_METRIC = 12, 16, 8
+"""Columns that a run's name has at least, and its task and the name of its metric at most."""
+MORE = """\
+states:
+  running      a process holds the folder
+  done         it has ended
+  interrupted  it neither ended nor goes on; start it again with --resume
+  collapsed    it ended with one answer for every example, for one seed at least"""
+
+
+def command(words: list[str]) -> int:
+    """Run the command; returns the exit status."""
+    parser = command_parser("runs", "The runs below a folder, with scores and states.", MORE)
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=Path("runs"), help="where to look (default: runs)"
+    )
+    parser.add_argument(
+        "--sort", choices=SORTS, default="task", help="the order of rows (default: task, then name)"
+    )
+    parser.add_argument("--state", choices=COLOURS, help="only runs in this state")
+    add_json(parser, "the runs and damaged folders as JSON on stdout")
+    space = parser.parse_args(words)
+    if not space.folder.is_dir():
+        raise ConfigError(f"{space.folder}: expected a folder of runs, found no such folder")
+    from finetune.run_list import list_runs
+
+    found = list_runs(space.folder)
+    runs = sorted(found.runs, key=SORTS[space.sort])
+    runs = [run for run in runs if space.state in (None, run.state)]
+    if space.json:
+        problems = [{"folder": str(place), "problem": what} for place, what in found.problems]
+        content = {"runs": [run.as_json() for run in runs], "problems": problems}
+        print(json.dumps(content, ensure_ascii=False, allow_nan=False))
+    else:
+        print(_table(runs) if runs else f"{space.folder}: no runs")
+    for place, what in found.problems:
+        print(f"{place}: {what}", file=sys.stderr)
+    return 0
+
+
+def _upwards(score: float | None) -> float:
+    return float("inf") if score is None else score
+
+
+def _by_score(run: ListedRun) -> tuple[Any, ...]:
+    """The best of each task first."""
+    from finetune.run_list import LOWER_IS_BETTER
+
+    lower = str(run.metric).endswith(LOWER_IS_BETTER)
+    score = run.score if run.score is None or lower else -run.score
+    return (run.task, _upwards(score), run.name)
+
+
+SORTS: dict[str, Callable[[ListedRun], tuple[Any, ...]]] = {
+    "task": lambda run: (run.task, run.name),
+    "name": lambda run: (run.name,),
+    "score": _by_score,
+    "minutes": lambda run: (-(run.minutes or 0.0), run.name),
+    "state": lambda run: (list(COLOURS).index(run.state), run.task, run.name),
+}
+
+
+def _table(runs: list[ListedRun]) -> str:
+    from finetune.tables import GAP, WIDTH, painted, table
+
+    header = ["run", "task", "score", "seeds", "min", "state"]
+    rows = [
+        [
+            run.name,
+            _end(run.task, MOST_TASK),
+            _score(run),
+            f"{len(run.seeds)}/{run.planned}" if len(run.seeds) < run.planned else f"{run.planned}",
+            "" if run.minutes is None else f"{run.minutes:.1f}",
+            run.state,
+        ]
+        for run in runs
+    ]
+    widths = [len(GAP) + max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in rows:
+        row[0] = _end(row[0], max(LEAST_NAME, WIDTH - sum(widths[1:])))
+    first, rule, *lines = table(rows, header).splitlines()
+    for number, run in enumerate(runs):  # after the layout: colours have no width
+        line = lines[number].removesuffix(run.state)
+        lines[number] = line + painted(run.state, COLOURS[run.state], sys.stdout)
+    return "\n".join([first, rule, *lines])
+
+
+def _score(run: ListedRun) -> str:
+    if run.score is None:
+        return "" if run.step is None else f"step {run.step:,}"
+    from finetune.tables import NO_SHARES
+
+    plain = str(run.metric).endswith(NO_SHARES)
+    values = [value for value in (run.score, run.deviation) if value is not None]
+    shown = " ± ".join(f"{value:.3f}" if plain else f"{100 * value:.1f}" for value in values)
+    return f"{_short(str(run.metric))} {shown}"
+
+
+def _short(metric: str) -> str:
+    """A metric's name, or the first of its words."""
+    return metric if len(metric) <= MOST_METRIC else metric.split("_")[0][:MOST_METRIC]
+
+
+def _end(name: str, width: int) -> str:
+    """A name's end: of a path it is that which differs."""
+    return name if len(name) <= width else f"…{name[1 - width :]}"
