@@ -4,6 +4,11 @@ PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# jupyter-execute would write the time of each cell into the files.
+EXECUTE := import sys, nbclient, nbformat; name = sys.argv[1]; notebook = nbformat.read(name, 4); \
+	place = {'metadata': {'path': 'notebooks'}}; \
+	nbclient.NotebookClient(notebook, record_timing=False, resources=place).execute(); \
+	nbformat.write(notebook, name)
 
 .PHONY: demo test check bench notebooks docs clean
 
@@ -27,7 +32,9 @@ bench: $(INSTALLED)  ## this project beside its peers; on a quiet machine
 
 notebooks: $(INSTALLED)  ## execute the notebooks in their order, in place; some minutes
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[minilm,notebooks]'
-	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
+	@for notebook in notebooks/*.ipynb; do \
+		echo $$notebook; $(BIN)/python -c "$(EXECUTE)" $$notebook || exit 1; \
+	done
 
 docs: $(INSTALLED)  ## the site, in site/; strict: every link and anchor is followed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.cost import training_flops_per_token
 from finetune.heads import Classification, HeadConfig, Regression
 from finetune.task import Example, Task
 from finetune.text.features import Features, collate
@@ -176,3 +178,19 @@ def test_a_run_has_collapsed_if_it_gives_one_answer_only() -> None:
     assert not collapsed(answers("yes", "no", "yes"))
     assert not collapsed(answers("yes"))  # of one example nothing can be said
     assert not collapsed([])
+
+
+def test_a_steps_arithmetic_leaves_out_what_is_frozen_and_kept(data: Path) -> None:
+    module = fine_tuner(glue_task("sst2", data))
+    whole = training_flops_per_token(CONFIG, 8, first_only=True)
+    assert module.flops_per_token(8.2) == whole
+
+    phases: Any = SimpleNamespace(frozen_depth=1, prefix_is_original=True)
+    module.phases = phases
+    computed = module.flops_per_token(8.0)
+    caches: Any = {"train": object()}
+    module.caches = caches
+    kept = module.flops_per_token(8.0)
+    phases.prefix_is_original = False
+    assert module.flops_per_token(8.0) == computed
+    assert kept < computed < whole
