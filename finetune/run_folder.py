@@ -37,12 +37,14 @@ P = ParamSpec("P")
 PARTS = (
     "config.yaml",
     "metrics.jsonl",
+    "metrics.csv",
     "results.json",
     "checkpoints",
     "predictions",
     "submission",
     "tokenizer",
     "wandb",
+    "tensorboard",
 )
 """What a run writes; `--overwrite` removes these and nothing else."""
 SESSION_KEYS = (

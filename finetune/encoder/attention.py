@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.dropout import Dropout
 from finetune.encoder.embeddings import Rotation, rotate
+from finetune.encoder.ragged import Ragged
 from finetune.encoder.scores import SCORES, ProductScore
 from finetune.errors import ConfigError
 
@@ -112,6 +113,7 @@ class SelfAttention(nn.Module):
         *,
         output_attentions: bool = False,
         first_only: bool = False,
+        ragged: Ragged | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Let each token gather from the tokens it may see.
 
@@ -121,13 +123,16 @@ class SelfAttention(nn.Module):
             rotary: Rotary positions of the tokens, if there are any.
             output_attentions: Whether the weights are wanted; it costs the fused path.
             first_only: Whether only the first token gathers: Q is 1 then, and T otherwise.
+            ragged: Where real tokens stand; the hidden states are their rows then, (N, D).
 
         Returns:
-            Hidden states (B, Q, D), and the weights (B, H, Q, T) before dropout, or None.
+            Hidden states (B, Q, D) or (N, D), and the weights (B, H, Q, T) before dropout, or None.
         """
-        query = self._split(self.query(hidden[:, :1] if first_only else hidden))
-        key = self._split(self.key(hidden))
-        value = self._split(self.value(hidden))
+        asking = hidden[:, :1] if first_only else hidden
+        query, key, value = self.query(asking), self.key(hidden), self.value(hidden)
+        if ragged is not None:
+            query, key, value = map(ragged.padded, (query, key, value))
+        query, key, value = map(self._split, (query, key, value))  # 3 x (B, H, Q or T, K)
         if rotary is not None:
             query, key = (
                 rotate(query, _first(rotary) if first_only else rotary),
@@ -141,6 +146,8 @@ class SelfAttention(nn.Module):
         else:
             mixed, weights = self._mix(query, key, value, bias)
         merged = mixed.transpose(1, 2).flatten(2)  # (B, Q, D)
+        if ragged is not None:
+            merged = ragged.rows(merged)  # (N, D)
         return self.output(merged), weights if output_attentions else None
 
     def _split(self, projected: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from finetune.encoder.config import EncoderConfig
 from finetune.encoder.dropout import Dropout
 from finetune.encoder.embeddings import Rotation
 from finetune.encoder.feedforward import feed_forward
+from finetune.encoder.ragged import Ragged
 
 
 class EncoderBlock(nn.Module):
@@ -44,6 +45,7 @@ class EncoderBlock(nn.Module):
         *,
         output_attentions: bool = False,
         first_only: bool = False,
+        ragged: Ragged | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Update each token's hidden state.
 
@@ -54,6 +56,7 @@ class EncoderBlock(nn.Module):
             output_attentions: Whether the attention weights are wanted.
             first_only: Whether only the first token's state is wanted, as by a head that reads no
                 other from the last block: most of the block's work falls away.
+            ragged: Where real tokens stand; the hidden states are their rows then, (N, D).
 
         Returns:
             Hidden states (B, T, D) and the attention weights (B, H, T, T) or None; of the first
@@ -61,7 +64,12 @@ class EncoderBlock(nn.Module):
         """
         inputs = self.attention_norm(hidden) if self.pre_norm else hidden
         attended, weights = self.attention(
-            inputs, bias, rotary, output_attentions=output_attentions, first_only=first_only
+            inputs,
+            bias,
+            rotary,
+            output_attentions=output_attentions,
+            first_only=first_only,
+            ragged=ragged,
         )
         hidden = (hidden[:, :1] if first_only else hidden) + self.dropout(attended)
         hidden = hidden if self.pre_norm else self.attention_norm(hidden)

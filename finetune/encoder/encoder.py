@@ -14,6 +14,7 @@ from finetune.encoder.attention import mask_bias, visible_tokens
 from finetune.encoder.block import EncoderBlock
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
+from finetune.encoder.ragged import Ragged
 from finetune.errors import ConfigError
 
 Contexts = dict[bool, tuple[Tensor | None, Rotation | None]]
@@ -174,6 +175,7 @@ class Encoder(nn.Module):
         until: int | None = None,
         position_ids: Tensor | None = None,
         first_only: bool = False,
+        ragged: Ragged | None = None,
     ) -> Tensor:
         """Run the blocks behind a boundary: `suffix(prefix(batch, d), mask, d)` is `forward`.
 
@@ -184,6 +186,8 @@ class Encoder(nn.Module):
             until: The boundary to stop at, `depth` .. L; None for the last.
             position_ids: The batch's, int64 (B, T); only rotary positions need them again.
             first_only: Whether only the first token's state is wanted.
+            ragged: Where the mask's real tokens stand: blocks then compute nothing for padding,
+                whose states come out as zeros. Not together with `first_only`.
 
         Returns:
             The hidden state there, (B, T, D); of the first token alone (B, 1, D).
@@ -195,9 +199,11 @@ class Encoder(nn.Module):
         self._check_depth(depth)
         self._check_depth(last)
         contexts = self._contexts(hidden, mask, position_ids)
+        hidden = hidden if ragged is None else ragged.rows(hidden)
         for block in range(depth + 1, last + 1):
             alone = first_only and block == last
-            hidden, _ = self._step(hidden, block, contexts, first_only=alone)
+            hidden, _ = self._step(hidden, block, contexts, first_only=alone, ragged=ragged)
+        hidden = hidden if ragged is None else ragged.padded(hidden)
         return hidden[:, :1] if first_only else hidden
 
     def layer_groups(self) -> dict[str, list[nn.Module]]:

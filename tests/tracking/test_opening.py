@@ -1,0 +1,69 @@
+"""Which places a run's numbers go to."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import struct
+from pathlib import Path
+
+import pytest
+
+from finetune.errors import ConfigError
+from finetune.tracking import JsonlLogger, TrackingConfig, finish, loggers, opening
+
+
+def test_no_wandb_where_it_is_not_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(loggers(TrackingConfig(wandb=False), tmp_path, {})) == 1
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert len(loggers(TrackingConfig(), tmp_path, {})) == 1
+
+
+def test_machine_without_wandb_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
+    with caplog.at_level(logging.INFO):
+        opened = loggers(TrackingConfig(), tmp_path, {})
+    assert [type(logger) for logger in opened] == [JsonlLogger]
+    assert caplog.messages == [
+        f"wandb is not installed; metrics go to {tmp_path / 'metrics.jsonl'} only"
+    ]
+    finish(opened, {"metrics": {}})
+
+
+def test_name_of_a_logger_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ConfigError, match="logger: expected tensorboard or csv, found 'wandb'"):
+        TrackingConfig(logger=["wandb"])
+    with pytest.raises(ConfigError, match="table_examples must be 0 or more, found -1"):
+        TrackingConfig(table_examples=-1)
+
+
+def test_tensorboard_that_is_not_installed_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="tensorboard needs a package that is not installed: pip"):
+        loggers(TrackingConfig(logger=["tensorboard"]), tmp_path / "run", {})
+    assert not (tmp_path / "run").exists()
+
+
+def test_csv_is_written_when_the_run_ends(tmp_path: Path) -> None:
+    opened = loggers(TrackingConfig(wandb=False, logger=["csv"]), tmp_path, {})
+    opened[0].log_metrics({"train/loss": 0.5}, 1)
+    finish(opened)
+    assert (tmp_path / "metrics.csv").read_text() == "step,train/loss\n1,0.5\n"
+
+
+def test_tensorboard_gets_the_same_values_at_the_same_steps(tmp_path: Path) -> None:
+    if not any(map(importlib.util.find_spec, ("tensorboard", "tensorboardX"))):
+        pytest.skip("neither tensorboard nor tensorboardX is installed")
+    opened = loggers(TrackingConfig(wandb=False, logger=["tensorboard"]), tmp_path, {})
+    for step in range(3):
+        for logger in opened:
+            logger.log_metrics({"val/accuracy": step / 4}, step)
+    finish(opened)
+    (events,) = (tmp_path / "tensorboard").glob("events.*")
+    content = events.read_bytes()
+    assert content.count(b"val/accuracy") == 3
+    assert struct.pack("<f", 0.5) in content
