@@ -15,9 +15,9 @@ tokens, for hidden states of the size of 1:
 - **T rounded up to a multiple of 16, two sequences at least: equal bit by bit, whatever else is in
   the batch and however it is padded**: every kernel then sees whole vectors and tiles only.
 
-So everything frozen is computed by `frozen_states`, which rounds T up and cuts the result back. Only
-attention sees the padding: all else gets the real tokens as rows (`Ragged`), their number rounded
-up to a multiple of 16 as well, which is the same condition. Filling, going on from a lower
+So everything frozen is computed by `frozen_states`, which rounds T up and cuts the result back.
+Only attention sees the padding: all else gets the real tokens as rows (`Ragged`), their number
+rounded up to a multiple of 16 as well, which is the same condition. Filling, going on from a lower
 boundary, and a run without a cache all go through it, and `Encoder.suffix` gets the same values in
 the same batch: losses, and so whole runs, are equal bit by bit in fp32 on a CPU, though no two
 epochs have the same batches. The tests hold it.
