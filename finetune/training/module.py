@@ -175,7 +175,7 @@ def _norms_by_layer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     gradients: dict[str, list[Tensor]] = {}
     for group in optimizer.param_groups:
         found = [p.grad for p in group["params"] if p.grad is not None]
-        if found:
+        if found and "layer" in group:  # an optimizer of the user's own has no names
             gradients.setdefault(group["layer"], []).extend(found)
     return {layer: nn.utils.get_total_norm(found) for layer, found in gradients.items()}
 

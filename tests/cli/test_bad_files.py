@@ -304,7 +304,7 @@ def test_predict_refuses_what_it_cannot_use(world: World, tmp_path: Path, refuse
     same.write_text('{"text": "a"}\n')
     refuses(".*is the input.*", "predict", world.tuned, "--input", same, "--output", same)
     refuses(".*in.csv.*", "predict", world.tuned, "--input", tmp_path / "in.csv")
-    refuses(f"{world.pretrained}: expected .*", "predict", world.pretrained, "--input", same)
+    refuses(f"{same}:1: expected .*MASK.*", "predict", world.pretrained, "--input", same)
     refuses(f"{tmp_path}/no: expected .*", "predict", tmp_path / "no", "--input", same)
     assert same.read_text() == '{"text": "a"}\n'
 

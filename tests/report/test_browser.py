@@ -24,7 +24,13 @@ pytestmark = [
     ),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # selenium leaves its sockets open
 ]
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--force-prefers-reduced-motion",  # a click in the midst of a smooth scroll would miss
+)
 WIDE = (1300, 900)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -249,9 +250,14 @@ class TestTraining:
         assert found.ending == "highest rate"
 
     def test_a_net_that_can_learn_gets_a_rate(self) -> None:
-        found = find_rate(fine_tuner(), batches(), CPU)
-        assert found.suggestion.learning_rate is not None
-        assert 1e-4 < found.suggestion.learning_rate < 3e-2
+        rates = []
+        for seed in (1, 2, 3, 4, 5):  # of the dropout, by which a curve of 48 examples is jagged
+            module = fine_tuner()
+            module.seed = seed
+            suggestion = find_rate(module, batches(), CPU).suggestion
+            assert suggestion.learning_rate is not None
+            rates.append(suggestion.learning_rate)
+        assert 1e-4 < statistics.median(rates) < 3e-2
 
     def test_it_stops_where_the_loss_explodes(self) -> None:
         found = find_rate(fine_tuner(), batches(), CPU, rates=rates_of(60, 1e-3, 1e6))
