@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -71,10 +71,7 @@ class Checkpoint:
         try:
             return load_file(path)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"{path}: expected weights in safetensors form, found {error}; "
-                "take another checkpoint or train again"
-            ) from error
+            raise _damaged(path, error) from error
 
     def encoder(self) -> Encoder:
         """The encoder with its weights, in eval mode."""
@@ -90,7 +87,13 @@ class Checkpoint:
         Returns:
             `weight` (D, D) and `bias` (D,).
         """
-        return _below("pooler.", self.weights()) or None
+        path = self.folder / WEIGHTS
+        try:
+            with safe_open(path, "pt") as file:  # the other tensors are not read again
+                named = {name: file.get_tensor(name) for name in file.keys() if "pooler." in name}
+        except (OSError, SafetensorError) as error:
+            raise _damaged(path, error) from error
+        return _below("pooler.", named) or None
 
     def load_into(self, module: nn.Module) -> None:
         """Copy all weights into a module with `encoder` and `head`; a pooler has no place there.
@@ -101,6 +104,13 @@ class Checkpoint:
         weights = self.weights()
         own = {name: each for name, each in weights.items() if not name.startswith("pooler.")}
         load_weights(module, own, self.folder)
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: expected weights in safetensors form, found {error}; "
+        "take another checkpoint or train again"
+    )
 
 
 def find_tokenizer(place: str | Path) -> Tokenizer:

@@ -17,26 +17,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from finetune.errors import CheckpointError
+from finetune.text.stated import read_json
 
 CONFIG = "config.json"
 MODULES = "modules.json"
 FOREIGN = ("*.h5", "*.msgpack", "*.ckpt.index", "*.gguf", "*.onnx", "adapter_model.*")
 """Weights of other frameworks, which are named where ours are missing."""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        CheckpointError: The file is missing, damaged or holds something else.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: expected JSON, found {error}") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, found {type(content).__name__}")
-    return content
 
 
 def model_folder(folder: Path) -> Path:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError, nearest
-from finetune.hf.files import CONFIG, model_folder, other_modules, read_json, read_tensors
+from finetune.hf.files import CONFIG, model_folder, other_modules, read_tensors
 from finetune.hf.form import POOLED, Form, Pair, shapes
 from finetune.hf.forms import FORMS, NOT_OURS
+from finetune.text.stated import read_json
 
 HEADS = {
     "ForMaskedLM": "masked_lm",

@@ -202,7 +202,7 @@ def test_damaged_tokenizer_is_an_error(wordpiece: Tokenizer, tmp_path: Path) -> 
         Tokenizer.load(tmp_path)
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "not readable as JSON"), ("[]", "object")])
+@pytest.mark.parametrize(("content", "message"), [("{", "expected JSON, found"), ("[]", "object")])
 def test_damaged_role_file_is_an_error(
     wordpiece: Tokenizer, tmp_path: Path, content: str, message: str
 ) -> None:

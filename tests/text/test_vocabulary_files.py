@@ -87,7 +87,7 @@ def test_settings_that_do_not_fit_are_an_error(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "added_tokens.json: not readable as JSON"),
+        (b"{", "added_tokens.json: expected JSON, found"),
         (b'{"c": "eight"}', "added_tokens.json: expected tokens with their ids"),
         (b'{"c": 30}', "expected id 30 for the added token 'c', found 8; give the vocabulary"),
     ],
@@ -101,9 +101,9 @@ def test_damaged_added_tokens_are_an_error(content: bytes, message: str, tmp_pat
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("vocab.json", b"", "vocab.json: not readable as JSON"),
-        ("vocab.json", b'{"a": 0', "vocab.json: not readable as JSON"),
-        ("vocab.json", b'{"\xff": 0}', "vocab.json: not readable as JSON: .*utf-8"),
+        ("vocab.json", b"", "vocab.json: expected JSON, found"),
+        ("vocab.json", b'{"a": 0', "vocab.json: expected JSON, found"),
+        ("vocab.json", b'{"\xff": 0}', "vocab.json: expected JSON, found .*utf-8"),
         ("vocab.json", b"[]", "vocab.json: expected a JSON object, found list"),
         ("vocab.json", b"{}", "vocab.json: expected tokens with their ids, found none"),
         ("vocab.json", b'{"a": 0.5}', "vocab.json: expected an id.* for 'a', found 0.5"),
