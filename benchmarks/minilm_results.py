@@ -4,10 +4,11 @@ A recipe is `plain` (the settings that Trainer has by default: rate 5e-5, no war
 token's pooler), `config` (configs/minilm/TASK.yaml), or such a file with flags of its own:
 `config:--learning-rate=1e-4,--pooling=cls`.
 
---choose looks for a recipe on training data alone: a seeded tenth of it is held out (SQuAD: of its
-articles, RACE: of its passages), and candidates are trained on the rest, first rates and poolings,
-then what else may help, on top of the best so far. The development set is not looked at; the flags
-that won are printed and written to OUT/TASK/choice.json, and `chosen` is a recipe from then on.
+--choose looks for a recipe on training data alone: a seeded fifth of it is held out (SQuAD: of its
+articles, RACE: of its passages), and candidates are trained on the rest: rates, then the other
+pooling with the best of them, then, with --extras, what else may help on top of the best so far.
+The development set is not looked at; the flags that won and all scores are written to
+OUT/TASK/choice.json, and `chosen` is a recipe from then on.
 
 A run is a folder OUT/TASK/RECIPE/seed-N, made by the command `finetune` in a process of its own;
 what has ended is kept, what was interrupted goes on, and tasks, recipes and seeds may be added.
@@ -26,18 +27,20 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from minilm_table import table
 from part_files import (
+    fifth,
+    glue_file,
     hold_out_glue,
     hold_out_squad,
     race_passages,
+    sample_glue,
     some_questions,
-    tenth,
     write_passages,
 )
 
@@ -105,6 +108,12 @@ class Driver:
                     folder, "middle", some_questions(passages, options.race_questions, 0)
                 )
             return Files(folder)
+        if task in options.limit:
+            folder, data = self.folder(task, f"train-{options.limit[task]}"), Path(options.data)
+            file = glue_file(folder, task, "train")
+            if not file.is_file():
+                sample_glue(data, task, options.limit[task], folder)
+            return Files(file)
         return Files()
 
     def _race(self) -> Path:
@@ -113,7 +122,7 @@ class Driver:
         return archive if archive.is_file() else race / "RACE"
 
     def held_out(self, task: str) -> Files:
-        """Nine tenths of the training data, and the tenth that candidates are judged on."""
+        """Four fifths of the training data, and the fifth that candidates are judged on."""
         folder, options = self.folder(task, "held-out"), self.options
         if task in GLUE:
             data = Path(options.data)
@@ -123,7 +132,7 @@ class Driver:
             return Files(*hold_out_squad(train, folder))
         count = options.choose_rows or options.race_questions
         passages = some_questions(race_passages(self._race(), "middle"), count, 0)
-        parts = zip(("train", "held-out"), tenth(passages, 0), strict=True)
+        parts = zip(("train", "held-out"), fifth(passages, 0), strict=True)
         return Files(*(write_passages(folder / name, "middle", part) for name, part in parts))
 
     def words(self, task: str, flags: Flags, files: Files, folder: Path, seed: int) -> list[str]:
@@ -169,17 +178,15 @@ class Driver:
         return statistics.fmean(one["metrics"][MONITORS[task]] for one in found)
 
     def choose(self, task: str) -> Flags:
-        """Find the flags that are best on the held-out tenth, unless they have been found."""
+        """Find the flags that are best on the held-out fifth, unless they have been found."""
         file = self.folder(task, "choice.json")
         if file.is_file():
             return tuple(json.loads(file.read_text(encoding="utf-8"))["flags"])
         files = self.held_out(task)
         scores: dict[Flags, float] = {}
-        for flags in first_candidates(task):
-            scores[flags] = self.score(task, flags, files)
-        best = best_of(scores)
-        for flags in ((*best, *extra) for extra in EXTRAS):
-            scores[flags] = self.score(task, flags, files)
+        for candidates in rounds(task, extras=self.options.extras):
+            for flags in candidates(best_of(scores)):
+                scores[flags] = self.score(task, flags, files)
         best = best_of(scores)
         tried = [{"flags": list(flags), "held_out": score} for flags, score in scores.items()]
         content = {"flags": list(best), "tried": tried, "seeds": self.options.choose_seeds}
@@ -221,18 +228,18 @@ class Driver:
         return self.folder(task, "choice.json").is_file()
 
 
-def first_candidates(task: str) -> Iterator[Flags]:
-    """Rates and, where the head pools, poolings."""
-    for rate in RATES:
-        if task == "squad":
-            yield (f"--learning-rate={rate}",)
-        else:
-            yield from ((f"--learning-rate={rate}", f"--pooling={how}") for how in ("cls", "mean"))
+def rounds(task: str, *, extras: bool) -> Iterator[Callable[[Flags], list[Flags]]]:
+    """What is tried one after the other, each round on top of the best so far."""
+    yield lambda _: [(f"--learning-rate={rate}",) for rate in RATES]
+    if task != "squad":
+        yield lambda best: [(*best, *POOLED)]
+    if extras:
+        yield lambda best: [(*best, *extra) for extra in EXTRAS]
 
 
 def best_of(scores: dict[Flags, float]) -> Flags:
     """The flags of the highest score; of equals the first, which is the plainer one."""
-    return max(scores, key=lambda flags: scores[flags])
+    return max(scores, key=lambda flags: scores[flags], default=())
 
 
 def name_of(flags: Sequence[str]) -> str:
@@ -259,12 +266,15 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--choose", action="store_true", help="choose a recipe on training data, and run it too")
     add("--choose-seeds", type=_numbers, default=[1], help="such as 1,2")
     add("--choose-rows", type=int, help="choose on a sample of so many rows or questions")
+    add("--extras", action="store_true", help="choose among layer-wise decay and LP-FT too")
+    add("--limit", type=_limit, nargs="*", default=[], help="TASK=ROWS: train on a sample (GLUE)")
     add("--race-questions", type=int, default=4000, help="questions of RACE to train on; 0: all")
     add("--seeds", type=_numbers, default=[1, 2, 3], help="such as 1,2,3")
     add("--threads", type=int, help="of torch in each run; all cores if not given")
     add("--keep", action="store_true", help="keep the weights of runs that have ended")
     add("--table", action="store_true", help="run nothing; the table of what has ended")
     options = parser.parse_args(words)
+    options.limit = dict(options.limit)
     if unknown := [word for word in options.tasks if word not in TASKS]:
         parser.error(f"--tasks: expected {', '.join(TASKS)}, found {', '.join(unknown)}")
     legal = ("plain", "config", "chosen")
@@ -277,6 +287,11 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 
 def _names(text: str) -> list[str]:
     return text.split(",")
+
+
+def _limit(text: str) -> tuple[str, int]:
+    name, _, rows = text.partition("=")
+    return name, int(rows)
 
 
 def _numbers(text: str) -> list[int]:

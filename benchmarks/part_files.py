@@ -1,4 +1,4 @@
-"""Parts of a benchmark's training files, drawn by a seed: a sample of them, or a tenth held out.
+"""Parts of a benchmark's training files, drawn by a seed: a sample of them, or a fifth held out.
 
 The parts are files of the official form again, so that every contestant reads the same ones. What
 belongs together stays together: SQuAD is drawn by article, RACE by passage, GLUE by row.
@@ -17,7 +17,7 @@ from tasks.glue_table import GLUE
 from tasks.race_files import read_passage
 
 T = TypeVar("T")
-HELD_OUT = 10
+HELD_OUT = 5
 """One part of so many is held out."""
 
 
@@ -29,8 +29,8 @@ def drawn(items: Sequence[T], count: int | None, seed: int) -> list[T]:
     return [items[number] for number in chosen]
 
 
-def tenth(items: Sequence[T], seed: int) -> tuple[list[T], list[T]]:
-    """Split into nine tenths to train on and a tenth (at least one) held out, both in order."""
+def fifth(items: Sequence[T], seed: int) -> tuple[list[T], list[T]]:
+    """Split into four fifths to train on and a fifth (at least one) held out, both in order."""
     count = max(1, len(items) // HELD_OUT)
     held = set(random.Random(f"held out {seed}").sample(range(len(items)), count))
     numbered = list(enumerate(items))
@@ -75,9 +75,9 @@ def sample_glue(data: Path, task: str, count: int | None, folder: Path, *, seed:
 def hold_out_glue(
     data: Path, task: str, folder: Path, count: int | None, *, seed: int = 0
 ) -> tuple[Path, Path]:
-    """Write nine tenths of a task's training rows and the tenth that is held out."""
+    """Write four fifths of a task's training rows and the fifth that is held out."""
     header, rows = glue_rows(glue_file(data, task, "train"), task)
-    train, held = tenth(drawn(rows, count, seed), seed)
+    train, held = fifth(drawn(rows, count, seed), seed)
     return (
         write_rows(folder / "train.tsv", header, train),
         write_rows(folder / "held-out.tsv", header, held),
@@ -85,11 +85,11 @@ def hold_out_glue(
 
 
 def hold_out_squad(file: Path, folder: Path, *, seed: int = 0) -> tuple[Path, Path]:
-    """Write nine tenths of the articles of a training file and the tenth that is held out."""
+    """Write four fifths of the articles of a training file and the fifth that is held out."""
     document = json.loads(file.read_text(encoding="utf-8"))
     paths = folder / "train.json", folder / "held-out.json"
     folder.mkdir(parents=True, exist_ok=True)
-    for path, articles in zip(paths, tenth(document["data"], seed), strict=True):
+    for path, articles in zip(paths, fifth(document["data"], seed), strict=True):
         part = {**document, "data": articles}
         path.write_text(json.dumps(part, ensure_ascii=False), encoding="utf-8")
     return paths
