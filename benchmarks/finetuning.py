@@ -5,7 +5,8 @@ with the same number of threads, and keeps its best epoch by the same metric on 
 
 - ours: the command `finetune glue` with Trainer's hyperparameters;
 - hf-default: Trainer as it comes, every sequence padded to --max-length, as run_glue.py does;
-- hf-best: Trainer's best setting: grouped by length, padded to the longest, fused AdamW;
+- hf-dynamic: Trainer with batches in random order, each padded to its longest sequence;
+- hf-best: Trainer's fastest setting: grouped by length, padded to the longest, fused AdamW;
 - hf-best-process: the same in a process that flushes denormals and keeps freed memory, as ours do;
 - recipe: the command with --recipe FILE, its own hyperparameters included.
 

@@ -61,6 +61,7 @@ class Setting:
 GROUPED = {"train_sampling_strategy": "group_by_length", "optim": "adamw_torch_fused"}
 SETTINGS = {
     "hf-default": Setting(pad_to_length=True),
+    "hf-dynamic": Setting(arguments={"optim": "adamw_torch_fused"}),
     "hf-best": Setting(arguments=GROUPED),
     "hf-best-process": Setting(arguments=GROUPED, our_process=True),
 }

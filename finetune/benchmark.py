@@ -21,6 +21,8 @@ from finetune.encoder.cost import forward_flops_per_token
 
 BACKWARD = 2
 """A backward pass costs as much arithmetic as this many forward passes."""
+WIDEST = 19
+"""Columns of text for a measured encoder: three of them, and the names of the figures, fit 80."""
 
 
 class BenchResult(TypedDict):
@@ -194,7 +196,8 @@ def bench_table(results: Mapping[str, BenchResult]) -> str:
     """
     columns = [["", *BenchResult.__annotations__]]
     for title, result in results.items():
-        columns.append([title, *(_readable(value) for value in result.values())])
+        title = title if len(title) <= WIDEST else f"…{title[1 - WIDEST :]}"
+        columns.append([title, *(_readable(value)[:WIDEST] for value in result.values())])
     widths = [max(map(len, column)) for column in columns]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -118,8 +118,8 @@ def load(
     families: Mapping[str, Family] | None = None,
     *,
     batch_size: int | None = None,
-) -> Predictor:
-    """Load the best checkpoint of a fine-tuning run, to answer new texts.
+) -> Predictor | MaskFiller:
+    """Load the best checkpoint of a run, to answer new texts; a pretraining run fills their masks.
 
     >>> import finetune
     >>> model = finetune.load("runs/own")
@@ -127,16 +127,29 @@ def load(
     >>> sorted(answers[0])
     ['id', 'prediction', 'probabilities']
 
+    Of a run that was pretrained or adapted as a masked language model:
+
+    >>> filler = finetune.load("runs/pretrained")
+    >>> (answer,) = filler.predict(["the [MASK] sees a dog"])
+    >>> sorted(answer["masks"][0]["candidates"][0])
+    ['probability', 'token']
+
     Args:
         run: RUN, of one seed.
         families: Families of tasks; left out, the installed ones.
-        batch_size: Units in a batch; left out, that of the run.
+        batch_size: Units in a batch; left out, that of the run (32 where masks are filled).
+
+    Returns:
+        Its `predict` answers texts.
 
     Raises:
-        ConfigError: The folder holds no fine-tuning run, or several seeds.
+        ConfigError: The folder holds no run, one of several seeds, or one that reads from left to
+            right and fills no masks.
         CheckpointError: The run has no checkpoint.
     """
     folder = Path(run)
+    if fills_masks(folder):
+        return load_filler(folder, batch_size=batch_size)
     families = installed_families() if families is None else families
     settings = read_fit(folder, families)
     if settings.seeds:
@@ -207,11 +220,11 @@ def _answerer(
     run: Path, families: Mapping[str, Family], batch_size: int | None, top: int | None
 ) -> Predictor | MaskFiller:
     """What answers rows: the head of a task, or that of a language model."""
-    if fills_masks(run):
-        return load_filler(run, batch_size=batch_size, top=top)
-    if top is not None:
+    if top is None:
+        return load(run, families, batch_size=batch_size)
+    if not fills_masks(run):
         raise ConfigError(f"--top-k is for runs that fill masks; {run} answers a task")
-    return load(run, families, batch_size=batch_size)
+    return load_filler(run, batch_size=batch_size, top=top)
 
 
 class _Counted:

@@ -88,11 +88,23 @@ def import_hf(place: str | Path, out: Path) -> Imported:
     folder = local_folder(place)
     if folder is None:
         raise CheckpointError(
-            f"{place}: expected a Hugging Face folder with {CONFIG}, found "
-            f"{'none' if Path(place).exists() else 'no such folder'}; a checkpoint of this "
-            "framework needs no import"
+            f"{place}: expected a Hugging Face folder with {CONFIG}, found {_instead(Path(place))}"
         )
     return _write(folder, out, str(place))
+
+
+def _instead(place: Path) -> str:
+    """What is there in place of a Hugging Face folder, and what to do."""
+    if not place.exists():
+        return "no such folder; check the path"
+    if place.is_file():
+        return f"a file; name the folder that holds it, {place.parent}"
+    try:
+        load_checkpoint(place)
+    except CheckpointError:
+        there = "one of another format" if (place / CONFIG).is_file() else "none"
+        return f"{there}; name the folder that holds it beside the weights"
+    return "a checkpoint of this framework, which needs no import; name it by --encoder as it is"
 
 
 def local_folder(place: str | Path) -> Path | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -151,21 +151,30 @@ def _read(folder: Path, found: Listing) -> ListedRun:
     seeds = [results for results in ended if results]
     config = {} if top else _config(folder, parts, found)
     collapsed = tuple(_seed(one) for one in seeds if one.get("collapsed"))
-    running = any(map(is_running, (folder, *parts)))
+    state = state_of((folder, *parts), ended=bool(top), collapsed=bool(collapsed))
     run = ListedRun(
         folder,
         folder.name,
         str(top.get("task") or (seeds[0].get("task") if seeds else _task(config))),
-        "running" if running else _state(bool(top), bool(collapsed)),
+        state,
         tuple(map(_seed, seeds)),
         len(seeds) if top else len(config.get("seeds") or [0]),
         collapsed,
-        step=None if top and not running else _last_step([folder, *parts]),
+        step=None if top and state != "running" else _last_step([folder, *parts]),
     )
     return _with_score(run, seeds)
 
 
-def _state(ended: bool, collapsed: bool) -> State:
+def state_of(folders: Iterable[Path], *, ended: bool, collapsed: bool) -> State:
+    """How a run stands.
+
+    Args:
+        folders: The run's, and those of its seeds.
+        ended: Whether it has the results of all its seeds.
+        collapsed: Whether one of them ended with one answer for every example.
+    """
+    if any(map(is_running, folders)):
+        return "running"
     if not ended:
         return "interrupted"
     return "collapsed" if collapsed else "done"

@@ -96,7 +96,7 @@ def read(
 
 def dump(instance: object) -> str:
     """Write settings as YAML text, defaults included; `read` gives back an equal instance."""
-    return write(_plain(instance))
+    return write(plain(instance))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -380,9 +380,10 @@ def _flag(field: dataclasses.Field[Any]) -> str:
     return str(field.metadata.get("flag", "--" + field.name.replace("_", "-")))
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
+    """Settings as mappings, lists and scalars, defaults included."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in _fields(type(value))}
+        return {field.name: plain(getattr(value, field.name)) for field in _fields(type(value))}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -22,6 +23,23 @@ COLOURS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
 """Name -> number of the ANSI foreground colour."""
 
 
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes: two for a Chinese character, none for a mark."""
+    return sum(
+        0 if unicodedata.combining(sign) else 1 + (unicodedata.east_asian_width(sign) in "WF")
+        for sign in text
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    """A text's beginning, where all of it takes more columns."""
+    if columns_of(text) <= width:
+        return text
+    while columns_of(text) >= width:
+        text = text[:-1]
+    return f"{text}…"
+
+
 def table(rows: Iterable[Sequence[str]], header: Sequence[str], width: int = WIDTH) -> str:
     """Lay out a table in plain text: the first column to the left, numbers to the right.
 
@@ -34,11 +52,11 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], width: int = WID
         width: Columns of text at most, unless a single cell is wider.
     """
     lines = [list(header), *map(list, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    widths = [max(columns_of(line[column]) for line in lines) for column in range(len(header))]
     widest = max(widths[1:], default=-len(GAP))
     widths[0] = min(widths[0], max(width - widest - len(GAP), NARROWEST))
     for line in lines:
-        line[0] = line[0] if len(line[0]) <= widths[0] else f"{line[0][: widths[0] - 1]}…"
+        line[0] = _cut(line[0], widths[0])
     return "\n\n".join(_block(lines, widths, columns) for columns in _folded(widths, width))
 
 
@@ -58,8 +76,10 @@ def _folded(widths: Sequence[int], width: int) -> Iterator[list[int]]:
 def _block(lines: Sequence[Sequence[str]], widths: Sequence[int], columns: Sequence[int]) -> str:
     text = []
     for line in lines:
-        cells = [line[column].rjust(widths[column]) for column in columns]
-        text.append(GAP.join([line[0].ljust(widths[0]), *cells]).rstrip())
+        spaces = {column: " " * (widths[column] - columns_of(line[column])) for column in columns}
+        cells = [f"{spaces[column]}{line[column]}" for column in columns]
+        first = line[0] + " " * (widths[0] - columns_of(line[0]))
+        text.append(GAP.join([first, *cells]).rstrip())
     text.insert(1, GAP.join("-" * widths[column] for column in (0, *columns)))
     return "\n".join(text)
 

@@ -12,6 +12,7 @@ import json
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,8 @@ def demo(words: list[str]) -> int:
     add_json(parser, "the table alone, as JSON on stdout")
     space = parser.parse_args(words)
     with contextlib.redirect_stdout(sys.stderr) if space.json else contextlib.nullcontext():
-        scores = run_demo(space.out, space.seed)
+        with _stopped_for_good():
+            scores = run_demo(space.out, space.seed)
     if space.json:
         starts = ("trivial", "scratch", "pretrained")
         print(
@@ -57,6 +59,18 @@ def demo(words: list[str]) -> int:
             )
         )
     return 0
+
+
+@contextlib.contextmanager
+def _stopped_for_good() -> Iterator[None]:
+    """Where a run of the demo was stopped, say what to do: there is no --resume to go on with."""
+    from finetune.training.checkpointing import Interrupted
+
+    try:
+        yield
+    except Interrupted as stop:
+        stop.args = ("the demo was stopped; the next one starts anew and replaces its runs",)
+        raise
 
 
 def run_demo(out: Path, seed: int) -> dict[str, Scores]:
@@ -70,10 +84,11 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
     Returns:
         Task -> headline metric of the trivial answers, from scratch, and pretrained.
     """
-    from finetune.run_folder import say
+    from finetune.run_folder import check_writable, say
     from finetune.runs import pretrain
     from tasks.sample import write_sample
 
+    check_writable(out)
     started = time.monotonic()
     say(f"The demo takes about {MINUTES} minutes on two cores; its runs go to {out}.")
     sample = write_sample(out / "sample", seed)

@@ -171,7 +171,8 @@ def zip_problems(
             found = list(_member_problems(archive, allow_subset=allow_subset))
             names = {_base_name(member.filename) for member in archive.infolist()}
     except (OSError, zipfile.BadZipFile, ValueError) as error:
-        return [f"{path}: expected a zip, found none that can be read: {error}"]
+        told = getattr(error, "strerror", None) or error
+        return [f"{path}: expected a zip, found none that can be read: {told}"]
     if not allow_missing:
         found += missing_problems(names)
     return [f"{path}: {problem}" for problem in found]

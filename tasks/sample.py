@@ -147,8 +147,27 @@ def _table(layout: Layout, rows: Sequence[Row], *, test: bool) -> Iterator[str]:
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
+    """Write a file whole or not at all."""
+    from finetune.run_folder import write_text
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(lines), encoding="utf-8", newline="\n")
+    write_text(path, "".join(lines))
+
+
+def _write_folder(folder: Path, files: Iterable[tuple[str, str]]) -> None:
+    """Write name -> text into a folder, all of them or none, in the place of an older one.
+
+    Half of RACE's passages would be taken for a small RACE, and old labels for those of new texts.
+    """
+    from finetune.checkpoint import replace_folder
+
+    def fill(made: Path) -> None:
+        for name, text in files:
+            path = made / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    replace_folder(folder, fill)
 
 
 @dataclass(frozen=True)
@@ -164,7 +183,7 @@ class SamplePaths:
 
 
 def write_sample(folder: Path, seed: int = 0) -> SamplePaths:
-    """Write the text and the labelled files.
+    """Write the text and the labelled files: those of a task whole or not at all.
 
     Args:
         folder: Gets `corpus.txt`, `questions.jsonl`, `glue_data/`, `squad/` and `race/`; it is made
@@ -190,11 +209,14 @@ def _words_of(world: World, split: str) -> World:
 
 def _write_glue(folder: Path, world: World, seed: int) -> None:
     for name, layout in GLUE_LAYOUTS.items():
-        rng = random.Random(f"{seed} {name}")
-        for split, count in EXAMPLES.items():
-            words = _words_of(world, split)
-            rows = [layout.draw(words, rng) for _ in range(count)]
-            _write(folder / name / f"{split}.tsv", _table(layout, rows, test=split == "test"))
+        _write_folder(folder / name, _tables(layout, world, random.Random(f"{seed} {name}")))
+
+
+def _tables(layout: Layout, world: World, rng: random.Random) -> Iterator[tuple[str, str]]:
+    for split, count in EXAMPLES.items():
+        words = _words_of(world, split)
+        rows = [layout.draw(words, rng) for _ in range(count)]
+        yield f"{split}.tsv", "".join(_table(layout, rows, test=split == "test"))
 
 
 def _write_squad(folder: Path, questions: Path, world: World, seed: int) -> None:
@@ -208,8 +230,7 @@ def _write_squad(folder: Path, questions: Path, world: World, seed: int) -> None
 def _write_race(folder: Path, world: World, seed: int) -> None:
     rng = random.Random(f"{seed} race")
     for split, numbers in _passages(2 * sample_choices.QUESTIONS).items():  # of two levels
-        for name, text in race_files(_words_of(world, split), rng, numbers):
-            _write(folder / split / name, [text])
+        _write_folder(folder / split, race_files(_words_of(world, split), rng, numbers))
 
 
 def _passages(questions: int) -> dict[str, range]:

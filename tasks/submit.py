@@ -6,6 +6,7 @@ now. The form of the files is `tasks/leaderboard.py`'s.
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +90,7 @@ def _predict(folder: Path, task: str | None, split: str, data: str | None) -> li
 
 
 def _parser() -> ArgumentParser:
-    from finetune.cli import command_parser
+    from finetune.cli import add_json, command_parser
 
     parser = command_parser("submit", "Collect GLUE runs into the zip that the leaderboard takes.")
     parser.add_argument("run", type=Path, nargs="*", help="a run's folder, one a task")
@@ -102,6 +103,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--allow-missing", action="store_true", help=f"write an incomplete zip, though {REFUSED}"
     )
+    add_json(parser, "what was packed, or the problems that --check found, as JSON on stdout")
     return parser
 
 
@@ -111,10 +113,14 @@ def _check(options: Namespace) -> int:
     problems = leaderboard.zip_problems(
         options.check, allow_subset=options.allow_subset, allow_missing=options.allow_missing
     )
+    complete = not problems and not leaderboard.zip_problems(options.check)  # nothing allowed
+    if options.json:
+        told = {"zip": str(options.check), "complete": complete, "problems": problems}
+        print(json.dumps(told, ensure_ascii=False))
     if problems:
         return _refuse(problems)
     _say(f"{options.check}: no problem found")
-    if leaderboard.zip_problems(options.check):  # without what was allowed
+    if not complete:
         _say(f"warning: it lacks files or rows of the official ones; {REFUSED}")
     return 0
 
@@ -153,6 +159,7 @@ def _build(options: Namespace, predict: Predict) -> int:
         return _refuse([*problems, f"submit: {options.out} was not written"])
     leaderboard.write_zip(options.out, files)
     _tell(options.out, files, lacking, runs)
+    print(json.dumps(_facts(options.out, files, runs)) if options.json else options.out)
     return 0
 
 
@@ -181,7 +188,19 @@ def _tell(
     if lacking:
         _say(f"{out}: {_count(lacking)} missing; {REFUSED}")
     _say(average_line({run.task: run.metrics for run in runs.values()}))
-    print(out)
+
+
+def _facts(out: Path, files: Mapping[str, str], runs: Mapping[str, Run]) -> dict[str, Any]:
+    """What was packed, as plain values; scores are fractions."""
+    scores = {run.task: run.metrics for run in runs.values()}
+    return {
+        "zip": str(out),
+        "files": {name: content.count("\n") - 1 for name, content in files.items()},
+        "missing": [name for name in FORMS if name not in files],
+        "runs": {run.task: str(run.folder) for run in runs.values()},
+        "metrics": {task: dict(metrics) for task, metrics in scores.items()},
+        "average": leaderboard.glue_average(scores),
+    }
 
 
 def average_line(scores: Mapping[str, Mapping[str, float]]) -> str:

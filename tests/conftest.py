@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "WANDB_MODE": "offline"}
 
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def _can_run(marker: str, config: pytest.Config) -> bool:
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def _denormals_as_ieee_has_them() -> None:
+    """A run before flushes them for its whole thread; hypothesis refuses to draw floats then."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
 
 
 @pytest.fixture(autouse=True)

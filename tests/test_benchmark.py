@@ -84,6 +84,15 @@ def test_the_table_has_a_column_for_each_measurement() -> None:
     assert [line.split()[0] for line in lines[1:]] == list(result)
 
 
+def test_a_table_of_three_with_long_names_fits_a_terminal() -> None:
+    result = bench(tiny(), CPU, batch_size=1, length=8, seconds=0.01)
+    result["device"] = "NVIDIA GeForce RTX 4090 Laptop GPU"
+    names = [f"runs/a-long-name-of-a-folder/run-{number}" for number in range(3)]
+    lines = bench_table(dict.fromkeys(names, result)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == [f"…-of-a-folder/run-{number}" for number in range(3)]
+
+
 @pytest.mark.gpu
 def test_bench_runs_on_a_gpu() -> None:
     result = bench(tiny(), torch.device("cuda"), dtype=torch.bfloat16, seconds=0.1)

@@ -89,6 +89,7 @@ STARTS_RUNS = {
     "tasks.demo",
     "tasks.families",
     "tasks.run_settings",
+    "tasks.sample",  # starts none, but writes as runs do: whole or not at all
     "tasks.submit",
 }
 

@@ -129,6 +129,15 @@ def test_what_is_no_folder_of_theirs_cannot_be_imported(bert: Path, tmp_path: Pa
         import_hf(tmp_path / "ours", tmp_path / "again")
     with pytest.raises(CheckpointError, match="found no such folder"):
         import_hf(tmp_path / "nowhere", tmp_path / "again")
+    with pytest.raises(CheckpointError, match=f"found a file; name the folder .* {bert}$"):
+        import_hf(bert / "config.json", tmp_path / "again")
+    (bert / "config.json").unlink()
+    with pytest.raises(CheckpointError, match="with config.json, found none; name the folder"):
+        import_hf(bert, tmp_path / "again")
+    (bert / "config.json").write_text('{"format": "onnx"}')
+    with pytest.raises(CheckpointError, match="found one of another format; name the folder"):
+        import_hf(bert, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
 
 
 class TestHub:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from finetune.run_folder import over_seeds
-from finetune.tables import painted, results_table, table
+from finetune.tables import columns_of, painted, results_table, table
 
 
 def result(seed: int, accuracy: float, *, collapsed: bool = False) -> dict[str, Any]:
@@ -50,6 +50,16 @@ def test_a_name_that_leaves_no_room_is_cut() -> None:
     assert lines[-1] == "a" * 73 + "…  1.00"
     assert max(map(len, lines)) == 80
     assert table([["a" * 90]], ["x"]).splitlines()[-1] == "a" * 79 + "…"
+
+
+def test_names_of_wide_signs_are_lined_up_by_what_they_take_on_a_terminal() -> None:
+    assert table([["是", "1"], ["e\u0301", "22"]], ["class", "n"]).splitlines()[2:] == [
+        "是      1",
+        "e\u0301      22",
+    ]
+    cut = table([["文" * 60, "1.00"]], ["x", "y"]).splitlines()[-1]
+    assert cut == "文" * 36 + "…   1.00"
+    assert columns_of(cut) == 80
 
 
 @pytest.mark.parametrize("seeds", [1, 3, 5, 9, 30])

@@ -84,5 +84,6 @@ def runs(corpus: str) -> list[dict[str, Any]]:
     assert_type(finetune.fit(finetune.FitRun("runs/pretrained", "glue/cola")), dict[str, Any])
     assert_type(finetune.evaluate("runs/glue-cola", split="validation"), dict[str, Any])
     model = finetune.load("runs/glue-cola", batch_size=64)
-    assert_type(model, finetune.Predictor)
-    return model.predict(["a text"])
+    assert isinstance(model, finetune.Predictor)  # no filler of masks, of a pretraining run
+    assert_type(model.task, finetune.Task)
+    return model.predict(["a text"]) + finetune.load("runs/pretrained").predict(["a [MASK]"])

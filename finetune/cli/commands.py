@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.cli.parser import Command, add_json, command_parser, read_settings
+from finetune.cli.parser import Command, add_json, command_parser, positive, read_settings
 from finetune.errors import ConfigError
 from finetune.families import Family
 
 if TYPE_CHECKING:
-    from finetune.encoder import EncoderConfig
     from finetune.run_folder import Results
-
-TINY = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 512,
-}
-"""What `bench` measures where no encoder is named: BERT-tiny."""
-SOURCE = "a YAML config, a run or checkpoint folder, a Hugging Face folder or hub name"
 
 
 def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
@@ -151,9 +139,9 @@ def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
             choices=KINDS,
             help="of the input; default: by the file's ending, or by its first line",
         )
-        parser.add_argument("--batch-size", type=_positive, help="default: that of the run")
+        parser.add_argument("--batch-size", type=positive, help="default: that of the run")
         parser.add_argument(
-            "--top-k", type=_positive, help="candidates for each [MASK] (default: 5)"
+            "--top-k", type=positive, help="candidates for each [MASK] (default: 5)"
         )
         add_json(parser, "how many answers went to --output, as JSON on stdout")
         space = parser.parse_args(words)
@@ -197,7 +185,9 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         add_json(parser, "all figures as JSON on stdout")
         space = parser.parse_args(words)
         from finetune.comparison import as_json, as_text, compare_folders
+        from finetune.run_folder import note
 
+        note("comparing: the bootstrap over examples may take a minute")
         score = _score_of(space.a, families)
         found = compare_folders(space.a, space.b, space.metric, score=score)
         print(json.dumps(as_json(found)) if space.json else as_text(found))
@@ -269,113 +259,18 @@ def _show(results: Results, folder: Path, words: list[str], *, trained: bool = T
 
 
 def _describe(words: list[str]) -> int:
-    parser = command_parser(
-        "describe", "Parameters and floating-point operations a token, part by part."
-    )
-    parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
-    space = parser.parse_args(words)
-    from finetune.encoder.cost import describe
+    from finetune.cli import measure
 
-    tables = [describe(_encoder_config(source)) for source in space.source]
-    if len(tables) > 1:
-        tables = [f"{name}\n{text}" for name, text in zip(space.source, tables, strict=True)]
-    print("\n\n".join(tables))
-    return 0
+    return measure.describe(words)
 
 
 def _cache(words: list[str]) -> int:
-    parser = command_parser("cache", "Hidden states of frozen encoders that runs share.")
-    parser.add_argument("action", choices=("list", "clear"), help="show them, or remove them")
-    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
-    space = parser.parse_args(words)
-    from finetune.run_folder import cache_folder
-    from finetune.tables import table
-    from finetune.training.prefix_store import GIB, clear, list_entries
+    from finetune.cli import measure
 
-    folder = cache_folder(space.cache_dir) / "hidden"
-    if space.action == "clear":
-        print(f"{clear(folder) / GIB:.3f} GiB freed in {folder}")
-        return 0
-    rows = [
-        [
-            entry.about,
-            str(entry.depth),
-            entry.precision,
-            f"{entry.rows:,}",
-            f"{entry.bytes / GIB:.3f}",
-        ]
-        for entry in list_entries(folder)
-    ]
-    print(f"{folder}: {len(rows)} entries, the last used first")
-    if rows:
-        print(table(rows, ["set", "depth", "precision", "sequences", "GiB"]))
-    return 0
+    return measure.cache(words)
 
 
 def _bench(words: list[str]) -> int:
-    parser = command_parser("bench", "Measure matrix products, and a training step of encoders.")
-    parser.add_argument("source", type=Path, nargs="*", help=f"{SOURCE}; default: 2 blocks of 128")
-    parser.add_argument("--batch-size", type=_positive, default=32, help="sequences (default: 32)")
-    parser.add_argument(
-        "--length", type=_positive, default=128, help="tokens in each, at most (default: 128)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=2.0, help="for each measurement (default: 2)"
-    )
-    add_json(parser)
-    space = parser.parse_args(words)
-    from finetune.benchmark import bench, bench_table
-    from finetune.encoder import EncoderConfig
-    from finetune.training.trainer import flush_denormals, pick_device
+    from finetune.cli import measure
 
-    flush_denormals()
-    results = {}
-    encoders = {str(source): _encoder_config(source) for source in space.source}
-    for source, config in (encoders or {"2x128": EncoderConfig.from_dict(TINY)}).items():
-        learned = config.position == "learned"
-        longest = config.max_position_embeddings if learned else space.length
-        results[source] = bench(
-            config,
-            pick_device("auto"),
-            batch_size=space.batch_size,
-            length=min(space.length, longest),
-            seconds=space.seconds,
-        )
-    if space.json:
-        print(json.dumps(results))
-    else:  # three at a time fit a terminal
-        groups = (list(results.items())[first : first + 3] for first in range(0, len(results), 3))
-        print("\n\n".join(bench_table(dict(group)) for group in groups))
-    return 0
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
-    return int(text)
-
-
-def _encoder_config(source: Path) -> EncoderConfig:
-    """The encoder that a checkpoint holds, or that a run with these settings would build."""
-    from finetune import settings
-    from finetune.checkpoint import find_tokenizer
-    from finetune.pretrained import HUB_NAME, find_checkpoint
-    from finetune.run_settings import FitRun, PretrainRun
-    from finetune.values import load
-
-    on_the_hub = not source.exists() and source.suffix not in (".yaml", ".yml")
-    if source.is_dir() or (on_the_hub and HUB_NAME.fullmatch(str(source))):
-        return find_checkpoint(source).encoder_config
-    content = load(source)
-    if not isinstance(content, dict) or "encoder" not in content:
-        raise ConfigError(f"{source}: expected settings with a section 'encoder', found none")
-    of_fit, of_pretrain = ({field.name for field in fields(cls)} for cls in (FitRun, PretrainRun))
-    if content.keys() & (of_fit - of_pretrain):
-        fit = settings.read(FitRun, source, {"encoder_from": "none"})
-        config, tokenizer, size = fit.encoder, fit.tokenizer, fit.encoder.vocab_size
-    else:
-        run = settings.read(PretrainRun, source, {"corpus": ["-"], "out": "-"})
-        config, tokenizer, size = run.encoder, run.tokenizer, run.vocabulary.vocab_size
-    if tokenizer is not None:
-        size = find_tokenizer(tokenizer).vocab_size
-    return replace(config, vocab_size=size)
+    return measure.bench(words)

@@ -24,9 +24,9 @@ from finetune.errors import FinetuneError
 SHELLS: dict[str, Callable[[Sequence[Page]], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
 MORE = """\
 Put one of these where your shell reads it when it starts:
-  bash   source <(finetune completion bash)            in ~/.bashrc
-  zsh    source <(finetune completion zsh)             in ~/.zshrc, after compinit
-  fish   finetune completion fish | source             in ~/.config/fish/config.fish"""
+  bash   source <(finetune completion bash)   in ~/.bashrc
+  zsh    source <(finetune completion zsh)    in ~/.zshrc, after compinit
+  fish   finetune completion fish | source    in ~/.config/fish/config.fish"""
 HELP_WIDTH = 60
 NUMBERS = re.compile(r"[NX](,[NX])*(,…)?")
 """What stands for a value that no shell can know."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from finetune.cli.parser import command_parser
+from finetune.cli.parser import add_json, command_parser
 
 
 def command(words: list[str]) -> int:
@@ -22,12 +23,15 @@ def command(words: list[str]) -> int:
     parser.add_argument(
         "--spec", type=Path, help="JSON file to write instead, without a network or a login"
     )
+    add_json(parser, "where they are, as JSON on stdout")
     space = parser.parse_args(words)
     from finetune.dashboards.spec import save, write_spec
 
     if space.spec is not None:
         write_spec(space.entity, space.project, space.spec)
-        print(space.spec)
+        places = {"spec": str(space.spec)}
     else:
-        print("\n".join(save(space.entity, space.project)))
+        workspace, report = save(space.entity, space.project)
+        places = {"workspace": workspace, "report": report}
+    print(json.dumps(places) if space.json else "\n".join(places.values()))
     return 0

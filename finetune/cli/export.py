@@ -15,8 +15,9 @@ from finetune.families import Family
 FORMATS = ("hf", "onnx")
 MORE = """\
 formats:
-  hf     a folder for transformers: AutoModelFor…, AutoTokenizer and pipeline load it
-  onnx   a graph for onnxruntime and others, checked against the run (pip install finetune[onnx])
+  hf     for transformers: AutoModelFor…, AutoTokenizer and pipeline load it
+  onnx   a graph for onnxruntime and others, checked against the run; it takes
+         pip install finetune[onnx]
 
 Of a run of several seeds the best one's weights are exported; RUN/seed-N names another.
 """

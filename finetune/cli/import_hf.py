@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from finetune.cli.parser import command_parser
+from finetune.cli.parser import add_json, command_parser
 from finetune.errors import ConfigError
 
 
@@ -14,6 +14,7 @@ def command(words: list[str]) -> int:
     parser = command_parser("import-hf", "Turn an encoder of Hugging Face into a checkpoint.")
     parser.add_argument("source", help="a folder with config.json and weights, or a hub name")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
+    add_json(parser, "the place and the names of all tensors too in the JSON on stdout")
     space = parser.parse_args(words)
     from finetune.pretrained import import_hf
     from finetune.run_folder import check_writable, say
@@ -38,5 +39,7 @@ def command(words: list[str]) -> int:
         "labels": imported.labels,
     }
     facts |= {"pooler": pooler, "tensors": len(imported.kept), "left_out": imported.left_out}
+    if space.json:
+        facts |= {"out": str(space.out), "kept": imported.kept}
     print(json.dumps(facts))
     return 0

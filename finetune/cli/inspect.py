@@ -80,7 +80,9 @@ def _parser(word: str, more: str = "", *, png: bool = False) -> argparse.Argumen
     parser = command_parser(f"inspect {word}", f"{about[0].upper()}{about[1:]}.", more)
     help_ = "folder for the files (default: inspection)"
     parser.add_argument("--out", type=Path, default=Path("inspection"), help=help_)
-    if word != "attention":  # whose JSON is a file of megabytes
+    if word == "attention":  # whose figures are a file of megabytes
+        add_json(parser, "what was read, and the files that were written, as JSON on stdout")
+    else:
         add_json(parser, "the figures as JSON on stdout in place of the table")
     if png:
         parser.add_argument("--png", action="store_true", help="a picture as well (matplotlib)")
@@ -193,6 +195,11 @@ def _attention(words: list[str], families: Mapping[str, Family]) -> int:
         from finetune.inspection.plots import attention_png
 
         _write(space.out, "attention.png", attention_png(shown, layer, head))
+    if space.json:
+        told = {name: value for name, value in content.items() if name != "weights"}
+        files = [f"{space.out}/attention.{kind}" for kind in ("json", "html", "png")]
+        told["files"] = files if space.png else files[:2]
+        print(json.dumps(told, ensure_ascii=False))
     return 0
 
 
@@ -331,7 +338,7 @@ def _similarity(words: list[str], families: Mapping[str, Family]) -> int:
     grouped = group_pairs(pairs, [name for name, _ in models])
     runs = [str(model.place) for model in only]
     content = {"texts": sequences[0].about, "pooling": space.pooling, "runs": runs}
-    content |= {"groups": grouped, "pairs": pairs}
+    content |= {"names": [name for name, _ in models], "groups": grouped, "pairs": pairs}
     _show(space, similarity_table(grouped), content)
     _write(space.out, "similarity.json", content)
     if space.png:

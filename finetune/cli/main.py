@@ -48,6 +48,7 @@ def main(
         The exit status: 0; 1 when the machine failed (a full disk); 2 when the user can mend it;
         128 and the signal's number when it was stopped.
     """
+    _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     table = all_commands(families, commands)
     try:
@@ -59,7 +60,7 @@ def main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except (Exception, _Stopped) as error:
-        outcome = _outcome(error)
+        outcome = _outcome(_stop_behind(error) or error)
         if outcome is None:
             raise
         message, status = outcome
@@ -85,6 +86,13 @@ def all_commands(
     about = "a script by which your shell completes commands and options"
     table["completion"] = Command("start", about, completion)
     return table
+
+
+def _open_streams() -> None:
+    """Give what a shell closed (`>&-`) a place to go: print would send stderr's lines to stdout."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _hushed(words: list[str], table: Mapping[str, Command]) -> int:
@@ -153,6 +161,14 @@ def _signals_as_errors() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stop_behind(error: BaseException) -> _Stopped | None:
+    """The signal that an error came of: a library cut off in its import fails as it cleans up."""
+    link: BaseException | None = error
+    while link is not None and not isinstance(link, _Stopped):
+        link = link.__context__
+    return link
 
 
 def _outcome(error: BaseException) -> tuple[str, int] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -87,11 +89,31 @@ def add_json(parser: argparse.ArgumentParser, about: str = "all results as JSON 
     parser.add_argument("--json", action="store_true", help=about)
 
 
+def positive(text: str) -> int:
+    """The value of an option that counts something.
+
+    Raises:
+        ArgumentTypeError: It is no whole number, or less than 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+    return int(text)
+
+
 class _Formatter(argparse.HelpFormatter):
-    """Lays out options as argparse does, and leaves the table below them as it is."""
+    """Lays out options as argparse does, and leaves the tables below them as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return super()._fill_text(text, width, indent) if "\n" not in text else text
+        if "\n" not in text:
+            return super()._fill_text(text, width, indent)
+        return "\n\n".join(_fitted(paragraph, width) for paragraph in text.split("\n\n"))
+
+
+def _fitted(paragraph: str, width: int) -> str:
+    """Prose that is wider than the terminal is broken anew; a table, which has gaps, is not."""
+    if "  " in paragraph or all(len(line) <= width for line in paragraph.splitlines()):
+        return paragraph
+    return textwrap.fill(paragraph, width)
 
 
 def read_settings(
@@ -125,12 +147,15 @@ def read_settings(
         "--print-config", action="store_true", help="print what the run would use, and stop"
     )
     settings.add_flags(parser, cls)
+    # One line for some hundred options, which argparse would list twice.
+    parser.usage = f"%(prog)s{' task' if names else ''} [options]"
     space = parser.parse_args(words)
     flags = {**settings.given(cls, space), **(fixed or {})}
     if names:
         flags["task"] = f"{command}/{space.task}"
     result = settings.read(cls, space.config, flags)
     if space.print_config:
-        print(settings.dump(result), end="")
+        as_json = json.dumps(settings.plain(result), ensure_ascii=False)
+        print(as_json if space.json else settings.dump(result).rstrip("\n"))
         return None
     return result

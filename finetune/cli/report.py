@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from finetune.cli.parser import command_parser
+from finetune.cli.parser import add_json, command_parser
 from finetune.families import Family
 
 
@@ -16,7 +17,7 @@ def report_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]
     def command(words: list[str]) -> int:
         space = _parser().parse_args(words)
         from finetune.report import write_report
-        from finetune.report.inside import attention_part
+        from finetune.report.inside import inside_parts
         from finetune.run_folder import say
 
         made = write_report(
@@ -26,11 +27,16 @@ def report_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]
             title=space.title,
             families=families,
             data=space.data,
-            more=[part for part in [attention_part(space.attention)] if part],
+            more=inside_parts(space.inside),
         )
         for problem in made.problems:
             say(f"{problem.place}: {problem.what}")
-        print(made.path)
+        if space.json:
+            problems = [{"place": one.place, "problem": one.what} for one in made.problems]
+            told = {"report": str(made.path), "runs": made.runs, "problems": problems}
+            print(json.dumps(told, ensure_ascii=False))
+        else:
+            print(made.path)
         return 0
 
     return command
@@ -49,11 +55,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--title", help="heading of the page")
     about = "folder with the official files, for the texts of examples (default: the run's own)"
     parser.add_argument("--data", type=Path, help=about)
-    _add_paths(
-        parser,
-        "--attention",
-        "attention.json that finetune inspect wrote, as a part of the page; may be given again",
+    parser.add_argument(
+        *("--inside", "--attention"),
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="what finetune inspect wrote (attention, heads, probe, similarity, words or "
+        "frequency.json), or its folder, as parts of the page; may be given again",
     )
+    add_json(parser, "the file, its runs and what could not be shown, as JSON on stdout")
     return parser
 
 

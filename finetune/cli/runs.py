@@ -39,19 +39,20 @@ def command(words: list[str]) -> int:
     add_json(parser, "the runs and damaged folders as JSON on stdout")
     space = parser.parse_args(words)
     if not space.folder.is_dir():
-        raise ConfigError(f"{space.folder}: expected a folder of runs, found no such folder")
+        found = "a file" if space.folder.exists() else "no such folder"
+        raise ConfigError(f"{space.folder}: expected a folder of runs, found {found}")
     from finetune.run_list import list_runs
 
-    found = list_runs(space.folder)
-    runs = sorted(found.runs, key=SORTS[space.sort])
+    listing = list_runs(space.folder)
+    runs = sorted(listing.runs, key=SORTS[space.sort])
     runs = [run for run in runs if space.state in (None, run.state)]
     if space.json:
-        problems = [{"folder": str(place), "problem": what} for place, what in found.problems]
+        problems = [{"folder": str(place), "problem": what} for place, what in listing.problems]
         content = {"runs": [run.as_json() for run in runs], "problems": problems}
         print(json.dumps(content, ensure_ascii=False, allow_nan=False))
     else:
         print(_table(runs) if runs else f"{space.folder}: no runs")
-    for place, what in found.problems:
+    for place, what in listing.problems:
         print(f"{place}: {what}", file=sys.stderr)
     return 0
 
@@ -79,7 +80,7 @@ SORTS: dict[str, Callable[[ListedRun], tuple[Any, ...]]] = {
 
 
 def _table(runs: list[ListedRun]) -> str:
-    from finetune.tables import GAP, WIDTH, painted, table
+    from finetune.tables import GAP, WIDTH, columns_of, painted, table
 
     header = ["run", "task", "score", "seeds", "min", "state"]
     rows = [
@@ -93,7 +94,8 @@ def _table(runs: list[ListedRun]) -> str:
         ]
         for run in runs
     ]
-    widths = [len(GAP) + max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    cells = zip(header, *rows, strict=True)
+    widths = [len(GAP) + max(map(columns_of, column)) for column in cells]
     for row in rows:
         row[0] = _end(row[0], max(LEAST_NAME, WIDTH - sum(widths[1:])))
     first, rule, *lines = table(rows, header).splitlines()
@@ -121,4 +123,10 @@ def _short(metric: str) -> str:
 
 def _end(name: str, width: int) -> str:
     """A name's end: of a path it is that which differs."""
-    return name if len(name) <= width else f"…{name[1 - width :]}"
+    from finetune.tables import columns_of
+
+    if columns_of(name) <= width:
+        return name
+    while columns_of(name) >= width:
+        name = name[1:]
+    return f"…{name}"

@@ -6,13 +6,17 @@ score, which are as many. Norms, activations, softmax and look-ups are left out,
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.feedforward import GATED_ACTIVATIONS
 
-LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+LENGTHS = (64, 256, 1024, 4096)
+"""Tokens of a sequence, T, for which costs are shown: four columns fit a terminal."""
+WIDTH = 80
+"""Columns of text at most."""
 MASKED_SHARE = 0.15
 """Share of the tokens that the LM head sees: BERT's masking rate."""
 
@@ -141,7 +145,38 @@ def describe(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> str:
     parameters = sum(part.parameters for part in columns[0].values())
     totals = [forward_flops_per_token(config, length) for length in lengths]
     rows.append(["all", f"{parameters:,}", *map(_millions, totals)])
-    return "\n".join([_headline(config), "", *_aligned(rows), "", *_remarks(config)])
+    remarks = [line for remark in _remarks(config) for line in textwrap.wrap(remark, WIDTH)]
+    unit = "Millions of operations a token, forward, in sequences of T tokens:"
+    return "\n".join([_headline(config), "", unit, *_aligned(rows), "", *remarks])
+
+
+def counts(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
+    """The costs as plain values, for programs.
+
+    Args:
+        config: Sizes and variants.
+        lengths: Values of T.
+
+    Returns:
+        The config, parameters in all and by part, and for each T the forward operations a token.
+    """
+    columns = {str(length): cost(config, length) for length in lengths}
+    parts = next(iter(columns.values()))
+    return {
+        "encoder": config.to_dict(),
+        "parameters": sum(part.parameters for part in parts.values()),
+        "flops_per_token": {
+            length: sum(part.flops for part in column.values())
+            for length, column in columns.items()
+        },
+        "parts": {
+            name: {
+                "parameters": part.parameters,
+                "flops_per_token": {length: columns[length][name].flops for length in columns},
+            }
+            for name, part in parts.items()
+        },
+    }
 
 
 def _linear(inputs: int, outputs: int) -> int:
@@ -208,7 +243,7 @@ def _headline(config: EncoderConfig) -> str:
     return (
         f"{config.num_hidden_layers} blocks, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
-        f"vocabulary {config.vocab_size:,}; millions of operations a token, forward"
+        f"vocabulary {config.vocab_size:,}"
     )
 
 

@@ -54,7 +54,7 @@ def model_card(
     results = source.results
     parts = [
         _head_matter(source, library),
-        f"# {title}",
+        f"# {_plain(title)}",
         _about(source),
         f"## Use\n\n{usage}",
         *_notes(source, notes),
@@ -87,6 +87,11 @@ def _notes(source: Source, notes: Sequence[str]) -> list[str]:
         f"The run decides its answers by numbers that were tuned on validation data ({numbers}). "
         "The exported files give plain logits: apply them yourself."
     )
+    if source.kind == "span":
+        told += (
+            " A question has no answer where start and end of the first token together exceed "
+            "those of the best span by more than that; the code above always takes a span."
+        )
     return [told, *notes]
 
 

@@ -7,6 +7,7 @@ of a file is ever run.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,33 @@ def model_folder(folder: Path) -> Path:
     """Where config.json and weights are: the folder, or that of a sentence encoder's first module.
 
     Older folders of sentence-transformers keep the model in `0_Transformer`.
+
+    Raises:
+        CheckpointError: The list of modules is none, or the place that it names is outside the
+            folder or holds no config.json.
     """
     path = folder / MODULES
     if not path.is_file():
         return folder
     for module in _modules(path):
         if str(module.get("type", "")).endswith("Transformer"):
-            return folder / str(module.get("path", ""))
+            place = str(module.get("path", ""))
+            if not _is_inside(place):
+                raise CheckpointError(
+                    f"{path}: expected modules inside the folder, found the path {place!r}; "
+                    "download it again"
+                )
+            if not (folder / place / CONFIG).is_file():
+                raise CheckpointError(
+                    f"{path}: names the module {place!r}, found no {CONFIG} there; download it too"
+                )
+            return folder / place
     return folder
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name that a file gives stays in its folder; links there may lead anywhere."""
+    return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def other_modules(folder: Path) -> list[str]:
@@ -53,6 +73,10 @@ def _modules(path: Path) -> list[dict[str, Any]]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: expected JSON, found {error}") from None
+    if not isinstance(content, list):
+        raise CheckpointError(
+            f"{path}: expected a list of modules, found {type(content).__name__}; download it again"
+        )
     return [module for module in content if isinstance(module, dict)]
 
 
@@ -95,7 +119,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is odd about a file that is refused anyway
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types for a damaged or a refused file
         reason = " ".join(str(error).split()).partition(". ")[0] or type(error).__name__
         raise CheckpointError(
@@ -129,7 +155,11 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     tensors: dict[str, Tensor] = {}
     for name in sorted({str(place) for place in places.values()}):
         shard = index.parent / name
-        if shard.parent != index.parent or not shard.is_file():
+        if shard.parent != index.parent:
+            raise CheckpointError(
+                f"{index}: expected files beside it, found the name {name!r}; download it again"
+            )
+        if not shard.is_file():
             raise CheckpointError(f"{index}: names the file {name}, found none; download it too")
         tensors |= read(shard)
     if missing := sorted(set(places) - set(tensors)):

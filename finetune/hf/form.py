@@ -273,7 +273,7 @@ def _value(settings: Mapping[str, Any], name: str, usual: Any) -> Any:
 
 
 def _our_activation(name: Any, field_name: str) -> str:
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise CheckpointError(
             f"config.json: unknown {field_name} {name!r}; {nearest(str(name), ACTIVATIONS)}"
         )

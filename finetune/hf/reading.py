@@ -99,9 +99,9 @@ def read_hf(folder: Path) -> Imported:
 
 def _form(settings: Mapping[str, Any], path: Path) -> Form:
     name = settings.get("model_type")
-    if name in NOT_OURS:
-        raise CheckpointError(f"{path}: {name} cannot be imported: {NOT_OURS[name]}")
-    if name not in FORMS:
+    if str(name) in NOT_OURS:
+        raise CheckpointError(f"{path}: {name} cannot be imported: {NOT_OURS[str(name)]}")
+    if str(name) not in FORMS:
         found = "none" if name is None else f"{name!r}"
         raise CheckpointError(
             f"{path}: expected a model_type that can be imported, found {found}; "
@@ -186,6 +186,11 @@ class _Tensors:
                 f"{self.folder}: by config.json {self.names[theirs]} should be floating-point "
                 f"{shape}, found {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
             )
+        if not tensor.isfinite().all():
+            raise CheckpointError(
+                f"{self.folder}: expected numbers in {self.names[theirs]}, found NaN or infinity; "
+                "such weights answer nothing: download the folder again, or take another"
+            )
         self.kept.add(self.names[theirs])
         parts = torch.split(tensor[before:], rows)
         return {
@@ -260,8 +265,9 @@ def _head_kind(
     form: Form, config: EncoderConfig, settings: Mapping[str, Any], tensors: _Tensors
 ) -> str | None:
     """Kind of the head that comes along; None where there is none, or not one of ours."""
-    architecture = str((settings.get("architectures") or [""])[0])
-    ending = architecture.removeprefix(form.classes)
+    named = settings.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named else ""
+    ending = str(architecture).removeprefix(form.classes)
     kind = HEADS.get(ending, "masked_lm")
     if ending == "ForSequenceClassification":
         single = len(_labels(settings, tensors.folder)) == 1
@@ -280,7 +286,11 @@ def _labels(settings: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
     names = settings.get("id2label")
     if names is None:
         count = settings.get("num_labels", 2)
-        names = {str(number): f"LABEL_{number}" for number in range(int(count))}
+        if not isinstance(count, int):
+            raise CheckpointError(
+                f"{folder}: config.json: expected num_labels to be a whole number, found {count!r}"
+            )
+        names = {str(number): f"LABEL_{number}" for number in range(count)}
     try:
         return tuple(str(names[str(number)]) for number in range(len(names)))
     except (KeyError, TypeError):

@@ -71,7 +71,22 @@ class MaskFiller:
         Raises:
             DataError: A text has no mask, or one behind the longest length.
         """
-        return list(self.stream((f"texts[{n}]", {"text": t}) for n, t in enumerate(texts)))
+        return self.predict(texts)
+
+    def predict(self, texts: Sequence[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Fill the masks of some texts; named as what answers a task is, to be asked alike.
+
+        Args:
+            texts: Each with a `[MASK]` or more; or a row with a `text`, and perhaps an `id`.
+
+        Returns:
+            As `stream`, in order.
+
+        Raises:
+            DataError: A text has no mask, or one behind the longest length.
+        """
+        rows = [{"text": text} if isinstance(text, str) else text for text in texts]
+        return list(self.stream((f"texts[{n}]", row) for n, row in enumerate(rows)))
 
     def stream(self, rows: Rows) -> Iterator[dict[str, Any]]:
         """Fill the masks of rows in order, holding only a bounded number of them at a time.

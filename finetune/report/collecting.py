@@ -11,10 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from finetune.comparison import Group, read_group
 from finetune.errors import ConfigError, DataError, FinetuneError
+from finetune.run_list import State, state_of
 from finetune.values import load
 
 T = TypeVar("T")
 
+NOTHING = "it holds neither results nor metrics"
 PARTS = ("config.yaml", "results.json", "metrics.jsonl")
 """Files of which a run folder has one at least."""
 DEEPEST = 3
@@ -60,6 +62,8 @@ class ReportedRun:
     """config.yaml; empty where it cannot be read."""
     seeds: tuple[Seed, ...]
     """At least one."""
+    state: State = "done"
+    """As `finetune runs` tells it."""
     group: Group | None = None
     """The seeds that have ended, for comparisons; None where none has."""
 
@@ -85,13 +89,6 @@ class ReportedRun:
         """Whether it is a fine-tuning that started from random weights."""
         start = self.results.get("encoder", self.config.get("encoder_from"))
         return not self.models_language and start == "none"
-
-    @property
-    def state(self) -> str:
-        """`done`, `interrupted` or `collapsed`."""
-        if any(seed.results.get("collapsed") for seed in self.seeds):
-            return "collapsed"
-        return "done" if all(seed.results for seed in self.seeds) else "interrupted"
 
     def mean(self, *path: str) -> float | None:
         """The mean over seeds of a number in their results; None where none has it."""
@@ -203,21 +200,36 @@ def _read_run(folder: Path, name: str, found: Collection) -> ReportedRun | None:
         ended = [seed.folder for seed in seeds if (seed.folder / "results.json").is_file()]
         group = found.attempt(name, lambda: read_group(folder if top else ended))
         group = group and replace(group, name=name)
-    run = ReportedRun(folder, name, config or _config_of(seeds, name, found), seeds, group)
-    if len(found.problems) == before:
-        found.problems += _unended(run)
+    config = config or _config_of(seeds, name, found)
+    run = ReportedRun(folder, name, config, seeds, _state(folder, seeds, bool(top)), group)
     usable = group is not None or any(seed.lines for seed in seeds)
+    if usable and len(found.problems) == before:
+        found.problems += _unended(run)
     if not usable and not any(problem.damaged for problem in found.problems[before:]):
-        found.problems.append(Problem(name, "it holds neither results nor metrics"))
+        running = run.state == "running"
+        what = "it is running, and has logged nothing yet" if running else NOTHING
+        found.problems.append(Problem(name, what, damaged=not running))
     return run if usable else None
 
 
+def _state(folder: Path, seeds: Sequence[Seed], told: bool) -> State:
+    """How a run stands: `told` is whether there are results of all its seeds together."""
+    ended = told and all(seed.results for seed in seeds)
+    collapsed = any(seed.results.get("collapsed") for seed in seeds)
+    return state_of((folder, *(seed.folder for seed in seeds)), ended=ended, collapsed=collapsed)
+
+
 def _unended(run: ReportedRun) -> Iterator[Problem]:
+    if run.state == "running":
+        yield Problem(run.name, "it is running: this is what it has so far", damaged=False)
+        return
     seeds = [seed.folder.name for seed in run.seeds if not seed.results]
     if len(seeds) == len(run.seeds):
         yield Problem(run.name, "the run has not ended", damaged=False)
     elif seeds:
         yield Problem(run.name, f"not all seeds have ended: {', '.join(seeds)}", damaged=False)
+    elif run.state == "interrupted":
+        yield Problem(run.name, "not all seeds have been trained", damaged=False)
 
 
 def _config_of(seeds: Sequence[Seed], name: str, found: Collection) -> dict[str, Any]:

@@ -91,9 +91,8 @@ def matrix_table(matrix: Confusion, name: str) -> Html:
 def _count(count: int, total: int, right: bool) -> Html:
     share = count / total if total else 0.0
     kind = "right" if right else "wrong"
-    strong = " strong" if share > 0.8 else ""
     parts = [f"{count:,}", element("small", f"{100 * share:.0f} %")]
-    return element("td", *parts, class_=f"{kind}{strong}", style=f"--share:{share:.3f}")
+    return element("td", *parts, class_=kind, style=f"--share:{share:.3f}")
 
 
 def scores_table(matrix: Confusion) -> Html:

@@ -121,8 +121,9 @@ def _shape(config: EncoderConfig, length: int, runs: Sequence[ReportedRun]) -> H
     if not runs[0].models_language:
         counted.pop("lm head")
     encoder = sum(part.parameters for part in counted.values())
+    stage = "Pretraining: " if runs[0].models_language else ""
     title = (
-        f"{config.num_hidden_layers} blocks of {config.hidden_size}, "
+        f"{stage}{config.num_hidden_layers} blocks of {config.hidden_size}, "
         f"{config.num_attention_heads} heads, vocabulary {config.vocab_size:,}, at {length} tokens"
     )
     words = ", ".join(f"{name} {part.parameters:,} parameters" for name, part in counted.items())

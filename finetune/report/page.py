@@ -18,7 +18,7 @@ from finetune.report.markup import Html, element, joined
 from finetune.report.parts import Part, section
 
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
-OWN = ("page/charts.js", "page/curves.js", "page/page.js")
+OWN = ("page/charts.js", "page/curves.js", "page/inside.js", "page/page.js")
 LICENCES = ("vendor/d3.LICENSE", "vendor/plot.LICENSE")
 
 

@@ -93,5 +93,7 @@ def _title(views: Sequence[TaskView]) -> str:
 
 def _subtitle(found: Collection, views: Sequence[TaskView]) -> str:
     seeds = sum(len(run.seeds) for run in found.runs)
-    counts = [(len(found.runs), "run"), (seeds, "training"), (len(views), "task")]
+    tasks = sum(not view.models_language for view in views)
+    counts = [(len(found.runs), "run"), (seeds, "training")]
+    counts += [(tasks, "task")] if tasks else []
     return " · ".join(f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts)

@@ -48,6 +48,8 @@ def adapt(
     start = find_checkpoint(run.encoder_from, run.cache_dir)
     if told := origin(start):
         say(told)
+    if start.pooler() is not None:  # it would no longer fit the first token's states
+        say("left out: the encoder's pooler, which language modelling does not train")
     tokenizer = start.tokenizer()
     check_length(run.text.max_length, start.encoder_config)
     cache = cache_folder(run.cache_dir)

@@ -193,7 +193,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: expected JSON, found {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(content).__name__}")

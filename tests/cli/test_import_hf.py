@@ -115,6 +115,7 @@ def test_language_modelling_goes_on_with_the_published_head(
     assert results_of(run)["imported"]["name"] == str(theirs)
     after, before = load_checkpoint(run).weights(), find_checkpoint(theirs).weights()
     assert set(before) - set(after) == {"pooler.weight", "pooler.bias"}
+    assert "left out: the encoder's pooler, which language modelling does not train" in outcome.err
     for name, tensor in after.items():
         torch.testing.assert_close(tensor, before[name])
 

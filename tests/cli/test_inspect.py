@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import finetune
 from finetune.inspection import plots
 
 if TYPE_CHECKING:
@@ -126,6 +127,10 @@ def test_predict_fills_masks_of_a_pretraining_run(world: World, tmp_path: Path, 
     assert [[mask["position"] for mask in row["masks"]] for row in rows] == [[4], [0]]
     assert [len(row["masks"][0]["candidates"]) for row in rows] == [2, 2]
     assert [json.loads(line) for line in call(*words).out.splitlines()] == rows
+    alike = finetune.load(world.pretrained).predict([row["text"] for row in rows])
+    assert [mask["candidates"][:2] for row in alike for mask in row["masks"]] == [
+        mask["candidates"] for row in rows for mask in row["masks"]
+    ]
 
 
 def test_wrong_masks_are_one_line_and_nothing_is_written(

@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from finetune import checkpoint, scoring
+from finetune import checkpoint, cli, scoring
 from finetune.checkpoint import load_checkpoint, load_trainer_state
 from finetune.text import documents, tokens
 from finetune.text.tokenizer import Tokenizer
@@ -277,6 +277,22 @@ def test_ctrl_c_while_a_corpus_is_tokenized_leaves_nothing(
         assert call(*words).status == 130
     assert not (tmp_path / "run").exists()
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_ctrl_c_that_makes_a_library_fail_is_still_told_as_a_stop(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As in the middle of `import wandb`: it is imported again to end the run, and fails."""
+
+    def run(words: list[str]) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            raise AttributeError("partially initialized module")
+
+    assert cli.main(["fail"], {}, {"fail": cli.Command("start", "", run)}) == 130
+    told = "finetune: stopped before it was done; nothing is left half written\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_run_stopped_before_its_first_checkpoint_may_be_started_over(

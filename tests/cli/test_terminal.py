@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from finetune.cli.completion import read_pages
+from finetune.cli.main import all_commands
 from finetune.run_folder import hold
-from tasks.__main__ import main
+from tasks.__main__ import COMMANDS, FAMILIES, main
+from tests.cli.conftest import ROOT
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Refuses, Start, World
+
+TABLE = all_commands(FAMILIES, COMMANDS)
 
 
 def read(file: Path) -> Any:
@@ -101,6 +107,56 @@ def test_an_error_is_red_on_a_terminal(
     assert screen.getvalue().startswith("\x1b[31mfinetune:\x1b[0m " if coloured else "finetune: ")
 
 
+# Streams that nobody reads
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_stream_that_is_closed_is_no_error(closed: str, runs: Path) -> None:
+    command = f"{sys.executable} -m tasks runs {runs} {closed}"
+    (runs / "bad").mkdir()
+    (runs / "bad" / "results.json").write_text("{")
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert ("bad: " in done.stderr) == ("2>&-" not in closed)
+    assert "bad: " not in done.stdout
+
+
+def test_a_reader_that_goes_is_no_error(runs: Path) -> None:
+    command = f"{sys.executable} -m tasks runs {runs} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+@pytest.mark.parametrize("path", [page.path for page in read_pages(TABLE)])
+def test_help_fits_a_terminal(path: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = call(*path.split(), "--help").out
+    assert shown.startswith("usage: finetune ")
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+
+
+# Places that are none
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path, refuses: Refuses) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for action in ("list", "clear"):
+        words = ["cache", action, "--cache-dir", file]
+        refuses(f"--cache-dir: expected a folder, found the file {file}", *words)
+    refuses(f"--out {file}: {file} is a file; name a folder", "demo", "--out", file)
+
+
+def test_a_zip_that_is_not_there_is_told_in_words(tmp_path: Path, refuses: Refuses) -> None:
+    told = "expected a zip, found none that can be read: No such file or directory"
+    refuses(f".*none.zip: {told}", "submit", "--check", tmp_path / "none.zip")
+
+
 # The list of runs
 
 
@@ -173,6 +229,8 @@ def test_runs_as_json_in_any_order_and_only_some(runs: Path, call: Call) -> None
 def test_a_folder_without_runs(tmp_path: Path, call: Call, refuses: Refuses) -> None:
     assert call("runs", tmp_path).out == f"{tmp_path}: no runs\n"
     refuses(".*none: expected a folder of runs, found no such folder", "runs", tmp_path / "none")
+    (tmp_path / "file").touch()
+    refuses(".*file: expected a folder of runs, found a file", "runs", tmp_path / "file")
 
 
 def test_a_run_in_another_process_is_seen_until_it_is_killed(

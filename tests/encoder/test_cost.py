@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.cost import (
     attention_overtakes,
     cost,
+    counts,
     describe,
     forward_flops_per_token,
     training_flops_per_token,
@@ -92,13 +94,32 @@ def test_the_table_shows_every_part_at_every_length() -> None:
     text = describe(EncoderConfig(), lengths=(128, 4096))
     lines = text.splitlines()
     assert lines[0].startswith("12 blocks, hidden size 768, 12 heads, feed-forward 3072")
-    assert lines[2].split() == ["part", "parameters", "T=128", "T=4096"]
-    names = [line[:21].strip() for line in lines[3:10]]
+    assert lines[2] == "Millions of operations a token, forward, in sequences of T tokens:"
+    assert lines[3].split() == ["part", "parameters", "T=128", "T=4096"]
+    names = [line[:21].strip() for line in lines[4:11]]
     assert names == [*cost(EncoderConfig(), 1), "all"]
-    assert lines[6].split() == ["feed-forward", "56,669,184", "113.25", "113.25"]
-    assert "overtake the feed-forward part at T = 3,073, attention" in text
+    assert lines[7].split() == ["feed-forward", "56,669,184", "113.25", "113.25"]
+    assert "overtake the feed-forward part at T = 3,073, attention" in " ".join(lines)
     assert "Learned positions reach T = 512." in text
     assert "Learned positions" not in describe(EncoderConfig(position="rotary"))
+
+
+def test_the_table_of_a_large_encoder_fits_a_terminal() -> None:
+    text = describe(EncoderConfig(vocab_size=256_000, hidden_size=1536, num_hidden_layers=48))
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_counts_are_those_of_the_table_as_plain_values() -> None:
+    config = EncoderConfig()
+    found = counts(config, lengths=(128, 4096))
+    assert json.loads(json.dumps(found)) == found
+    assert found["parameters"] == sum(part.parameters for part in cost(config, 128).values())
+    assert found["flops_per_token"]["4096"] == forward_flops_per_token(config, 4096)
+    assert found["parts"]["feed-forward"] == {
+        "parameters": 56_669_184,
+        "flops_per_token": {"128": 113_246_208, "4096": 113_246_208},
+    }
+    assert EncoderConfig.from_dict(found["encoder"]) == config
 
 
 @pytest.mark.parametrize("first_only", [False, True])

@@ -193,6 +193,10 @@ def test_collapse_is_told(collapsed: Any, message: str | None) -> None:
 def test_numbers_that_decide_are_told() -> None:
     text = card(source("span", (), {"null_threshold": -2.5}))
     assert "(`null_threshold` -2.5000). The exported files give plain logits" in text
+    assert "no answer where start and end of the first token together exceed those of" in text
+    other = card(source(decision={"threshold": 0.5}))
+    assert "apply them yourself" in other
+    assert "no answer" not in other
 
 
 def test_test_file_has_its_own_table() -> None:
@@ -212,6 +216,7 @@ def test_names_cannot_break_the_page() -> None:
     text = card(source(labels=("x|`y`\nz", "b"), results=results))
     assert "`x/'y' z`, `b`" in text
     assert "| `a/b 'c'` | 0.5000 |" in text
+    assert "\n# a b\n" in model_card(source(), title="a\nb", usage="", library="transformers")
 
 
 def test_many_classes_are_counted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from finetune.errors import CheckpointError
-from finetune.hf.files import other_modules, read_json, read_tensors
+from finetune.hf.files import model_folder, other_modules, read_json, read_tensors
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
 WRITE: dict[str, Callable[[Any, Path], None]] = {
@@ -89,6 +90,14 @@ def test_pickle_that_would_run_code_is_refused(
     assert not (tmp_path / "made-by-a-pickle").exists()
 
 
+def test_refused_pickle_gives_no_warning_besides(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Attack()}, protocol=4))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        refused("would run code .*refused", tmp_path)
+    assert not told
+
+
 @pytest.mark.parametrize(
     ("content", "found"),
     [
@@ -141,9 +150,10 @@ class TestShards:
         folder = tmp_path / "it"
         folder.mkdir()
         save_file(TENSORS, tmp_path / "other.safetensors")
-        index = {"weight_map": {"a": "../other.safetensors"}}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-        refused("names the file ../other.safetensors, found none", folder)
+        for name in ("../other.safetensors", str(tmp_path / "other.safetensors")):
+            index = {"weight_map": {"a": name}}
+            (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+            refused(f"expected files beside it, found the name '{name}'", folder)
 
     @pytest.mark.parametrize("index", ["{}", '{"weight_map": []}', "[]", "{"])
     def test_index_that_is_none_is_refused(self, index: str, tmp_path: Path) -> None:
@@ -151,14 +161,36 @@ class TestShards:
         refused("index.json: expected ", tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "3"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", "[" * 100_000])
 def test_config_that_is_no_object_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"config.json: expected (JSON|a JSON object), found"):
         read_json(tmp_path / "config.json")
 
 
-def test_list_of_modules_that_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "modules.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"modules.json: expected JSON"):
-        other_modules(tmp_path)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "expected JSON"), ("3", "a list of modules, found int"), ("{}", "found dict")],
+)
+def test_list_of_modules_that_is_none_is_refused(
+    content: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "modules.json").write_text(content)
+    for read in (other_modules, model_folder):
+        with pytest.raises(CheckpointError, match=rf"modules.json: .*{message}"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["../other", "0/../../other", "/other"])
+def test_module_outside_the_folder_is_not_read(place: str, tmp_path: Path) -> None:
+    module = {"path": place, "type": "sentence_transformers.models.Transformer"}
+    (tmp_path / "modules.json").write_text(json.dumps([module]))
+    with pytest.raises(CheckpointError, match=f"inside the folder, found the path '{place}'"):
+        model_folder(tmp_path)
+
+
+def test_module_that_is_missing_is_named(tmp_path: Path) -> None:
+    module = {"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}
+    (tmp_path / "modules.json").write_text(json.dumps([module]))
+    with pytest.raises(CheckpointError, match=r"module '0_Transformer', found no config\.json"):
+        model_folder(tmp_path)

@@ -222,6 +222,8 @@ def refused(message: str, folder: Path) -> None:
         ({"is_decoder": True}, "expected is_decoder False, found True"),
         ({"hidden_act": "tanhexp"}, "unknown hidden_act 'tanhexp'; choose one of"),
         ({"hidden_act": "gelu_nw"}, "did you mean 'gelu_new'?"),
+        ({"hidden_act": ["gelu"]}, "unknown hidden_act .'gelu'.; did you mean 'gelu'"),
+        ({"model_type": ["bert"]}, "expected a model_type that can be imported, found .'bert'.;"),
         ({"num_attention_heads": 3}, "num_attention_heads .3. must divide hidden_size .16."),
         ({"hidden_size": "16"}, "hidden_size must be a whole number from 1, found '16'"),
         ({"quantization_config": {}}, "expected plain weights, found a quantization_config"),
@@ -258,6 +260,14 @@ def test_whole_numbers_are_no_weights(stored: dict[str, Tensor], tmp_path: Path)
     refused(rf"{WORDS} should be floating-point \(40, 16\), found int8", folder)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(
+    value: float, stored: dict[str, Tensor], tmp_path: Path
+) -> None:
+    stored[WORDS][3, 4] = value
+    refused(f"expected numbers in {WORDS}, found NaN or infinity", write(tmp_path / "it", stored))
+
+
 def test_tensor_under_two_names_is_refused(stored: dict[str, Tensor], tmp_path: Path) -> None:
     norm = "bert.embeddings.LayerNorm.gamma"
     refused(
@@ -270,3 +280,21 @@ def test_labels_out_of_order_are_refused(make: Make, tmp_path: Path) -> None:
     make("ForSequenceClassification", tmp_path)
     edit(tmp_path, id2label={"1": "no", "2": "yes"})
     refused("expected id2label with a name for 0, 1, 2", tmp_path)
+
+
+@pytest.mark.parametrize("count", ["two", None, [2]])
+def test_count_of_labels_that_is_no_number_is_refused(
+    count: object, make: Make, tmp_path: Path
+) -> None:
+    make("ForSequenceClassification", tmp_path)
+    edit(tmp_path, id2label=None, num_labels=count)
+    refused("expected num_labels to be a whole number, found ", tmp_path)
+
+
+@pytest.mark.parametrize("named", [3, {"a": "BertModel"}, [], None, "BertModel"])
+def test_architectures_that_are_no_list_name_none(
+    named: object, make: Make, tmp_path: Path
+) -> None:
+    make("ForMaskedLM", tmp_path)
+    edit(tmp_path, architectures=named)
+    assert read_hf(tmp_path).head == {"kind": "masked_lm"}  # the tensors tell

@@ -62,6 +62,15 @@ def test_rows_keep_their_order_and_ids_in_any_batch(filler: MaskFiller) -> None:
             np.testing.assert_allclose(*shares, atol=1e-5)
 
 
+def test_texts_and_rows_are_asked_as_a_task_is(filler: MaskFiller) -> None:
+    text = "the [MASK] sees"
+    plain, row = filler.predict([text, {"id": "own", "text": text}])
+    assert filler.fill([text]) == [plain]
+    assert (plain["id"], row["id"]) == (0, "own")
+    with pytest.raises(DataError, match=r"^texts\[0\]: expected the field 'text'"):
+        filler.predict([{"words": text}])
+
+
 def test_mask_may_be_written_as_bert_does_whatever_its_name_is() -> None:
     config = TokenizerConfig(algorithm="bpe", vocab_size=280)
     tokenizer = train_tokenizer(sentences(0, 50), config)

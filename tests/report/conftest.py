@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from finetune.report import Report, write_report
+from finetune.report.inside import inside_parts
 from tests.report.made import FAMILIES, write_json, write_world
+from tests.report.made_inside import MADE, write_inside
 
 
 @dataclass(frozen=True)
@@ -29,5 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     (broken / "results.json").write_text('{"task": ')
     page = root / "out" / "page.html"
     places = [runs, broken, root / "nowhere"]
-    report = write_report(places, page, families=FAMILIES, title="Made <b>runs</b>")
+    kinds = [kind for kind in MADE if kind != "attention"]  # which tests/inspection opens
+    more = inside_parts([write_inside(root / "inspection", *kinds)])
+    report = write_report(places, page, families=FAMILIES, title="Made <b>runs</b>", more=more)
     return Made(runs, report, page.read_text(encoding="utf-8"))

@@ -224,3 +224,51 @@ def test_everything_that_can_be_used_has_a_name(page: Any) -> None:
         ".map((one) => one.outerHTML.slice(0, 80))"
     )
     assert nameless == []
+
+
+@pytest.mark.parametrize("width", [400, 1300])
+def test_names_of_layers_do_not_run_into_each_other(page: Any, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        names = "return document.querySelector('#probes .layers svg').textContent"
+        wait_for(lambda: ("scalar mix" in page.execute_script(names)) == (width > 400))
+        overlaps = page.execute_script(
+            "return [...document.querySelectorAll('.layers svg, .shares svg')].flatMap((svg) => {"
+            " const boxes = [...svg.querySelectorAll('[aria-label*=\"x-axis tick label\"] text')]"
+            "  .map((one) => one.getBoundingClientRect());"
+            " return [boxes.length > 1 ? 0 : 1,"
+            "  ...boxes.slice(1).map((box, n) => Number(box.left < boxes[n].right))]; })"
+        )
+        assert len(overlaps) > 10
+        assert sum(overlaps) == 0
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_layers_have_points_bars_and_shades_that_can_be_read(page: Any) -> None:
+    counts = page.execute_script(
+        "return ['#probes .layers circle', '#probes .shares rect', '#similarity .layers circle',"
+        " '#frequency .layers circle', '#heads td[style]']"
+        ".map((one) => document.querySelectorAll(one).length)"
+    )
+    assert counts == [4 + 5 + 4, 3 + 4 + 3, 4, 4, 8 * 4]
+    contrasts = """
+        const cells = "#heads td[style], #confusion td[style]";
+        const light = (colour) => {
+          const [r, g, b] = [..."rgb"].map((c) => d3.rgb(colour)[c] / 255)
+            .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const canvas = document.createElement("canvas").getContext("2d");
+        const plain = (colour) => { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+          const [r, g, b] = canvas.getImageData(0, 0, 1, 1).data; return `rgb(${r},${g},${b})`; };
+        return [...document.querySelectorAll(cells)].map((cell) => {
+          const style = getComputedStyle(cell);
+          const [a, b] = [style.color, style.backgroundColor].map((one) => light(plain(one)));
+          return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        });"""
+    for scheme in ("light", "dark"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        assert min(page.execute_script(contrasts)) >= 4.5  # WCAG 2, AA

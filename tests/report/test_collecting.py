@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from finetune.report.collecting import collect, number, short_names
+from finetune.run_list import list_runs
+from finetune.run_lock import held
 from tests.report.made import class_rows, write_class_run, write_json, write_run
 
 
@@ -119,3 +121,28 @@ def test_a_pretraining_and_a_run_from_scratch_are_known(tmp_path: Path) -> None:
     assert runs["s"].from_scratch
     assert runs["p"].models_language
     assert runs["p"].task == "pretrain"
+
+
+def test_a_run_that_has_just_begun_is_told_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("task: made/classes\n")
+    with held(tmp_path):
+        found = collect([tmp_path])
+    assert not found.runs
+    assert [problem.what for problem in found.problems] == [
+        "it is running, and has logged nothing yet"
+    ]
+    (problem,) = collect([tmp_path]).problems
+    assert problem.what == "it holds neither results nor metrics"
+
+
+def test_states_are_those_of_the_list_of_runs(tmp_path: Path) -> None:
+    write_class_run(tmp_path / "done", 0.8, (1, 2))
+    write_class_run(tmp_path / "begun", 0.8, (1, 2))
+    (tmp_path / "begun" / "results.json").unlink()
+    write_class_run(tmp_path / "collapsed", 0.8, (1, 2), collapsed=True)
+    write_class_run(tmp_path / "running", 0.8, (1, 2))
+    with held(tmp_path / "running"):
+        states = {run.name: run.state for run in collect([tmp_path]).runs}
+        listed = {run.name: run.state for run in list_runs(tmp_path).runs}
+    assert states == listed
+    assert set(states.values()) == {"done", "interrupted", "collapsed", "running"}

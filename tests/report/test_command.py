@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from finetune.cli.main import main
+from finetune.run_lock import held
 from tests.report.made import FAMILIES, write_class_run
+from tests.report.made_inside import write_inside
 
 
 def test_the_page_is_written_and_damaged_runs_are_named_on_stderr(
@@ -45,12 +47,45 @@ def test_a_place_to_write_must_be_named(capsys: pytest.CaptureFixture[str]) -> N
     assert "--out" in capsys.readouterr().err
 
 
-def test_an_attention_map_that_is_none_is_told_before_anything_is_written(
+@pytest.mark.parametrize("option", ["--inside", "--attention"])
+def test_a_file_of_inspect_that_is_none_is_told_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    write_class_run(tmp_path / "a", 0.9, (1,))
+    page = tmp_path / "page.html"
+    words = ["report", str(tmp_path / "a"), "--out", str(page), option, "gone.json"]
+    assert main(words, FAMILIES) == 2
+    assert "gone.json: cannot be read" in capsys.readouterr().err
+    assert not page.exists()
+
+
+def test_files_and_folders_of_inspect_become_parts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_class_run(tmp_path / "a", 0.9, (1,))
     page = tmp_path / "page.html"
-    words = ["report", str(tmp_path / "a"), "--out", str(page), "--attention", "gone.json"]
-    assert main(words, FAMILIES) == 2
-    assert "gone.json: cannot be read" in capsys.readouterr().err
-    assert not page.exists()
+    folder = write_inside(tmp_path / "inspection", "probe", "heads")
+    file = write_inside(tmp_path / "more", "attention") / "attention.json"
+    words = ["report", tmp_path / "a", "--out", page, "--inside", folder, "--attention", file]
+    assert main([*map(str, words), "--data", str(tmp_path)], FAMILIES) == 0, capsys.readouterr().err
+    text = page.read_text(encoding="utf-8")
+    assert [key for key in ("probes", "heads", "attention") if f'<section id="{key}"' in text] == [
+        "probes",
+        "heads",
+        "attention",
+    ]
+
+
+def test_a_run_that_goes_on_is_called_running(tmp_path: Path) -> None:
+    write_class_run(tmp_path / "a", 0.9, (1, 2))
+    for gone in ("a/results.json", "a/seed-2/results.json"):
+        (tmp_path / gone).unlink()
+    page = tmp_path / "page.html"
+    words = ["report", str(tmp_path / "a"), "--out", str(page), "--data", str(tmp_path)]
+    with held(tmp_path / "a" / "seed-2"):
+        assert main(words, FAMILIES) == 0
+    text = page.read_text(encoding="utf-8")
+    assert '<span class="below running">running</span>' in text
+    assert "it is running: this is what it has so far" in text
+    assert main(words, FAMILIES) == 0
+    assert '<span class="below interrupted">interrupted</span>' in page.read_text(encoding="utf-8")

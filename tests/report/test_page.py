@@ -16,7 +16,6 @@ from finetune.checkpoint import load_checkpoint
 from finetune.encoder.cost import cost
 from finetune.errors import ConfigError, DataError
 from finetune.report import Part, write_report
-from finetune.report.inside import attention_part
 from finetune.report.markup import element
 from tests.report.made import (
     FAMILIES,
@@ -33,7 +32,10 @@ from tests.report.made import (
 if TYPE_CHECKING:
     from tests.report.conftest import Made
 
-PARTS = "overview warnings comparisons pretraining curves plan confusion examples cost settings"
+PARTS = (
+    "overview warnings comparisons pretraining curves plan confusion examples cost "
+    "probes similarity heads words frequency settings"
+)
 
 
 class Reader(HTMLParser):
@@ -75,6 +77,10 @@ def test_every_part_is_there_in_the_contents_and_all_that_is_opened_is_closed(
     assert [part["id"] for part in reader.all("section")] == PARTS.split()
     links = [link["href"] for link in reader.all("a") if "class" not in link]
     assert links == [f"#{key}" for key in PARTS.split()]
+
+
+def test_runs_trainings_and_tasks_are_counted_without_the_pretraining(made: Made) -> None:
+    assert "<p>5 runs · 9 trainings · 3 tasks</p>" in made.text
 
 
 def test_the_page_asks_for_no_other_file(made: Made, reader: Reader) -> None:
@@ -213,25 +219,6 @@ def test_other_rooms_hand_in_parts_with_a_script_of_their_own(tmp_path: Path, ma
     assert "<script>'mine';</script>" in text
     assert "#inside {}" in text
     assert base64.b64encode(hashlib.sha256(b"'mine';").digest()).decode() in text
-
-
-def test_an_attention_map_becomes_a_part(tmp_path: Path) -> None:
-    pytest.importorskip("finetune.inspection")
-    file = tmp_path / "attention.json"
-    row = [0.5, 0.5]
-    content = {"run": "a", "tokens": ["[CLS]", HOSTILE], "segments": [0, 0]}
-    file.write_text(json.dumps({**content, "weights": [[[row, row]]]}))
-    part = attention_part([file])
-    assert part is not None
-    assert HOSTILE not in part.body
-    assert part.script
-    assert attention_part([]) is None
-    file.write_text(json.dumps({**content, "weights": [[[row]]]}))
-    with pytest.raises(DataError, match=r"2 tokens twice, found shape \(1, 1, 1, 2\)"):
-        attention_part([file])
-    file.write_text("{}")
-    with pytest.raises(DataError, match="expected a map with tokens, segments, weights"):
-        attention_part([file])
 
 
 JUNK = (None, 1, "x", [], {}, [1], {"a": None})

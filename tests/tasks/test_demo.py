@@ -8,6 +8,7 @@ import functools
 import io
 import json
 import shlex
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from finetune.run_folder import read_results
+from finetune.training.checkpointing import Interrupted
 from finetune.training.progress import LengthConfig
 from tasks import demo, sample
 from tasks.__main__ import main
@@ -101,6 +103,20 @@ def test_a_second_demo_replaces_the_first_and_says_the_same(shown: Demo) -> None
         for lines in (shown.lines, run(shown.folder).lines)
     ]
     assert tables[0] == tables[1]
+
+
+def test_where_it_is_stopped_nothing_is_said_of_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(run: Any) -> None:
+        raise Interrupted(signal.SIGINT, Path(run.out))
+
+    monkeypatch.setattr("finetune.runs.pretrain", stopped)
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 130
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == (
+        "finetune: the demo was stopped; the next one starts anew and replaces its runs"
+    )
 
 
 @pytest.mark.parametrize("task", list(demo.TASKS))

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from finetune.errors import DataError
 from finetune.heads.span import SpanConfig
 from finetune.task import Task
 from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
@@ -13,12 +17,14 @@ from finetune.text.windows import WindowConfig
 from tasks.glue import GLUE, GlueRow, GlueTask
 from tasks.race import race_task
 from tasks.sample import EXAMPLES, GLUE_LAYOUTS, VOCAB_SIZE, SamplePaths, write_sample
+from tasks.sample_choices import race_files
 from tasks.squad import SquadTask, squad_task
 from tasks.world import KINDS, REGIONS, World, make_world
 
 ROWS = [row for row in GLUE.values() if row.folder in GLUE_LAYOUTS]
 EVERY_SAMPLED_ROW = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 EVERY_TASK = pytest.mark.parametrize("name", [*(row.name for row in ROWS), "squad", "race"])
+LEVELS = ("middle", "high")
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 
 
@@ -63,6 +69,41 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_same_seed_writes_the_same_bytes(sample: SamplePaths, tmp_path: Path) -> None:
     write_sample(tmp_path, seed=0)
     assert contents(tmp_path) == contents(sample.data)
+
+
+def test_a_sample_that_was_cut_off_holds_no_task_by_half(
+    sample: SamplePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*arguments: Any) -> Iterator[tuple[str, str]]:
+        yield from itertools.islice(race_files(*arguments), 3)
+        raise KeyboardInterrupt
+
+    write_sample(tmp_path, seed=0)
+    monkeypatch.setattr("tasks.sample.race_files", cut)
+    with pytest.raises(KeyboardInterrupt):
+        write_sample(tmp_path, seed=1)
+    old, new = contents(sample.data), contents(tmp_path)
+    assert new.keys() == old.keys()
+    changed = {str(Path(name).parent) for name in old if new[name] != old[name]}
+    kept = {str(Path(name).parent) for name in old if new[name] == old[name]}
+    assert changed == {".", "squad", *(f"glue_data/{row.folder}" for row in ROWS)}
+    assert kept == {f"race/RACE/{split}/{level}" for split in EXAMPLES for level in LEVELS}
+
+
+def test_a_first_sample_that_was_cut_off_is_not_taken_for_a_small_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(path: Path, *arguments: Any, **more: Any) -> int:
+        if path.name == "3.txt":
+            raise KeyboardInterrupt
+        return write(path, *arguments, **more)
+
+    write = Path.write_text
+    monkeypatch.setattr(Path, "write_text", cut)
+    with pytest.raises(KeyboardInterrupt):
+        write_sample(tmp_path)
+    with pytest.raises(DataError, match="expected"):
+        race_task("all", tmp_path).examples("train")
 
 
 def test_other_seed_makes_another_world(world: World) -> None:

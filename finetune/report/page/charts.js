@@ -82,7 +82,7 @@ const report = (() => {
       width, height: labels.length * height + 36, marginLeft: Math.min(width / 2.5, 20 + 7 * d3.max(labels, (label) => label.length)), marginRight: 14, marginBottom: 30, marginTop: 4, style: quiet,
       x: { domain: [low, 100] }, y: { domain: labels, padding: 0 },
       marks: [
-        Plot.gridX({ stroke: "var(--line)", strokeOpacity: 1 }),
+        Plot.gridX({ ticks: 6, stroke: "var(--line)", strokeOpacity: 1 }),
         Plot.axisX({ ticks: 6, tickSize: 0, label: null, fill: "var(--muted)" }),
         Plot.axisY({ tickSize: 0, label: null, fontSize: 12, fill: "var(--ink)" }),
         Plot.ruleY(breaks, { y: (name) => name, dy: -height / 2, stroke: "var(--line)" }),

@@ -107,7 +107,7 @@
     extent() {
       const { at } = this.curves;
       const [low, high] = d3.extent(this.visible().flatMap((one) => one.points), (point) => point[at]);
-      return low === undefined ? [0, 1] : low === high ? [low, low + 1] : [Math.min(low, 0), high];
+      return low === undefined ? [0, 1] : [Math.min(low, 0), high > 0 ? high : low + 1];
     }
 
     draw() {

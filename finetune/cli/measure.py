@@ -1,0 +1,164 @@
+"""`finetune describe`, `cache` and `bench`: what an encoder costs, what is kept, how fast it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finetune.cli.parser import add_json, command_parser, positive
+from finetune.errors import ConfigError
+
+if TYPE_CHECKING:
+    from finetune.encoder import EncoderConfig
+
+TINY = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+}
+"""What `bench` measures where no encoder is named: BERT-tiny."""
+SOURCE = "a YAML config, a run or checkpoint folder, a Hugging Face folder or hub name"
+
+
+def describe(words: list[str]) -> int:
+    """Count parameters and arithmetic; takes the words after `finetune describe`."""
+    parser = command_parser(
+        "describe", "Parameters and floating-point operations a token, part by part."
+    )
+    parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
+    add_json(parser, "the counts of each encoder as JSON on stdout")
+    space = parser.parse_args(words)
+    from finetune.encoder import cost
+
+    configs = {str(source): _encoder_config(source) for source in space.source}
+    if space.json:
+        print(json.dumps({name: cost.counts(config) for name, config in configs.items()}))
+        return 0
+    tables = [cost.describe(config) for config in configs.values()]
+    if len(tables) > 1:
+        tables = [f"{name}\n{text}" for name, text in zip(configs, tables, strict=True)]
+    print("\n\n".join(tables))
+    return 0
+
+
+def cache(words: list[str]) -> int:
+    """List or remove hidden states; takes the words after `finetune cache`."""
+    parser = command_parser("cache", "Hidden states of frozen encoders that runs share.")
+    parser.add_argument("action", choices=("list", "clear"), help="show them, or remove them")
+    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
+    add_json(parser, "the entries, or the bytes that were freed, as JSON on stdout")
+    space = parser.parse_args(words)
+    from finetune.run_folder import cache_folder
+
+    folder = cache_folder(space.cache_dir) / "hidden"
+    if folder.parent.exists() and not folder.parent.is_dir():
+        raise ConfigError(f"--cache-dir: expected a folder, found the file {folder.parent}")
+    return (_clear if space.action == "clear" else _list)(folder, in_json=space.json)
+
+
+def _clear(folder: Path, *, in_json: bool) -> int:
+    from finetune.training.prefix_store import GIB, clear
+
+    freed = clear(folder)
+    if in_json:
+        print(json.dumps({"folder": str(folder), "freed_bytes": freed}))
+    else:
+        print(f"{freed / GIB:.3f} GiB freed in {folder}")
+    return 0
+
+
+def _list(folder: Path, *, in_json: bool) -> int:
+    from finetune.tables import table
+    from finetune.training.prefix_store import GIB, list_entries
+
+    entries = list_entries(folder)
+    if in_json:
+        told = [
+            {
+                "set": entry.about,
+                "depth": entry.depth,
+                "precision": entry.precision,
+                "sequences": entry.rows,
+                "bytes": entry.bytes,
+            }
+            for entry in entries
+        ]
+        print(json.dumps({"folder": str(folder), "entries": told}, ensure_ascii=False))
+        return 0
+    print(f"{folder}: {len(entries)} entries, the last used first")
+    rows = [
+        [one.about, str(one.depth), one.precision, f"{one.rows:,}", f"{one.bytes / GIB:.3f}"]
+        for one in entries
+    ]
+    if rows:
+        print(table(rows, ["set", "depth", "precision", "sequences", "GiB"]))
+    return 0
+
+
+def bench(words: list[str]) -> int:
+    """Measure this machine and encoders on it; takes the words after `finetune bench`."""
+    parser = command_parser("bench", "Measure matrix products, and a training step of encoders.")
+    parser.add_argument("source", type=Path, nargs="*", help=f"{SOURCE}; default: 2 blocks of 128")
+    parser.add_argument("--batch-size", type=positive, default=32, help="sequences (default: 32)")
+    parser.add_argument(
+        "--length", type=positive, default=128, help="tokens in each, at most (default: 128)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="for each measurement (default: 2)"
+    )
+    add_json(parser)
+    space = parser.parse_args(words)
+    from finetune import benchmark
+    from finetune.encoder import EncoderConfig
+    from finetune.run_folder import note
+    from finetune.training.trainer import flush_denormals, pick_device
+
+    flush_denormals()
+    results = {}
+    encoders = {str(source): _encoder_config(source) for source in space.source}
+    for source, config in (encoders or {"2x128": EncoderConfig.from_dict(TINY)}).items():
+        learned = config.position == "learned"
+        note(f"measuring {source}")
+        longest = config.max_position_embeddings if learned else space.length
+        results[source] = benchmark.bench(
+            config,
+            pick_device("auto"),
+            batch_size=space.batch_size,
+            length=min(space.length, longest),
+            seconds=space.seconds,
+        )
+    if space.json:
+        print(json.dumps(results))
+    else:  # three at a time fit a terminal
+        groups = (list(results.items())[first : first + 3] for first in range(0, len(results), 3))
+        print("\n\n".join(benchmark.bench_table(dict(group)) for group in groups))
+    return 0
+
+
+def _encoder_config(source: Path) -> EncoderConfig:
+    """The encoder that a checkpoint holds, or that a run with these settings would build."""
+    from finetune import settings
+    from finetune.checkpoint import find_tokenizer
+    from finetune.pretrained import HUB_NAME, find_checkpoint
+    from finetune.run_settings import FitRun, PretrainRun
+    from finetune.values import load
+
+    on_the_hub = not source.exists() and source.suffix not in (".yaml", ".yml")
+    if source.is_dir() or (on_the_hub and HUB_NAME.fullmatch(str(source))):
+        return find_checkpoint(source).encoder_config
+    content = load(source)
+    if not isinstance(content, dict) or "encoder" not in content:
+        raise ConfigError(f"{source}: expected settings with a section 'encoder', found none")
+    of_fit, of_pretrain = ({field.name for field in fields(cls)} for cls in (FitRun, PretrainRun))
+    if content.keys() & (of_fit - of_pretrain):
+        fit = settings.read(FitRun, source, {"encoder_from": "none"})
+        config, tokenizer, size = fit.encoder, fit.tokenizer, fit.encoder.vocab_size
+    else:
+        run = settings.read(PretrainRun, source, {"corpus": ["-"], "out": "-"})
+        config, tokenizer, size = run.encoder, run.tokenizer, run.vocabulary.vocab_size
+    if tokenizer is not None:
+        size = find_tokenizer(tokenizer).vocab_size
+    return replace(config, vocab_size=size)

@@ -1,0 +1,130 @@
+"""What kind of looking each head does: a small matrix of layers by heads for each figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from finetune.report.inside.files import Found, blocks, figure_of
+from finetune.report.inside.layers import WIDE, Matrix, grid, shaded_table
+from finetune.report.markup import Cell, Column, Html, Row, data_table, details, element, joined
+from finetune.report.parts import Part
+
+CAVEAT = (
+    "Averages over the tokens of many texts (Clark et al., 2019), beside those of a head that "
+    "looks at all tokens alike. They do not say what a head is needed for: attention on [SEP] is "
+    "mostly a way of doing nothing (Clark et al., 2019; Kobayashi et al., 2020), and a head that "
+    "looks important by them can often be removed without loss (Michel et al., 2019)."
+)
+
+
+class Figure(NamedTuple):
+    """A figure of a head."""
+
+    title: str
+    head: str
+    """The title in a table."""
+    scale: str
+    """Figures of one scale are shaded alike."""
+    written: Callable[[float], str]
+    compact: Callable[[float], str]
+    """Where there are many heads."""
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _whole_percent(value: float) -> str:
+    return f"{100 * value:.0f}"
+
+
+_NUMBER = ("{:.2f}".format, "{:.1f}".format)
+_SHARE = (_percent, _whole_percent)
+
+
+FIGURES: dict[str, Figure] = {
+    "distance": Figure("distance, tokens", "Distance", "distance", *_NUMBER),
+    "entropy": Figure("entropy, nats", "Entropy", "entropy", *_NUMBER),
+    "cls_entropy": Figure("entropy of what [CLS] looks at, nats", "of [CLS]", "entropy", *_NUMBER),
+    "cls": Figure("share on [CLS], %", "[CLS] %", "share", *_SHARE),
+    "sep": Figure("share on [SEP], %", "[SEP] %", "share", *_SHARE),
+    "self": Figure("share on the token itself, %", "Self %", "share", *_SHARE),
+    "previous": Figure("share on the one before, %", "Before %", "share", *_SHARE),
+    "next": Figure("share on the one behind, %", "Behind %", "share", *_SHARE),
+}
+"""Field of heads.json -> how it is shown."""
+
+Heads = Mapping[tuple[int, int], Mapping[str, float | None]]
+"""Layer and head, both from 1 -> figures."""
+
+
+def heads_part(found: Sequence[Found]) -> Part:
+    """What `finetune inspect heads` found.
+
+    Raises:
+        DataError: A file holds something else.
+    """
+    return Part("heads", "Heads", blocks(found, _block), CAVEAT)
+
+
+def _block(found: Found) -> Html:
+    content = found.content
+    heads = {
+        (int(one["layer"]), int(one["head"])): {key: figure_of(one[key]) for key in FIGURES}
+        for one in content["heads"]
+    }
+    uniform = {key: figure_of(content["uniform"][key]) for key in FIGURES}
+    matrices = {key: _matrix(heads, uniform, key) for key in FIGURES}
+    tables = [
+        shaded_table(matrix, _written(matrix, key), _shade(heads, key))
+        for key, matrix in matrices.items()
+    ]
+    told = (
+        f"{content['sequences']:,} texts of {content.get('texts', 'a file')}, "
+        f"{content['tokens']:,} tokens. The stronger the colour, the larger: distances, entropies "
+        "and shares each have a scale of their own."
+    )
+    note = element("p", told, class_="note")
+    fold = details(f"All heads as a table ({len(heads)})", _table(heads, uniform, found.name))
+    shown = grid(list(matrices.values()), tables)
+    return joined([element("h3", found.name), shown, note, fold])
+
+
+def _matrix(heads: Heads, uniform: Mapping[str, float | None], key: str) -> Matrix:
+    figure = FIGURES[key]
+    layers, numbers = (sorted({place[side] for place in heads}) for side in (0, 1))
+    values = [[heads[layer, head][key] for head in numbers] for layer in layers]
+    alike = uniform[key]
+    below = f"layers by heads; a uniform head: {'–' if alike is None else figure.written(alike)}"
+    rows, columns = (list(map(str, names)) for names in (layers, numbers))
+    return Matrix(figure.title, below, "layer", rows, columns, values)
+
+
+def _written(matrix: Matrix, key: str) -> Callable[[float], str]:
+    figure = FIGURES[key]
+    return figure.compact if len(matrix.columns) >= WIDE else figure.written
+
+
+def _shade(heads: Heads, key: str) -> Callable[[float], float]:
+    """By the largest value of all figures of the same scale; shares, mostly small, by the root."""
+    scale = FIGURES[key].scale
+    keys = [key for key, figure in FIGURES.items() if figure.scale == scale]
+    most = max((one[key] or 0.0 for one in heads.values() for key in keys), default=0.0)
+    power = 0.5 if scale == "share" else 1.0
+    return lambda value: (max(0.0, value) / most) ** power if most > 0 else 0.0
+
+
+def _table(heads: Heads, uniform: Mapping[str, float | None], name: str) -> Html:
+    columns = [Column("Layer and head"), *(Column(f.head, number=True) for f in FIGURES.values())]
+    rows: list[Row] = [
+        [Cell(f"{layer}.{head}", 1000.0 * layer + head), *_cells(figures)]
+        for (layer, head), figures in heads.items()
+    ]
+    rows.append([Cell("uniform", ""), *_cells(uniform)])
+    return data_table(f"Heads of {name}", columns, rows)
+
+
+def _cells(figures: Mapping[str, float | None]) -> list[Cell]:
+    values: list[tuple[Any, float | None]] = [(FIGURES[key], figures[key]) for key in FIGURES]
+    return [Cell(None if v is None else figure.written(v), v) for figure, v in values]
