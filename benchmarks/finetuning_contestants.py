@@ -192,6 +192,11 @@ def encoded(tokenizer: Any, task: Any, examples: Sequence[Any], turn: Turn) -> l
     ]
 
 
+def by_length(tokenizer: Any, examples: Sequence[Any]) -> list[Any]:
+    """The longest first: in this order the least is padded, and each answer has its example."""
+    return sorted(examples, key=lambda one: -len(tokenizer(*one.texts)["input_ids"]))
+
+
 def arguments_of(turn: Turn, monitor: str) -> dict[str, Any]:
     """Trainer's arguments that are not its defaults."""
     return {
@@ -217,6 +222,7 @@ def arguments_of(turn: Turn, monitor: str) -> dict[str, Any]:
 def theirs(turn: Turn) -> dict[str, Any]:
     """Train with Trainer, answer the development set with its best epoch, and score the answers."""
     import transformers as hf
+    from torch.utils.data import SequentialSampler
 
     from finetune.predictions import write_predictions
     from finetune.run_folder import versions, write_results
@@ -236,30 +242,42 @@ def theirs(turn: Turn) -> dict[str, Any]:
 
         flush_denormals()
         keep_freed_memory()
-    task = glue_task(turn.task, Path(turn.data))
-    train, development = task.examples("train"), task.examples("validation")
 
-    def answers(logits: Any) -> Any:
+    class InOrder(hf.Trainer):  # type: ignore[misc]
+        def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+            """Grouped by length, Trainer would answer in an order of its own."""
+            return SequentialSampler(eval_dataset)
+
+    task = glue_task(turn.task, Path(turn.data))
+    tokenizer = hf.AutoTokenizer.from_pretrained(turn.encoder)
+    train = task.examples("train")
+    development = by_length(tokenizer, task.examples("validation"))
+    asked = encoded(tokenizer, task, development, turn)
+
+    def answers(found: Any) -> Any:
+        """Rows of what Trainer predicted, once its labels are seen to be those of `asked`."""
+        if [one["labels"] for one in asked] != found.label_ids.tolist():
+            raise SystemExit("Trainer answered the development set in another order")
+        logits = found.predictions
         return task.answers(logits if task.labels else logits.reshape(-1), development, [])
 
-    tokenizer = hf.AutoTokenizer.from_pretrained(turn.encoder)
     hf.set_seed(turn.seed)
-    trainer = hf.Trainer(
+    trainer = InOrder(
         model=hf.AutoModelForSequenceClassification.from_pretrained(
             turn.encoder, num_labels=max(1, len(task.labels))
         ),
         args=hf.TrainingArguments(**arguments_of(turn, task.monitor)),
         train_dataset=encoded(tokenizer, task, train, turn),
-        eval_dataset=encoded(tokenizer, task, development, turn),
+        eval_dataset=asked,
         processing_class=tokenizer,
-        compute_metrics=lambda found: task.score(answers(found.predictions)),
+        compute_metrics=lambda found: task.score(answers(found)),
         callbacks=[Watch()],
     )
     trainer.remove_callback(hf.PrinterCallback)
     start = time.perf_counter()
     trainer.train()
     whole = time.perf_counter() - start
-    rows = answers(trainer.predict(trainer.eval_dataset).predictions)
+    rows = answers(trainer.predict(asked))
     write_predictions(rows, folder / "predictions" / "validation.jsonl")
     monitored = f"eval_{task.monitor}"
     found = {

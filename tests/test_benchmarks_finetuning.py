@@ -121,6 +121,43 @@ def test_trainer_knows_every_argument(imported: Any, tmp_path: Path) -> None:
         assert grouped == name.startswith("hf-best")
 
 
+@pytest.mark.parametrize("contestant", ["hf-best", "hf-dynamic"])
+def test_trainer_answers_each_example_of_its_own(
+    imported: Any, tmp_path: Path, contestant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it predicts is what its best weights answer, an example at a time."""
+    hf = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate", reason="the extra bench is not installed")
+    torch = pytest.importorskip("torch")
+    contestants, made = imported("finetuning_contestants"), imported("finetuning_made")
+    data = made.write_made_task(tmp_path / "data", 80)
+    monkeypatch.setattr(made, "find_spec", lambda _: None)  # made, not the installed one
+    encoder, _ = made.write_made_encoder(tmp_path / "encoder")
+    kept: list[Any] = []
+    monkeypatch.setattr(contestants.shutil, "rmtree", lambda *_, **__: None)
+    predict = hf.Trainer.predict
+    monkeypatch.setattr(
+        hf.Trainer,
+        "predict",
+        lambda self, *words: kept.append(self.model) or predict(self, *words),
+    )
+    folder = tmp_path / contestant
+    turn = contestants.Turn(contestant, "sst2", str(data), str(encoder), str(folder), epochs=1)
+    found = contestants.theirs(turn)
+    lines = (folder / "predictions" / "validation.jsonl").read_text().splitlines()
+    rows = {row["id"]: row for row in map(json.loads, lines)}
+    task, tokenizer = glue_task("sst2", data), hf.AutoTokenizer.from_pretrained(encoder)
+    kept[0].eval()
+    with torch.no_grad():
+        for one in task.examples("validation"):
+            words = tokenizer(*one.texts, truncation=True, max_length=128, return_tensors="pt")
+            expected = kept[0](**words).logits[0].softmax(-1).tolist()
+            told = [rows[one.id]["probabilities"][label] for label in task.labels]
+            assert told == pytest.approx(expected, abs=1e-5)
+    assert len({row["probabilities"]["negative"] for row in rows.values()}) > 50  # of 64
+    assert found["metrics"] == task.score(list(rows.values()))
+
+
 def figures(contestant: str, seed: int, rate: float, score: float) -> dict[str, Any]:
     return {
         "turn": {"seed": seed},
