@@ -238,7 +238,8 @@ def theirs(turn: Turn) -> dict[str, Any]:
             steps.stop()
 
     if SETTINGS[turn.contestant].our_process:
-        from finetune.training.trainer import flush_denormals, keep_freed_memory
+        from finetune.training.freed_memory import keep_freed_memory
+        from finetune.training.trainer import flush_denormals
 
         flush_denormals()
         keep_freed_memory()

@@ -13,9 +13,10 @@ from finetune.errors import ConfigError
 from finetune.run_folder import Results, has_started, note, open_run, say, write_files
 from finetune.run_settings import AdaptRun, FitRun, PretrainRun
 from finetune.training.data import Batch, OrderedData
+from finetune.training.freed_memory import keep_freed_memory
 from finetune.training.module import EncoderWithHead
 from finetune.training.rate_finder import STEPS, RateCurve, find_rate
-from finetune.training.trainer import flush_denormals, keep_freed_memory, pick_device
+from finetune.training.trainer import flush_denormals, pick_device
 
 FILE = "rate_curve.json"
 WIDTH, HEIGHT = 80, 14

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from pytorch_lightning.utilities.exceptions import (  # type: ignore[attr-define
 )
 
 from finetune.errors import ConfigError
+from finetune.training.freed_memory import FreedMemory, keep_freed_memory
 from finetune.training.progress import LengthConfig, RunLength
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def build_trainer(
             enable_model_summary=False,
             logger=list(loggers) or False,
             log_every_n_steps=1,  # training figures are written by Monitor, at its own interval
-            callbacks=list(callbacks),
+            callbacks=[*callbacks, FreedMemory()],
             default_root_dir=folder,
         )
     except (ValueError, RuntimeError, MisconfigurationException) as error:
@@ -144,23 +144,6 @@ def flush_denormals() -> bool:
         Whether the processor can do it.
     """
     return torch.set_flush_denormal(True)
-
-
-def keep_freed_memory() -> bool:
-    """Let glibc keep large blocks of freed memory instead of giving them back to the system.
-
-    A step frees and asks again for the same tensors; by default each large one is mapped afresh and
-    its pages are zeroed by the kernel, up to a quarter of a step on a CPU.
-
-    Returns:
-        Whether the C library could be told.
-    """
-    never_map, never_trim = (-4, 0), (-1, 2**31 - 1)  # M_MMAP_MAX, M_TRIM_THRESHOLD of malloc.h
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # another C library
-        return False
-    return all(mallopt(*option) == 1 for option in (never_map, never_trim))
 
 
 @contextmanager

@@ -1,0 +1,111 @@
+"""Memory that a step has freed: kept for the next one, given back where the machine runs short.
+
+A step frees and asks again for the same tensors. By default glibc maps each large one afresh and
+the kernel zeroes its pages, up to a quarter of a step on a CPU. Kept memory costs room, since
+blocks of many sizes leave gaps: on batches of 16 windows of up to 384 tokens (6x384, fp32, one
+thread) a step took 9 % less processor time and the process 5.98 GiB in place of 4.72. So it is kept
+only while there is room. Which of the two holds changes no number of a run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+SHORT = 0.2
+"""Share of the memory below which what is available counts as short."""
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
+_DEFAULT_TRIM, _DEFAULT_MMAP, _DEFAULT_MAPS = 128 * 2**10, 128 * 2**10, 65536
+_NEVER = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep large blocks of freed memory instead of giving them back to the system.
+
+    Returns:
+        Whether the C library could be told.
+    """
+    return _tell((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
+
+
+def give_back_freed_memory() -> bool:
+    """Take back `keep_freed_memory`: what is free goes to the system, now and from now on.
+
+    Returns:
+        Whether the C library could be told.
+    """
+    wanted = ((_MMAP_MAX, _DEFAULT_MAPS), (_MMAP_THRESHOLD, _DEFAULT_MMAP))
+    told = _tell(*wanted, (_TRIM_THRESHOLD, _DEFAULT_TRIM))
+    if told:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return told
+
+
+def _tell(*options: tuple[int, int]) -> bool:
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    return all([mallopt(*option) == 1 for option in options])
+
+
+def available_share() -> float | None:
+    """Share of this machine's memory, or of this container's where that is less, that is left.
+
+    Returns:
+        A number in [0, 1]; None where the system does not tell (no Linux).
+    """
+    shares = [share for share in (_of_machine(), _of_container()) if share is not None]
+    return min(shares, default=None)
+
+
+def _of_machine() -> float | None:
+    try:
+        pairs = (line.split(":") for line in MEMINFO.read_text(encoding="ascii").splitlines())
+        found = {name: int(value.split()[0]) for name, value in pairs}
+        return found["MemAvailable"] / found["MemTotal"]
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+def _of_container() -> float | None:
+    """By version 2 of control groups; files that are mapped in count as taken."""
+    try:
+        limit, used = (
+            int((CGROUP / name).read_text(encoding="ascii"))
+            for name in ("memory.max", "memory.current")
+        )
+    except (OSError, ValueError):  # "max": no limit
+        return None
+    return max(0.0, 1 - used / limit) if limit else None
+
+
+class FreedMemory(pl.Callback):
+    """Looks after each step whether there is room, and gives back for good where there is not."""
+
+    def __init__(self, left: Callable[[], float | None] = available_share) -> None:
+        """Nothing is given back yet.
+
+        Args:
+            left: Tells the share of memory that is left.
+        """
+        self._left, self._keeps = left, True
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Look; about 30 microseconds."""
+        left = self._left() if self._keeps else None
+        if left is not None and left < SHORT:
+            self._keeps = False
+            if give_back_freed_memory():
+                warnings.warn(
+                    f"{left:.0%} of the memory is left: freed memory goes back to the system "
+                    "(same numbers; slower steps on a CPU)",
+                    stacklevel=2,
+                )
