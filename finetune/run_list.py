@@ -144,25 +144,38 @@ def _folders_in(folder: Path) -> list[Path]:
 
 def _read(folder: Path, found: Listing) -> ListedRun:
     top = found.attempt(folder, _results) or {}
-    parts = sorted(folder.glob("seed-*"))
+    parts = seed_folders(folder)
     ended = top.get("runs") or ([top] if top else [])
     if not top:
         ended = [found.attempt(part, _results) for part in parts]
     seeds = [results for results in ended if results]
+    alone = seeds_stand_alone(folder)
     config = {} if top else _config(folder, parts, found)
     collapsed = tuple(_seed(one) for one in seeds if one.get("collapsed"))
-    state = state_of((folder, *parts), ended=bool(top), collapsed=bool(collapsed))
+    all_ended = bool(top) or (alone and len(seeds) == len(parts))
+    state = state_of((folder, *parts), ended=all_ended, collapsed=bool(collapsed))
     run = ListedRun(
         folder,
         folder.name,
         str(top.get("task") or (seeds[0].get("task") if seeds else _task(config))),
         state,
         tuple(map(_seed, seeds)),
-        len(seeds) if top else len(config.get("seeds") or [0]),
+        len(seeds) if top else len(parts if alone else config.get("seeds") or [0]),
         collapsed,
-        step=None if top and state != "running" else _last_step([folder, *parts]),
+        step=None if all_ended and state != "running" else _last_step([folder, *parts]),
     )
     return _with_score(run, seeds)
+
+
+def seed_folders(folder: Path) -> list[Path]:
+    """The folders of the seeds of a run, by number."""
+    found = (place for place in folder.glob("seed-*") if place.is_dir())
+    return sorted(found, key=lambda place: (len(place.name), place.name))
+
+
+def seeds_stand_alone(folder: Path) -> bool:
+    """Whether the seeds are runs of their own, made one by one: there is no run above them."""
+    return bool(seed_folders(folder)) and not any((folder / part).is_file() for part in PARTS)
 
 
 def state_of(folders: Iterable[Path], *, ended: bool, collapsed: bool) -> State:

@@ -76,6 +76,23 @@ def test_seeds_that_have_ended_count_before_the_others_have(tmp_path: Path) -> N
     assert only(tmp_path).state == "interrupted"
 
 
+def test_seeds_that_were_made_one_by_one_are_a_run_that_has_ended(tmp_path: Path) -> None:
+    """A job a seed, each with `--out run/seed-N`: there is nothing above them."""
+    for seed in (1, 2):
+        make(tmp_path / "run" / f"seed-{seed}", result(seed, 0.5), step=7)
+    (tmp_path / "run" / "seed-1.log").write_text("what a scheduler wrote\n")
+    run = only(tmp_path)
+    assert (run.name, run.state, len(run.seeds), run.planned, run.step) == (
+        "run",
+        "done",
+        2,
+        2,
+        None,
+    )
+    make(tmp_path / "run" / "seed-3", step=3, task="glue/sst2")
+    assert (only(tmp_path).state, only(tmp_path).planned) == ("interrupted", 3)
+
+
 @pytest.mark.parametrize(
     ("config", "task"),
     [

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from finetune.comparison import Group, read_group
 from finetune.errors import ConfigError, DataError, FinetuneError
-from finetune.run_list import State, state_of
+from finetune.run_list import State, seed_folders, seeds_stand_alone, state_of
 from finetune.values import load
 
 T = TypeVar("T")
@@ -193,15 +193,16 @@ def _read_run(folder: Path, name: str, found: Collection) -> ReportedRun | None:
     before = len(found.problems)
     config = found.attempt(name, lambda: _read_config(folder / "config.yaml")) or {}
     top = found.attempt(name, lambda: _read_json(folder / "results.json")) or {}
-    places = sorted(folder.glob("seed-*"), key=lambda path: (len(path.name), path.name))
-    seeds = tuple(_read_seed(place, top, name, found) for place in places or [folder])
+    places = seed_folders(folder) or [folder]
+    seeds = tuple(_read_seed(place, top, name, found) for place in places)
     group = None
     if any(seed.results for seed in seeds):
         ended = [seed.folder for seed in seeds if (seed.folder / "results.json").is_file()]
         group = found.attempt(name, lambda: read_group(folder if top else ended))
         group = group and replace(group, name=name)
     config = config or _config_of(seeds, name, found)
-    run = ReportedRun(folder, name, config, seeds, _state(folder, seeds, bool(top)), group)
+    told = bool(top) or seeds_stand_alone(folder)
+    run = ReportedRun(folder, name, config, seeds, _state(folder, seeds, told), group)
     usable = group is not None or any(seed.lines for seed in seeds)
     if usable and len(found.problems) == before:
         found.problems += _unended(run)
@@ -213,7 +214,7 @@ def _read_run(folder: Path, name: str, found: Collection) -> ReportedRun | None:
 
 
 def _state(folder: Path, seeds: Sequence[Seed], told: bool) -> State:
-    """How a run stands: `told` is whether there are results of all its seeds together."""
+    """How a run stands: `told` is whether no more seeds than these are to come."""
     ended = told and all(seed.results for seed in seeds)
     collapsed = any(seed.results.get("collapsed") for seed in seeds)
     return state_of((folder, *(seed.folder for seed in seeds)), ended=ended, collapsed=collapsed)

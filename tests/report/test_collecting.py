@@ -27,6 +27,14 @@ def test_runs_of_one_seed_of_several_and_folders_of_runs_are_found(tmp_path: Pat
     assert {run.task for run in found.runs} == {"made/classes"}
 
 
+def test_seeds_that_were_made_one_by_one_are_a_run_that_is_done(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        one_seed(tmp_path / "run" / f"seed-{seed}")
+    (tmp_path / "run" / "seed-1.log").write_text("what a scheduler wrote\n")
+    found = collect([tmp_path / "run"])
+    assert [(run.name, run.state, len(run.seeds)) for run in found.runs] == [("run", "done", 2)]
+
+
 def test_a_run_that_is_named_twice_is_taken_once(tmp_path: Path) -> None:
     one_seed(tmp_path / "runs" / "one")
     found = collect([tmp_path / "runs" / "one", tmp_path / "runs"])
