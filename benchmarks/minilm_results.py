@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from minilm_table import table
+from option_values import limit, names, numbers
 from part_files import (
     fifth,
     glue_file,
@@ -261,15 +262,15 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--encoder", required=True, help="Hugging Face folder or name, or checkpoint")
     add("--data", type=Path, required=True, help="folder with glue_data/, squad/ and race/")
     add("--out", type=Path, required=True, help="folder of all runs")
-    add("--tasks", type=_names, default=list(TASKS), help=f"of {', '.join(TASKS)}")
+    add("--tasks", type=names, default=list(TASKS), help=f"of {', '.join(TASKS)}")
     add("--recipes", nargs="+", default=["plain", "config"], help="plain, config, config:FLAGS")
     add("--choose", action="store_true", help="choose a recipe on training data, and run it too")
-    add("--choose-seeds", type=_numbers, default=[1], help="such as 1,2")
+    add("--choose-seeds", type=numbers, default=[1], help="such as 1,2")
     add("--choose-rows", type=int, help="choose on a sample of so many rows or questions")
     add("--extras", action="store_true", help="choose among layer-wise decay and LP-FT too")
-    add("--limit", type=_limit, nargs="*", default=[], help="TASK=ROWS: train on a sample (GLUE)")
+    add("--limit", type=limit, nargs="*", default=[], help="TASK=ROWS: train on a sample (GLUE)")
     add("--race-questions", type=int, default=4000, help="questions of RACE to train on; 0: all")
-    add("--seeds", type=_numbers, default=[1, 2, 3], help="such as 1,2,3")
+    add("--seeds", type=numbers, default=[1, 2, 3], help="such as 1,2,3")
     add("--threads", type=int, help="of torch in each run; all cores if not given")
     add("--keep", action="store_true", help="keep the weights of runs that have ended")
     add("--table", action="store_true", help="run nothing; the table of what has ended")
@@ -283,19 +284,6 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     if options.choose and "chosen" not in options.recipes:
         options.recipes.append("chosen")
     return options
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
-
-
-def _limit(text: str) -> tuple[str, int]:
-    name, _, rows = text.partition("=")
-    return name, int(rows)
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from option_values import names, numbers
 from ulmfit_sample import write_imdb
 from ulmfit_table import TITLES, results_of, table
 
@@ -296,10 +297,10 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--encoder", type=Path, required=True, help="pretrained run or checkpoint")
     add("--data", type=Path, required=True, help="folder with trec/ and imdb/")
     add("--out", type=Path, required=True, help="folder of the grid")
-    add("--sets", type=_names, default=["trec6", "imdb"], help=f"of {', '.join(SETS)}")
-    add("--arms", type=_names, default=list(ARMS), help=f"of {', '.join(ARMS)}")
-    add("--seeds", type=_numbers, default=[1, 2, 3, 4, 5], help="such as 1,2,3,4,5")
-    add("--imdb", type=_numbers, default=[2000, 1000, 2000, 6000], metavar="N,N,N,N")
+    add("--sets", type=names, default=["trec6", "imdb"], help=f"of {', '.join(SETS)}")
+    add("--arms", type=names, default=list(ARMS), help=f"of {', '.join(ARMS)}")
+    add("--seeds", type=numbers, default=[1, 2, 3, 4, 5], help="such as 1,2,3,4,5")
+    add("--imdb", type=numbers, default=[2000, 1000, 2000, 6000], metavar="N,N,N,N")
     add("--epochs", type=int, default=10, help="of each classifier")
     add("--phase-epochs", type=float, default=1.0, help="of gradual unfreezing and chain-thaw")
     add("--span", default="run", choices=("run", "phase"), help="what a schedule spans")
@@ -327,14 +328,6 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     if len(options.imdb) != 4:
         parser.error("--imdb: expected train,validation,test,unlabelled, found another count")
     return options
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -71,7 +71,7 @@ def other_modules(folder: Path) -> list[str]:
 def _modules(path: Path) -> list[dict[str, Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: expected JSON, found {error}") from None
     if not isinstance(content, list):
         raise CheckpointError(

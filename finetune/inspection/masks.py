@@ -59,20 +59,6 @@ class MaskFiller:
         names = {self.mask, ROLES["mask_token"][0]}
         self._name = re.compile("|".join(map(re.escape, sorted(names))))
 
-    def fill(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Fill the masks of some texts.
-
-        Args:
-            texts: Each with a `[MASK]` or more.
-
-        Returns:
-            As `stream`, in order.
-
-        Raises:
-            DataError: A text has no mask, or one behind the longest length.
-        """
-        return self.predict(texts)
-
     def predict(self, texts: Sequence[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Fill the masks of some texts; named as what answers a task is, to be asked alike.
 

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from finetune.comparison import Group, read_group
 from finetune.errors import ConfigError, DataError, FinetuneError
-from finetune.run_list import State, seed_folders, seeds_stand_alone, state_of
+from finetune.run_list import PARTS, State, seed_folders, seeds_stand_alone, state_of
 from finetune.values import load
 
 T = TypeVar("T")
 
 NOTHING = "it holds neither results nor metrics"
-PARTS = ("config.yaml", "results.json", "metrics.jsonl")
-"""Files of which a run folder has one at least."""
 DEEPEST = 3
 """So many folders above a run are looked through."""
 UNEXPECTED = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)

@@ -14,7 +14,7 @@ def figure(
     """A plot; the script draws it and offers its data as a table.
 
     Args:
-        kind: What draws it: `lines`, `dots`, `forest`, `stack`, `phases`, `layers` or `bars`.
+        kind: What draws it: `lines`, `dots`, `forest`, `stack`, `phases`, `layers` or `shares`.
         title: Its heading.
         words: What it shows, for those who do not see it.
         spec: What is drawn, as JSON knows it.

@@ -22,8 +22,9 @@ SHORT = 0.2
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
-_DEFAULT_TRIM, _DEFAULT_MMAP, _DEFAULT_MAPS = 128 * 2**10, 128 * 2**10, 65536
 _NEVER = 2**31 - 1
+# Where glibc's own thresholds come to in a program that frees large blocks, and its usual maps.
+_LARGE, _MAPS = 32 * 2**20, 65536
 
 
 def keep_freed_memory() -> bool:
@@ -41,8 +42,7 @@ def give_back_freed_memory() -> bool:
     Returns:
         Whether the C library could be told.
     """
-    wanted = ((_MMAP_MAX, _DEFAULT_MAPS), (_MMAP_THRESHOLD, _DEFAULT_MMAP))
-    told = _tell(*wanted, (_TRIM_THRESHOLD, _DEFAULT_TRIM))
+    told = _tell((_MMAP_MAX, _MAPS), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, 2 * _LARGE))
     if told:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     return told
@@ -76,15 +76,17 @@ def _of_machine() -> float | None:
 
 
 def _of_container() -> float | None:
-    """By version 2 of control groups; files that are mapped in count as taken."""
+    """By version 2 of control groups, whose count of what is used includes cached files."""
     try:
         limit, used = (
             int((CGROUP / name).read_text(encoding="ascii"))
             for name in ("memory.max", "memory.current")
         )
-    except (OSError, ValueError):  # "max": no limit
+        lines = (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines()
+        cached = {name: int(value) for name, value in map(str.split, lines)}["inactive_file"]
+    except (OSError, ValueError, KeyError):  # "max": no limit
         return None
-    return max(0.0, 1 - used / limit) if limit else None
+    return max(0.0, 1 - (used - cached) / limit) if limit else None
 
 
 class FreedMemory(pl.Callback):
@@ -99,7 +101,7 @@ class FreedMemory(pl.Callback):
         self._left, self._keeps = left, True
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Look; about 30 microseconds."""
+        """Look; it takes about 50 microseconds."""
         left = self._left() if self._keeps else None
         if left is not None and left < SHORT:
             self._keeps = False

@@ -28,7 +28,7 @@ def filler(tokenizer: Tokenizer) -> MaskFiller:
 
 def test_candidates_are_the_heads_most_probable_tokens(filler: MaskFiller) -> None:
     tokenizer = filler.tokenizer
-    (found,) = filler.fill(["the [MASK] sees a [MASK]"])
+    (found,) = filler.predict(["the [MASK] sees a [MASK]"])
     ids = [tokenizer.cls_token_id, *tokenizer.encode_ids(["the [MASK] sees a [MASK]"])[0]]
     ids.append(tokenizer.sep_token_id)
     places = [place for place, one in enumerate(ids) if one == tokenizer.mask_token_id]
@@ -65,7 +65,7 @@ def test_rows_keep_their_order_and_ids_in_any_batch(filler: MaskFiller) -> None:
 def test_texts_and_rows_are_asked_as_a_task_is(filler: MaskFiller) -> None:
     text = "the [MASK] sees"
     plain, row = filler.predict([text, {"id": "own", "text": text}])
-    assert filler.fill([text]) == [plain]
+    assert filler.predict([text]) == [plain]
     assert (plain["id"], row["id"]) == (0, "own")
     with pytest.raises(DataError, match=r"^texts\[0\]: expected the field 'text'"):
         filler.predict([{"words": text}])
@@ -81,21 +81,21 @@ def test_mask_may_be_written_as_bert_does_whatever_its_name_is() -> None:
         tokenizers.Tokenizer.from_str(text), {**tokenizer.special_tokens, "mask_token": "<hole>"}
     )
     filler = filler_of(renamed)
-    ours, theirs = filler.fill(["the [MASK] sees", "the <hole> sees"])
+    ours, theirs = filler.predict(["the [MASK] sees", "the <hole> sees"])
     assert ours["masks"] == theirs["masks"]
     assert ours["text"] == "the [MASK] sees"
 
 
 def test_text_without_a_mask_is_refused_with_its_line(filler: MaskFiller) -> None:
     with pytest.raises(DataError, match=r"texts\[1\]: expected a text with \[MASK\] in it, found"):
-        filler.fill(["the [MASK]", "the cat"])
+        filler.predict(["the [MASK]", "the cat"])
     with pytest.raises(DataError, match=r"a.jsonl:3: expected the field 'text' .* found question"):
         list(filler.stream([("a.jsonl:3", {"question": "who"})]))
 
 
 def test_mask_behind_the_longest_length_is_refused(filler: MaskFiller) -> None:
     with pytest.raises(DataError, match=r"texts\[0\]: 1 of 2 masks stand behind the first 16 tok"):
-        filler.fill(["[MASK] " + "the " * 20 + "[MASK]"])
+        filler.predict(["[MASK] " + "the " * 20 + "[MASK]"])
 
 
 def test_rows_behind_the_vocabulary_name_nothing(tokenizer: Tokenizer, model: Model) -> None:
@@ -106,6 +106,6 @@ def test_rows_behind_the_vocabulary_name_nothing(tokenizer: Tokenizer, model: Mo
         **{**encoder.config.to_dict(), "vocab_size": tokenizer.vocab_size + 4}
     )
     filler = MaskFiller(Pretrainer(encoder).eval(), tokenizer, max_length=16, top=1000)
-    candidates = filler.fill(["the [MASK]"])[0]["masks"][0]["candidates"]
+    candidates = filler.predict(["the [MASK]"])[0]["masks"][0]["candidates"]
     assert len(candidates) == tokenizer.vocab_size
     assert sum(one["probability"] for one in candidates) == pytest.approx(1, abs=1e-3)

@@ -52,15 +52,23 @@ def test_share_is_that_of_the_machine(machine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "used", "share"),
-    [("1000\n", "900\n", 0.1), ("1000", "100", 0.3), ("max\n", "900\n", 0.3), ("100", "120", 0.0)],
+    ("limit", "used", "cached", "share"),
+    [
+        ("1000\n", "900\n", 0, 0.1),
+        ("1000\n", "900\n", 150, 0.25),
+        ("1000", "100", 0, 0.3),
+        ("max\n", "900\n", 0, 0.3),
+        ("100", "120", 0, 0.0),
+    ],
 )
 def test_share_is_that_of_a_container_where_it_is_less(
-    machine: Path, limit: str, used: str, share: float
+    machine: Path, limit: str, used: str, cached: int, share: float
 ) -> None:
+    """Files that the system may forget are not taken."""
     (machine / "meminfo").write_text(MEMORY)
     (machine / "memory.max").write_text(limit)
     (machine / "memory.current").write_text(used)
+    (machine / "memory.stat").write_text(f"anon 5\ninactive_file {cached}\nactive_file 7\n")
     assert available_share() == pytest.approx(share)
 
 
