@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import time
 import uuid
 from pathlib import Path
 
@@ -31,6 +32,8 @@ WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 """Weights on the hub, the kind that is taken first."""
 SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken")
 """Settings and tokenizers."""
+ABANDONED_SECONDS = 3600
+"""An unfinished import this old is removed: nobody is at work on it any more."""
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -70,6 +73,15 @@ def origin(checkpoint: Checkpoint) -> str:
         return ""
     left_out = source.get("left_out") or "nothing"
     return f"encoder: {source['family']} from {source['name']}; left out: {left_out}"
+
+
+def head_left_out(checkpoint: Checkpoint) -> str:
+    """Tell whose head a fine-tuning puts a new one in the place of; "" where none is lost."""
+    kind = checkpoint.head.get("kind")
+    if kind in (None, "masked_lm"):
+        return ""
+    whose = f" of {checkpoint.task}" if checkpoint.task else ""
+    return f"left out: the encoder's {kind} head{whose}; this task trains a new one"
 
 
 def import_hf(place: str | Path, out: Path) -> Imported:
@@ -175,6 +187,9 @@ def _write(folder: Path, out: Path, name: str) -> Imported:
 
 def _import_into_cache(folder: Path, kept: Path, name: str) -> None:
     """Import beside the place first: processes that start together do not disturb each other."""
+    for left in kept.parent.glob(f"{kept.name}-*"):  # a process that was killed left it
+        if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
     beside = kept.with_name(f"{kept.name}-{uuid.uuid4().hex[:8]}")
     _write(folder, beside, name)
     try:

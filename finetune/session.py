@@ -133,8 +133,9 @@ class Session:
     def _say_hello(self, trainer: pl.Trainer) -> None:
         parameters = sum(p.numel() for p in self.module.parameters())
         device = trainer.strategy.root_device
-        threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-        flushed = "; denormal floats are flushed to zero" if flush_denormals() else ""
+        count = torch.get_num_threads()
+        threads = f" ({count} thread{'s' * (count > 1)})" if device.type == "cpu" else ""
+        flushed = "; denormals flushed to zero" if flush_denormals() else ""
         say(f"training {parameters:,} parameters on {device.type}{threads}{flushed}")
 
     def _open_loggers(self, task: str) -> list[Logger]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,18 @@ def test_import_that_was_overtaken_takes_the_other_one(
 
     monkeypatch.setattr(pretrained, "_write", overtaken)
     assert [find_checkpoint(bert).folder] == cached()
+
+
+def test_what_a_killed_import_left_is_removed_and_one_at_work_is_not(bert: Path) -> None:
+    place = find_checkpoint(bert).folder
+    shutil.rmtree(place)
+    killed, at_work = (place.with_name(f"{place.name}-{name}.tmp") for name in ("0a1b", "2c3d"))
+    for folder in (killed, at_work):
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+    os.utime(killed, (0, 0))
+    assert find_checkpoint(bert).folder == place
+    assert cached() == [place, at_work]
 
 
 def test_checkpoint_of_ours_is_read_where_it_lies(bert: Path, tmp_path: Path) -> None:

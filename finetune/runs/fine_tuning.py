@@ -11,7 +11,7 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.families import Family, complete, family_of, installed_families, make_task
 from finetune.heads import PooledHead
-from finetune.pretrained import find_checkpoint, origin
+from finetune.pretrained import find_checkpoint, head_left_out, origin
 from finetune.run_folder import (
     Results,
     check_folder,
@@ -152,8 +152,9 @@ def _get_ready(run: FitRun, task: Task) -> _Ready:
 
 def _tell_all(run: FitRun, ready: _Ready) -> None:
     """Say where the encoder is from, what the splits hold, and the plan."""
-    if ready.start is not None and (told := origin(ready.start)):
-        say(told)
+    if ready.start is not None:
+        for told in filter(None, (origin(ready.start), head_left_out(ready.start))):
+            say(told)
     _tell(ready.data)
     width, precision = ready.module.encoder.config.hidden_size, run.caching.cache_precision
     show_plan(run, ready.plan, sizes(ready.choice, width, precision))

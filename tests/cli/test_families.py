@@ -268,7 +268,9 @@ def test_the_diagnostic_set_is_answered_and_not_scored(
     assert call("glue", "ax", "--encoder", run, *data, "--out", ax).status == 0
     # Any run may be started from: the head is built for the task.
     onward = ["glue", "sst2", "--encoder", run, "--config", world.glue_config, "--data", world.data]
-    assert call(*onward, "--out", tmp_path / "onward").status == 0
+    told = call(*onward, "--out", tmp_path / "onward")
+    assert told.status == 0
+    assert "left out: the encoder's classification head of glue/mnli; this task" in told.err
     answers = read_predictions(ax / "predictions" / "ax.jsonl")
     assert [answer["id"] for answer in answers] == [0, 1, 2, 3, 4]
     assert (ax / "submission" / "AX.tsv").read_text().startswith("index\tprediction\n0\t")
