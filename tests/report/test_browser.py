@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from finetune.report import write_report
+from tests.report.made import FAMILIES, write_class_run
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.report.conftest import Made
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed: no browser test")
@@ -224,6 +229,40 @@ def test_everything_that_can_be_used_has_a_name(page: Any) -> None:
         ".map((one) => one.outerHTML.slice(0, 80))"
     )
     assert nameless == []
+
+
+@pytest.mark.parametrize("width", [420, 1300])
+def test_long_names_of_runs_leave_their_figures_in_sight(
+    driver: Any, tmp_path: Path, width: int
+) -> None:
+    write_class_run(tmp_path / "runs" / "scratch", 0.5, (1, 2, 3), encoder="none")
+    for word in ("a", "b", "模型" * 9):
+        name = f"{word}_{'learning-rate_1e-4_' * 4}end"
+        write_class_run(tmp_path / "runs" / name, 0.8, (1, 2, 3))
+    found = write_report([tmp_path / "runs"], tmp_path / "page.html", families=FAMILIES)
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        driver.get(found.path.resolve().as_uri())
+        wait_for(lambda: drawn(driver))
+        outside = driver.execute_script(
+            "return [...document.querySelectorAll('.dots svg, .forest svg')].map((svg) => {"
+            " const left = svg.getBoundingClientRect().left;"
+            " const names = [...svg.querySelectorAll('[aria-label*=\"y-axis tick label\"] text')];"
+            " return [names.filter((one) => one.textContent.includes('…')).length,"
+            "  names.filter((one) => one.getBoundingClientRect().left < left).length]; })"
+        )
+        assert outside == [[3, 0], [3, 0]]
+        # What a run scored stands beside its name, not beyond the edge.
+        cut = driver.execute_script(
+            "return [...document.querySelectorAll('#overview .sortable, #confusion .matrix')]"
+            ".flatMap((table) => [...table.rows].map((row) => row.cells[1].getBoundingClientRect()"
+            "  .right - table.parentElement.getBoundingClientRect().right))"
+        )
+        assert len(cut) > 8
+        assert max(cut) <= 0
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 @pytest.mark.parametrize("width", [400, 1300])

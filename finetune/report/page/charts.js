@@ -64,6 +64,25 @@ const report = (() => {
     }).observe(box);
   };
 
+  // The place for names beside a plot: as wide as they are, up to a limit; longer ones lose their middle.
+  const gutter = (box, names, most) => {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.font = `12px ${getComputedStyle(box).fontFamily}`;
+    const wide = (name) => pen.measureText(name).width;
+    const marginLeft = Math.min(most, 16 + d3.max(names, wide));
+    const shortened = (name) => {
+      let kept = name.length;
+      let text = name;
+      while (kept > 2 && wide(text) > marginLeft - 12) {
+        kept -= 1;
+        text = `${name.slice(0, Math.ceil(kept / 2))}…${name.slice(name.length - Math.floor(kept / 2))}`;
+      }
+      return text;
+    };
+    const axis = Plot.axisY({ tickSize: 0, label: null, fontSize: 12, fill: "var(--ink)", tickFormat: shortened });
+    return { marginLeft, axis };
+  };
+
   // Headline metrics: a row a task with its runs above one another; many runs have a row each.
   const dots = (figure, spec) => {
     const box = figure.querySelector(".plot");
@@ -78,24 +97,27 @@ const report = (() => {
     const anchors = spec.rows.flatMap((row) => row.anchors.map((one) => ({ ...one, row: each ? row.runs[0].name : row.task })));
     const trivial = spec.rows.filter((row) => row.trivial !== null).flatMap((row) => (each ? row.runs.map((run) => run.name) : [row.task]).map((name) => ({ row: name, value: row.trivial })));
     const breaks = each ? spec.rows.slice(1).map((row) => row.runs[0].name) : labels.slice(1);
-    whenSized(box, (width) => put(box, Plot.plot({
-      width, height: labels.length * height + 36, marginLeft: Math.min(width / 2.5, 20 + 7 * d3.max(labels, (label) => label.length)), marginRight: 14, marginBottom: 30, marginTop: 4, style: quiet,
-      x: { domain: [low, 100] }, y: { domain: labels, padding: 0 },
-      marks: [
-        Plot.gridX({ ticks: 6, stroke: "var(--line)", strokeOpacity: 1 }),
-        Plot.axisX({ ticks: 6, tickSize: 0, label: null, fill: "var(--muted)" }),
-        Plot.axisY({ tickSize: 0, label: null, fontSize: 12, fill: "var(--ink)" }),
-        Plot.ruleY(breaks, { y: (name) => name, dy: -height / 2, stroke: "var(--line)" }),
-        Plot.tickX(trivial, { x: (one) => one.value * 100, y: "row", stroke: "var(--muted)", strokeWidth: 1.5, insetTop: each ? 0 : 7, insetBottom: each ? 0 : 7 }),
-        Plot.dot(anchors, { x: (one) => one.value * 100, y: "row", symbol: "diamond", r: 4.5, stroke: "var(--muted)", fill: "var(--sheet)" }),
-        ...d3.groups(runs, (run) => run.slot).flatMap(([slot, group]) => [
-          Plot.dot(group.flatMap((run) => run.values.map((value) => ({ ...run, value }))), { x: (run) => run.value * 100, y: "row", dy: slot * gap, r: 1.8, fill: (run) => run.colour, fillOpacity: 0.65 }),
-          Plot.ruleY(group.filter((run) => run.std !== null), { x1: (run) => (run.mean - run.std) * 100, x2: (run) => (run.mean + run.std) * 100, y: "row", dy: slot * gap, stroke: (run) => run.colour, strokeWidth: 2 }),
-          Plot.dot(group, { x: (run) => run.mean * 100, y: "row", dy: slot * gap, r: 4.5, stroke: (run) => run.colour, strokeWidth: 1.8, fill: (run) => (run.hollow ? "var(--sheet)" : run.colour) }),
-        ]),
-        Plot.tip([...runs, ...anchors], Plot.pointer({ x: (one) => (one.model ? one.value : one.mean) * 100, y: "row", title, ...tipStyle })),
-      ],
-    })));
+    whenSized(box, (width) => {
+      const names = gutter(box, labels, width / 2.5);
+      put(box, Plot.plot({
+        width, height: labels.length * height + 36, marginLeft: names.marginLeft, marginRight: 14, marginBottom: 30, marginTop: 4, style: quiet,
+        x: { domain: [low, 100] }, y: { domain: labels, padding: 0 },
+        marks: [
+          Plot.gridX({ ticks: 6, stroke: "var(--line)", strokeOpacity: 1 }),
+          Plot.axisX({ ticks: 6, tickSize: 0, label: null, fill: "var(--muted)" }),
+          names.axis,
+          Plot.ruleY(breaks, { y: (name) => name, dy: -height / 2, stroke: "var(--line)" }),
+          Plot.tickX(trivial, { x: (one) => one.value * 100, y: "row", stroke: "var(--muted)", strokeWidth: 1.5, insetTop: each ? 0 : 7, insetBottom: each ? 0 : 7 }),
+          Plot.dot(anchors, { x: (one) => one.value * 100, y: "row", symbol: "diamond", r: 4.5, stroke: "var(--muted)", fill: "var(--sheet)" }),
+          ...d3.groups(runs, (run) => run.slot).flatMap(([slot, group]) => [
+            Plot.dot(group.flatMap((run) => run.values.map((value) => ({ ...run, value }))), { x: (run) => run.value * 100, y: "row", dy: slot * gap, r: 1.8, fill: (run) => run.colour, fillOpacity: 0.65 }),
+            Plot.ruleY(group.filter((run) => run.std !== null), { x1: (run) => (run.mean - run.std) * 100, x2: (run) => (run.mean + run.std) * 100, y: "row", dy: slot * gap, stroke: (run) => run.colour, strokeWidth: 2 }),
+            Plot.dot(group, { x: (run) => run.mean * 100, y: "row", dy: slot * gap, r: 4.5, stroke: (run) => run.colour, strokeWidth: 1.8, fill: (run) => (run.hollow ? "var(--sheet)" : run.colour) }),
+          ]),
+          Plot.tip([...runs, ...anchors], Plot.pointer({ x: (one) => (one.model ? one.value : one.mean) * 100, y: "row", title, ...tipStyle })),
+        ],
+      }));
+    });
     dataTable(figure, ["run", "task", "metric", "mean", "sd", "each seed"], () =>
       runs.map((run) => [run.name, run.task, run.metric, percent(run.mean), run.std === null ? null : percent(run.std), run.values.map(percent).join(", ")]));
   };
@@ -109,20 +131,23 @@ const report = (() => {
     const reach = d3.quantile(spec.rows.flatMap((row) => [Math.abs(row.low), Math.abs(row.high)]).sort(d3.ascending), 0.75) * 4;
     const [least, most] = d3.extent(spec.rows.flatMap((row) => [row.low, row.high, row.value, 0]));
     const clamp = (value) => Math.max(-reach, Math.min(reach, value));
-    whenSized(box, (width) => put(box, Plot.plot({
-      width, height: spec.rows.length * 26 + 44, marginLeft: Math.min(width / 3, 24 + 6.6 * d3.max(spec.rows, (row) => row.label.length)), marginRight: 16, marginBottom: 30, marginTop: 4, style: quiet,
-      x: { domain: [clamp(least), clamp(most)], nice: true, clamp: true }, y: { domain: spec.rows.map((row) => row.label) },
-      marks: [
-        Plot.gridX({ stroke: "var(--line)", strokeOpacity: 1 }),
-        Plot.axisX({ tickSize: 0, label: null, fill: "var(--muted)", tickFormat: (value) => (value === 0 ? "0" : d3.format("+~r")(value).replace("-", "−")) }),
-        Plot.axisY({ tickSize: 0, label: null, fontSize: 12, fill: "var(--ink)" }),
-        Plot.ruleX([0], { stroke: "var(--muted)", strokeWidth: 1.2 }),
-        Plot.ruleY(spec.rows, { y: "label", x1: "low", x2: "high", stroke: colour, strokeWidth: 2.5, strokeLinecap: "round" }),
-        Plot.text(spec.rows.filter((row) => row.high > reach), { y: "label", frameAnchor: "right", text: () => "▸", dx: 12, fill: colour }),
-        Plot.text(spec.rows.filter((row) => row.low < -reach), { y: "label", frameAnchor: "left", text: () => "◂", dx: -4, fill: colour }),
-        Plot.dot(spec.rows, { y: "label", x: "value", fill: colour, stroke: "var(--sheet)", r: 5, title, tip: tipStyle }),
-      ],
-    })));
+    whenSized(box, (width) => {
+      const names = gutter(box, spec.rows.map((row) => row.label), width / 3);
+      put(box, Plot.plot({
+        width, height: spec.rows.length * 26 + 44, marginLeft: names.marginLeft, marginRight: 16, marginBottom: 30, marginTop: 4, style: quiet,
+        x: { domain: [clamp(least), clamp(most)], nice: true, clamp: true }, y: { domain: spec.rows.map((row) => row.label) },
+        marks: [
+          Plot.gridX({ stroke: "var(--line)", strokeOpacity: 1 }),
+          Plot.axisX({ tickSize: 0, label: null, fill: "var(--muted)", tickFormat: (value) => (value === 0 ? "0" : d3.format("+~r")(value).replace("-", "−")) }),
+          names.axis,
+          Plot.ruleX([0], { stroke: "var(--muted)", strokeWidth: 1.2 }),
+          Plot.ruleY(spec.rows, { y: "label", x1: "low", x2: "high", stroke: colour, strokeWidth: 2.5, strokeLinecap: "round" }),
+          Plot.text(spec.rows.filter((row) => row.high > reach), { y: "label", frameAnchor: "right", text: () => "▸", dx: 12, fill: colour }),
+          Plot.text(spec.rows.filter((row) => row.low < -reach), { y: "label", frameAnchor: "left", text: () => "◂", dx: -4, fill: colour }),
+          Plot.dot(spec.rows, { y: "label", x: "value", fill: colour, stroke: "var(--sheet)", r: 5, title, tip: tipStyle }),
+        ],
+      }));
+    });
     dataTable(figure, ["run", "baseline", "metric", "difference", "low", "high", "verdict"], () =>
       spec.rows.map((row) => [row.label, row.baseline, row.metric, row.value, row.low, row.high, row.outcome]));
   };
