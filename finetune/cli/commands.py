@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,7 +188,7 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         from finetune.run_folder import note
 
         note("comparing: the bootstrap over examples may take a minute")
-        score = _score_of(space.a, families)
+        score = _score_of((space.a, space.b), families)
         found = compare_folders(space.a, space.b, space.metric, score=score)
         print(json.dumps(as_json(found)) if space.json else as_text(found))
         return 0
@@ -232,13 +232,17 @@ def _dashboard(words: list[str]) -> int:
     return dashboard.command(words)
 
 
-def _score_of(folder: Path, families: Mapping[str, Family]) -> Callable[..., Any] | None:
-    """How the task of a run scores answers; None where the folder holds several runs."""
+def _score_of(places: Sequence[Path], families: Mapping[str, Family]) -> Callable[..., Any] | None:
+    """How the task of runs scores answers; None where no folder or run in it has its settings."""
     from finetune.families import make_task, read_fit
 
-    if not (folder / "config.yaml").is_file():
-        return None
-    return make_task(read_fit(folder, families), families).score
+    files = (
+        file
+        for place in places
+        for file in (place / "config.yaml", *sorted(place.glob("*/config.yaml")))
+    )
+    of = next((file.parent for file in files if file.is_file()), None)
+    return None if of is None else make_task(read_fit(of, families), families).score
 
 
 def _show(results: Results, folder: Path, words: list[str], *, trained: bool = True) -> None:

@@ -28,6 +28,26 @@ def test_two_recipes_are_compared_with_error_bars(
     refuses(".*", "compare", a, tmp_path / "none")
 
 
+def test_answers_of_seeds_that_were_made_one_by_one_are_scored_anew(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    folder = tmp_path / "data" / "glue_data" / "CoLA"
+    folder.mkdir(parents=True)
+    lines = [f"x\t{n % 2}\t\tthe {'cat' if n % 2 else 'dog'} sees a tree" for n in range(12)]
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    start = ["glue", "cola", "--config", world.glue_config, "--data", tmp_path / "data"]
+    start += ["--encoder", world.pretrained, "--max-epochs", "1"]
+    for name in "ab":
+        out = tmp_path / name / "one"  # the folder above has no settings of its own
+        assert call(*start, "--seed", "abc".index(name), "--out", out).status == 0
+    found = call("compare", tmp_path / "a", tmp_path / "b", "--json").json
+    (difference,) = found["differences"]
+    assert difference["metric"] == "matthews_correlation"
+    assert difference["bootstrap"]["resamples"] == 10_000
+    assert not any("no test of" in note for note in found["notes"])
+
+
 def test_a_plan_is_shown_and_nothing_is_written(
     world: World, tmp_path: Path, call: Call, refuses: Refuses
 ) -> None:
