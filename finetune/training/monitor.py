@@ -83,6 +83,7 @@ class Monitor(pl.Callback):
         self._tokens: torch.Tensor | int = 0
         self._places = 0
         self._rows = 0
+        self._examples = 0
         self._seconds = 0.0
         self._since = time.perf_counter()
 
@@ -97,6 +98,7 @@ class Monitor(pl.Callback):
             "tokens": int(self._tokens),
             "places": self._places,
             "rows": self._rows,
+            "examples": self._examples,
             "seconds": self._seconds + time.perf_counter() - self._since,
         }
 
@@ -109,6 +111,7 @@ class Monitor(pl.Callback):
         self._loss, self._batches = state_dict["loss"], state_dict["batches"]
         self._tokens, self._places = state_dict["tokens"], state_dict["places"]
         self._rows, self._seconds = state_dict["rows"], state_dict["seconds"]
+        self._examples = state_dict.get("examples", self._rows)  # none in checkpoints of 0.1
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock of the first window."""
@@ -138,7 +141,9 @@ class Monitor(pl.Callback):
         self._batches += 1
         self._places += ids.numel()
         self._rows += len(ids)
-        self.rows_seen += len(batch.get("index", ids))  # an example may be several sequences
+        examples = len(batch.get("index", ids))  # an example may be several sequences
+        self._examples += examples
+        self.rows_seen += examples
         padded = (
             mask is not None and mask.ndim == 2
         )  # (B, T, T) keeps documents apart, without padding
@@ -176,7 +181,7 @@ class Monitor(pl.Callback):
         self.tokens_seen += tokens
         figures = {
             "perf/tokens_per_second": rate,
-            "perf/examples_per_second": self._rows / seconds,
+            "perf/examples_per_second": self._examples / seconds,
             "perf/padding": 1 - tokens / self._places,
             "data/examples_seen": self.rows_seen,
             "data/tokens_seen": self.tokens_seen,

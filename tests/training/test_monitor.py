@@ -136,6 +136,18 @@ def test_a_mask_between_documents_is_no_padding(time: FakeTime) -> None:
     assert run.log.lines[2]["perf/padding"] == 0
 
 
+def test_an_example_of_several_sequences_is_one(time: FakeTime) -> None:
+    run, monitor = Run(time), Monitor(LENGTH, 2, show_progress=False)
+    run.train(monitor, [1.0] * 3, input_ids=torch.ones(8, 5).long(), index=torch.arange(2))
+    later = Monitor(LENGTH, 2, show_progress=False)
+    later.load_state_dict(monitor.state_dict())
+    run.train(later, [1.0], input_ids=torch.ones(8, 5).long(), index=torch.arange(2))
+    for step in (2, 4):
+        assert run.log.lines[step]["perf/examples_per_second"] == pytest.approx(4 / 2)
+        assert run.log.lines[step]["perf/tokens_per_second"] == pytest.approx(80 / 2)
+    assert run.log.lines[4]["data/examples_seen"] == 8
+
+
 def test_the_time_of_a_validation_does_not_count(time: FakeTime) -> None:
     run = Run(time)
     monitor = started(run)
