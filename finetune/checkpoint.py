@@ -310,10 +310,20 @@ def load_checkpoint(place: str | Path) -> Checkpoint:
     if folder is None:
         raise CheckpointError(
             f"{root}: expected a run folder or a checkpoint folder with {CONFIG}, found "
-            f"{'neither' if root.exists() else 'no such folder'}; give the --out of a "
-            "pretraining run"
+            f"{_instead(root)}"
         )
     return _read_description(folder)
+
+
+def _instead(root: Path) -> str:
+    """What is there in place of a checkpoint, and what to do."""
+    if not root.exists():
+        return "no such folder; give the --out of a pretraining run"
+    if seeds := sorted(path for path in root.glob("seed-*") if path.is_dir()):
+        return f"a run of several seeds; name one: {seeds[0]}"
+    if any((root / name).is_file() for name in ("config.yaml", "results.json")):
+        return "a run without checkpoints: none is saved yet, or they were removed; train again"
+    return "neither; give the --out of a pretraining run"
 
 
 def _read_description(folder: Path) -> Checkpoint:

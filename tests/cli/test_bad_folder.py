@@ -135,6 +135,11 @@ def test_a_damaged_run_is_told_by_evaluate(world: World, tmp_path: Path, refuses
     (run / "checkpoints" / "best" / "model.safetensors").write_bytes(b"")
     refuses(f"{run}/checkpoints/best/model.safetensors: expected weights .*", "evaluate", run)
     shutil.rmtree(run / "checkpoints")
-    refuses(f"{run}: expected a run folder or a checkpoint folder .*", "evaluate", run)
+    refuses(f"{run}: .* found a run without checkpoints: none is saved yet, .*", "evaluate", run)
+    seeds = tmp_path / "seeds"
+    shutil.copytree(world.tuned, seeds / "seed-3")
+    onward = ["--config", world.glue_config, "--data", world.data, "--out", tmp_path / "onward"]
+    one = f"{seeds}: .* found a run of several seeds; name one: {seeds}/seed-3"
+    refuses(one, "glue", "sst2", "--encoder", seeds, *onward)
     (run / "config.yaml").write_text("task: [")
     refuses(f"{run}/config.yaml:\\d: not readable as YAML: .*", "evaluate", run)
