@@ -221,6 +221,7 @@ def arguments_of(turn: Turn, monitor: str) -> dict[str, Any]:
 
 def theirs(turn: Turn) -> dict[str, Any]:
     """Train with Trainer, answer the development set with its best epoch, and score the answers."""
+    import numpy as np
     import transformers as hf
     from torch.utils.data import SequentialSampler
 
@@ -257,7 +258,8 @@ def theirs(turn: Turn) -> dict[str, Any]:
 
     def answers(found: Any) -> Any:
         """Rows of what Trainer predicted, once its labels are seen to be those of `asked`."""
-        if [one["labels"] for one in asked] != found.label_ids.tolist():
+        labels = np.asarray([one["labels"] for one in asked], found.label_ids.dtype)  # float32 too
+        if not np.array_equal(labels, found.label_ids):
             raise SystemExit("Trainer answered the development set in another order")
         logits = found.predictions
         return task.answers(logits if task.labels else logits.reshape(-1), development, [])

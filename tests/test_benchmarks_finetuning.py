@@ -158,6 +158,38 @@ def test_trainer_answers_each_example_of_its_own(
     assert found["metrics"] == task.score(list(rows.values()))
 
 
+def test_trainer_regresses(imported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its labels come back as float32, in the order in which they were asked."""
+    hf = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate", reason="the extra bench is not installed")
+    contestants, made = imported("finetuning_contestants"), imported("finetuning_made")
+    monkeypatch.setattr(made, "find_spec", lambda _: None)  # made, not the installed one
+    encoder, _ = made.write_made_encoder(tmp_path / "encoder")
+    folder = tmp_path / "data" / "glue_data" / "STS-B"
+    folder.mkdir(parents=True)
+    lines = ["index\tsentence1\tsentence2\tscore"]
+    lines += [f"{n}\t{'a ' * (n % 7 + 1)}cat\ta dog\t{n % 50 / 10}" for n in range(64)]
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    out = tmp_path / "out"
+    data = str(tmp_path / "data")
+    turn = contestants.Turn("hf-best", "stsb", data, str(encoder), str(out), epochs=1)
+    found = contestants.theirs(turn)
+    told = (out / "predictions" / "validation.jsonl").read_text().splitlines()
+    labels = {row["id"]: row["label"] for row in map(json.loads, told)}
+    assert labels == {n: n % 50 / 10 for n in range(64)}
+    assert -1 <= found["metrics"]["pearson"] <= 1
+
+    class Other(hf.Trainer):  # type: ignore[misc, name-defined]
+        def predict(self, *words: Any) -> Any:
+            found = super().predict(*words)
+            return found._replace(label_ids=found.label_ids[::-1])
+
+    monkeypatch.setattr(hf, "Trainer", Other)
+    with pytest.raises(SystemExit, match="in another order"):
+        contestants.theirs(turn)
+
+
 def figures(contestant: str, seed: int, rate: float, score: float) -> dict[str, Any]:
     return {
         "turn": {"seed": seed},
