@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError
+from finetune.seed_folders import seed_folders
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.tokenizer_files import holds_tokenizer
 
@@ -319,7 +320,7 @@ def _instead(root: Path) -> str:
     """What is there in place of a checkpoint, and what to do."""
     if not root.exists():
         return "no such folder; give the --out of a pretraining run"
-    if seeds := sorted(path for path in root.glob("seed-*") if path.is_dir()):
+    if seeds := seed_folders(root):
         return f"a run of several seeds; name one: {seeds[0]}"
     if any((root / name).is_file() for name in ("config.yaml", "results.json")):
         return "a run without checkpoints: none is saved yet, or they were removed; train again"

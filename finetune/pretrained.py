@@ -11,6 +11,7 @@ import re
 import shutil
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from finetune.cache_folder import cache_folder
@@ -187,15 +188,21 @@ def _write(folder: Path, out: Path, name: str) -> Imported:
 
 def _import_into_cache(folder: Path, kept: Path, name: str) -> None:
     """Import beside the place first: processes that start together do not disturb each other."""
-    for left in kept.parent.glob(f"{kept.name}-*"):  # a process that was killed left it
-        if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
+    _remove_abandoned(kept)
     beside = kept.with_name(f"{kept.name}-{uuid.uuid4().hex[:8]}")
     _write(folder, beside, name)
     try:
         beside.rename(kept)
     except OSError:  # another process was faster, with the same content
         shutil.rmtree(beside)
+
+
+def _remove_abandoned(kept: Path) -> None:
+    """Remove what processes that were killed have left of the same import."""
+    for left in kept.parent.glob(f"{kept.name}-*"):
+        with suppress(FileNotFoundError):  # its process has just finished it
+            if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _last_word(place: str | Path) -> str:

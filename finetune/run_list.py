@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from finetune.errors import FinetuneError
 from finetune.run_folder import summarise
 from finetune.run_lock import is_running
+from finetune.seed_folders import seed_folders
 from finetune.values import load
 
 T = TypeVar("T")
@@ -165,12 +166,6 @@ def _read(folder: Path, found: Listing) -> ListedRun:
         step=None if all_ended and state != "running" else _last_step([folder, *parts]),
     )
     return _with_score(run, seeds)
-
-
-def seed_folders(folder: Path) -> list[Path]:
-    """The folders of the seeds of a run, by number."""
-    found = (place for place in folder.glob("seed-*") if place.is_dir())
-    return sorted(found, key=lambda place: (len(place.name), place.name))
 
 
 def seeds_stand_alone(folder: Path) -> bool:

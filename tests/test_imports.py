@@ -51,6 +51,7 @@ FLOORS = {
     "finetune.values": 1,
     "finetune.cache_folder": 1,
     "finetune.run_lock": 1,
+    "finetune.seed_folders": 1,
     "finetune.errors": 0,
 }
 # Parts of one house: these may import each other, if only in one direction.
@@ -77,7 +78,12 @@ ONLY = {
     "finetune.predictions": _BELOW_TRAINING,
     "finetune.heads": {"finetune.encoder", "finetune.errors"},
     "finetune.benchmark": {"finetune.encoder", "finetune.errors"},
-    "finetune.checkpoint": {"finetune.encoder", "finetune.text", "finetune.errors"},
+    "finetune.checkpoint": {
+        "finetune.encoder",
+        "finetune.text",
+        "finetune.seed_folders",
+        "finetune.errors",
+    },
     "finetune.encoder": {"finetune.errors"},
     "finetune.text": {"finetune.errors"},
     "tasks": {*_BELOW_TRAINING, "finetune.answers", "finetune.metrics"},

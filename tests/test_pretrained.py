@@ -104,8 +104,10 @@ def test_what_a_killed_import_left_is_removed_and_one_at_work_is_not(bert: Path)
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"half")
     os.utime(killed, (0, 0))
+    moved = place.with_name(f"{place.name}-4e5f")  # gone when it is looked at
+    moved.symlink_to("nowhere")
     assert find_checkpoint(bert).folder == place
-    assert cached() == [place, at_work]
+    assert cached() == [place, at_work, moved]
 
 
 def test_checkpoint_of_ours_is_read_where_it_lies(bert: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from finetune.errors import ConfigError
 from finetune.families import Family
 
 if TYPE_CHECKING:
+    from finetune.comparison import Run
     from finetune.run_folder import Results
 
 
@@ -184,12 +185,13 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         parser.add_argument("--metric", help="the one to compare; default: all that both have")
         add_json(parser, "all figures as JSON on stdout")
         space = parser.parse_args(words)
-        from finetune.comparison import as_json, as_text, compare_folders
+        from finetune.comparison import as_json, as_text, compare, read_group
         from finetune.run_folder import note
 
         note("comparing: the bootstrap over examples may take a minute")
-        score = _score_of((space.a, space.b), families)
-        found = compare_folders(space.a, space.b, space.metric, score=score)
+        a, b = read_group(space.a), read_group(space.b)
+        score = _score_of((*a.runs, *b.runs), families)
+        found = compare(a, b, space.metric, score=score)
         print(json.dumps(as_json(found)) if space.json else as_text(found))
         return 0
 
@@ -232,17 +234,14 @@ def _dashboard(words: list[str]) -> int:
     return dashboard.command(words)
 
 
-def _score_of(places: Sequence[Path], families: Mapping[str, Family]) -> Callable[..., Any] | None:
-    """How the task of runs scores answers; None where no folder or run in it has its settings."""
+def _score_of(runs: Iterable[Run], families: Mapping[str, Family]) -> Callable[..., Any] | None:
+    """How the task of these runs scores answers; None where none of them has its settings."""
     from finetune.families import make_task, read_fit
 
-    files = (
-        file
-        for place in places
-        for file in (place / "config.yaml", *sorted(place.glob("*/config.yaml")))
-    )
-    of = next((file.parent for file in files if file.is_file()), None)
-    return None if of is None else make_task(read_fit(of, families), families).score
+    for run in runs:
+        if run.folder is not None and (run.folder / "config.yaml").is_file():
+            return make_task(read_fit(run.folder, families), families).score
+    return None
 
 
 def _show(results: Results, folder: Path, words: list[str], *, trained: bool = True) -> None:

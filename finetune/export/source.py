@@ -10,6 +10,7 @@ from typing import Any
 from finetune.checkpoint import Checkpoint, load_checkpoint
 from finetune.errors import CheckpointError, ConfigError
 from finetune.run_folder import Results, has_started, read_results
+from finetune.seed_folders import seed_folders
 from finetune.values import load
 
 
@@ -94,7 +95,7 @@ def _settings(run: Path) -> dict[str, Any]:
 
 def _best_seed(run: Path, results: Results, settings: dict[str, Any]) -> Source:
     if not results.get("metrics"):
-        started = [path.name for path in sorted(run.glob("seed-*")) if has_started(path)]
+        started = [path.name for path in seed_folders(run) if has_started(path)]
         rest = f"or name one of its seeds: {run}/{started[0]}" if started else "then export it"
         raise CheckpointError(
             f"{run}: expected a finished run, found no results.json of all its seeds; "

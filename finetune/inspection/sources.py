@@ -15,6 +15,7 @@ from finetune.families import Family, family_of, make_task, read_fit
 from finetune.pretrained import find_checkpoint
 from finetune.run_settings import FitRun
 from finetune.scoring import task_data
+from finetune.seed_folders import seed_folders
 from finetune.text.features import Features, encode_pairs
 from finetune.text.rows import read_rows
 from finetune.text.tokenizer import Tokenizer
@@ -84,13 +85,7 @@ def load_language_model(folder: Path) -> tuple[Pretrainer, Tokenizer]:
 
 def runs_of(folder: Path) -> list[Path]:
     """The runs of a folder: those of its seeds in order, or itself where it holds one run."""
-    seeds = [path for path in folder.glob("seed-*") if path.is_dir()]
-    return sorted(seeds, key=_seed) or [folder]
-
-
-def _seed(folder: Path) -> tuple[int, str]:
-    number = folder.name.removeprefix("seed-")
-    return (int(number) if number.isdecimal() else 0, number)
+    return seed_folders(folder) or [folder]
 
 
 def longest_text(config: EncoderConfig, wanted: int | None = None) -> int:

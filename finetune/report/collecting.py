@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from finetune.comparison import Group, read_group
 from finetune.errors import ConfigError, DataError, FinetuneError
-from finetune.run_list import PARTS, State, seed_folders, seeds_stand_alone, state_of
+from finetune.run_list import PARTS, State, seeds_stand_alone, state_of
+from finetune.seed_folders import seed_folders
 from finetune.values import load
 
 T = TypeVar("T")

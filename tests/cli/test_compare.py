@@ -41,6 +41,9 @@ def test_answers_of_seeds_that_were_made_one_by_one_are_scored_anew(
     for name in "ab":
         out = tmp_path / name / "one"  # the folder above has no settings of its own
         assert call(*start, "--seed", "abc".index(name), "--out", out).status == 0
+    other = tmp_path / "a" / "another"  # has not ended, so it is not compared
+    other.mkdir()
+    (other / "config.yaml").write_text("corpus: [text]\n")
     found = call("compare", tmp_path / "a", tmp_path / "b", "--json").json
     (difference,) = found["differences"]
     assert difference["metric"] == "matthews_correlation"
