@@ -66,6 +66,15 @@ def test_seeds_that_differ_are_not_paired() -> None:
     assert "Welch's t over 3 and 4 seeds" in difference.verdict
 
 
+def test_as_many_seeds_that_are_not_the_same_ones_are_not_paired() -> None:
+    """As many on both sides: what pairs them is that they are the same seeds."""
+    comparison = compare(make_group("a", 0.9, [1, 2, 3]), make_group("b", 0.6, [4, 5, 6]))
+    (difference,) = comparison.differences
+    assert not difference.seeds.paired
+    assert difference.mcnemar == ()
+    assert "Welch's t over 3 seeds" in difference.verdict
+
+
 def test_one_seed_a_side_is_not_enough_and_the_examples_are_told() -> None:
     comparison = compare(make_group("a", 0.95, [1]), make_group("b", 0.6, [2]))
     (difference,) = comparison.differences

@@ -91,6 +91,15 @@ def test_bootstrap_interval_covers_the_true_difference_in_95_of_100_attempts() -
     assert abs(covered / attempts - 0.945) < SIGMAS * math.sqrt(0.95 * 0.05 / attempts)
 
 
+def test_bootstrap_averages_over_all_seeds_of_a_group() -> None:
+    """The first seed alone would see no difference, the second alone twice the one there is."""
+    right, wrong = np.ones(50), np.zeros(50)
+    values = [np.array([wrong, right]), np.array([wrong, wrong])]
+    result = bootstrap_values(values, seed=0, resamples=100)
+    assert result.interval == (0.5, 0.5)
+    assert bootstrap_values(values[::-1], seed=0, resamples=100).interval == (-0.5, -0.5)
+
+
 def test_share_of_right_answers_is_found_to_be_a_mean() -> None:
     rows = [[answers(0.8, 1), answers(0.8, 2)], [answers(0.7, 1)]]
     wanted = [[accuracy_of(run) for run in group] for group in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -85,10 +86,57 @@ def test_rank_tests_of_few_seeds_reach_their_lowest_p_and_no_lower() -> None:
     assert unpaired.lowest_rank_p == pytest.approx(0.1)
 
 
-def test_ties_and_zeros_among_the_differences_are_no_trouble() -> None:
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ([1.0, 2.0, 2.0], [3.0, 3.0, 4.0]),  # apart, with ties: a normal approximation says 0.072
+        ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]),  # … and 0.047 here
+        ([0.5, 0.6, 0.7], [0.5, 0.5, 0.6]),
+        ([0.5, 0.6, 0.7, 0.7, 0.9], [0.5, 0.4]),
+    ],
+)
+def test_rank_sum_p_with_ties_is_that_of_all_permutations(a: list[float], b: list[float]) -> None:
+    """Enumerated here: the fraction of deals whose rank sum is as far from its mean."""
+    ranks = stats.rankdata(a + b)
+    sums = np.array([sum(deal) for deal in itertools.combinations(ranks, len(a))])
+    away = np.round(np.abs(sums - sums.mean()), 9)
+    tests = seed_tests(a, b, paired=False)
+    assert tests.rank_p == pytest.approx(
+        np.mean(away >= round(abs(sum(ranks[: len(a)]) - sums.mean()), 9))
+    )
+    assert tests.lowest_rank_p == pytest.approx(np.mean(away >= away.max()))
+
+
+def test_signed_rank_p_with_ties_and_zeros_is_that_of_all_signs() -> None:
+    """Differences 0, 0.1, 0.1, 0.2, -0.1: four count; ranks 2, 2, 4, 2; enumerated here."""
     tests = seed_tests([0.5, 0.6, 0.7, 0.8, 0.8], [0.5, 0.5, 0.6, 0.6, 0.9], paired=True)
-    assert tests.rank_p is not None
-    assert 0 < tests.rank_p <= 1
+    signs = itertools.product((-1, 1), repeat=4)
+    sums = np.abs([np.dot(sign, [2, 2, 4, 2]) for sign in signs])
+    assert tests.rank_p == pytest.approx(np.mean(sums >= 6))
+    assert tests.lowest_rank_p == 2 / 2**4  # of the four differences that are not zero
+
+
+def test_rank_p_is_never_below_its_lowest() -> None:
+    rng = np.random.default_rng(5)
+    for size in (2, 3, 4, 12, 20):
+        for paired in (True, False):
+            a = rng.integers(4, size=size).astype(float)
+            b = rng.integers(4, size=size) + 6.0
+            tests = seed_tests(a.tolist(), b.tolist(), paired=paired)
+            assert tests.rank_p is not None
+            assert tests.lowest_rank_p is not None
+            assert tests.lowest_rank_p <= tests.rank_p <= 1
+
+
+@pytest.mark.parametrize("size", [4, 9, 15])
+def test_rank_tests_without_ties_are_the_exact_ones_of_scipy(size: int) -> None:
+    rng = np.random.default_rng(size)
+    a, b = rng.normal(size=size), rng.normal(loc=0.5, size=size)
+    paired = seed_tests(a.tolist(), b.tolist(), paired=True)
+    assert paired.rank_p == pytest.approx(stats.wilcoxon(a, b, method="exact").pvalue)
+    if size < 10:
+        unpaired = seed_tests(a.tolist(), b.tolist(), paired=False)
+        assert unpaired.rank_p == pytest.approx(stats.mannwhitneyu(a, b, method="exact").pvalue)
 
 
 def test_paired_groups_of_different_sizes_are_refused() -> None:
