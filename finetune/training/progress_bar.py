@@ -77,7 +77,7 @@ class ProgressDisplay:
     def show(self, step: int) -> None:
         """Tell that so many steps are done; most calls return at once."""
         now = time.monotonic()
-        if now < self._next or not self._running:
+        if not self._running or now < self._next:
             return
         self._next = now + REDRAW_SECONDS
         self._pace.add(step, now)

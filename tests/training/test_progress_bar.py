@@ -221,3 +221,16 @@ def test_a_dumb_terminal_gets_lines() -> None:
     console = Console(file=Terminal(), _environ={"TERM": "dumb"})
     display = ProgressDisplay(length(max_steps=10), "x", console)
     assert display._bar is None
+
+
+def test_a_display_that_was_not_started_shows_nothing(
+    time: FakeTime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in the second process of a run: the first one shows how far both are."""
+    display = ProgressDisplay(length(max_steps=40), "glue/cola")
+    for step in range(40):
+        time.now += 60
+        display.show(step)
+        display.note(step, "validating")
+    display.stop()
+    assert capsys.readouterr().err == ""
