@@ -28,6 +28,7 @@ from finetune import settings
 from finetune.cache_folder import cache_folder as cache_folder
 from finetune.errors import ConfigError, DataError
 from finetune.run_lock import LOCK, held, in_use, is_running
+from finetune.seed_folders import seed_folders
 from finetune.values import load
 
 Results = dict[str, Any]
@@ -104,8 +105,9 @@ def check_folder(folder: Path, run: object, *, resume: bool, overwrite: bool) ->
             there is nothing to resume; or the settings have changed since; or it cannot be written;
             or a process is running there.
     """
-    if is_running(folder):
-        raise in_use(folder)
+    for place in (folder, *seed_folders(folder)):
+        if is_running(place):
+            raise in_use(place)
     _check_content(folder, run, resume=resume, overwrite=overwrite)
 
 

@@ -19,7 +19,7 @@ from finetune.families import Family, family_of, installed_families, make_task
 from finetune.pretrained import find_checkpoint, origin
 from finetune.run_folder import Results, cache_folder, check_folder, hold, open_run, say, write_text
 from finetune.run_settings import AdaptRun
-from finetune.runs.finding import find
+from finetune.runs.finding import check_search, find
 from finetune.runs.pretraining import check_length, corpus_data, train_language_model, with_dropout
 from finetune.task import Task
 from finetune.text.corpus import build_corpus
@@ -43,6 +43,7 @@ def adapt(
     families = installed_families() if families is None else families
     if (run.corpus is None) == (run.task is None):
         raise ConfigError("what to read is not said: give one of --corpus and --task")
+    check_search(run)
     folder = Path(run.out)
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     start = find_checkpoint(run.encoder_from, run.cache_dir)

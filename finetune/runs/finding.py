@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from finetune.errors import ConfigError
-from finetune.run_folder import Results, has_started, note, open_run, say, write_files
+from finetune.run_folder import Results, has_started, hold, note, open_run, say, write_files
 from finetune.run_settings import AdaptRun, FitRun, PretrainRun
 from finetune.training.data import Batch, OrderedData
 from finetune.training.freed_memory import keep_freed_memory
@@ -22,6 +22,19 @@ FILE = "rate_curve.json"
 WIDTH, HEIGHT = 80, 14
 """Columns of a plot, scale included, and its rows."""
 MARGIN = 9  # columns of the scale
+
+
+def check_search(run: PretrainRun | AdaptRun | FitRun) -> None:
+    """Refuse a search for a rate in a run that is to be resumed.
+
+    Raises:
+        ConfigError: Both were asked for.
+    """
+    if run.find_lr and run.resume:
+        raise ConfigError(
+            "--find-lr tries rates on weights that a run starts from, not on those of a run that "
+            "goes on; leave --resume out"
+        )
 
 
 def find(
@@ -48,14 +61,8 @@ def find(
 
     Raises:
         DataError: There is nothing to train on.
-        ConfigError: The run is to go on with another; or the folder holds something else than a
-            run.
+        ConfigError: The folder holds something else than a run, or another process holds it.
     """
-    if run.resume:
-        raise ConfigError(
-            "--find-lr tries rates on weights that a run starts from, not on those of a run that "
-            "goes on; leave --resume out"
-        )
     trainer = run.trainer
     data.batches_for(trainer.devices)
     flush_denormals()
@@ -69,9 +76,10 @@ def find(
         accumulate=trainer.accumulate_grad_batches * trainer.devices,
         half_precision="16" in trainer.precision,
     )
-    if not has_started(folder):
-        open_run(folder, run, resume=False, overwrite=False)
-    say(save_curve(folder, curve))
+    with hold(folder):
+        if not has_started(folder):
+            open_run(folder, run, resume=False, overwrite=False)
+        say(save_curve(folder, curve))
     found = dataclasses.asdict(curve.suggestion)
     return {"task": task, "split": "train", "metrics": {}, "seed": run.seed, "suggestion": found}
 

@@ -1,4 +1,4 @@
-"""Fine-tuning on a task: one run, or one a seed; and tasks that are answered untrained."""
+"""Fine-tuning on a task: one run, or one a seed."""
 
 from __future__ import annotations
 
@@ -19,24 +19,16 @@ from finetune.run_folder import (
     open_run,
     over_seeds,
     say,
-    versions,
     write_results,
 )
 from finetune.run_settings import FitRun, PretrainRun
 from finetune.runs.adapting import adapt
 from finetune.runs.caching import Choice, choose, open_caches, row_sets, sizes
-from finetune.runs.finding import find
+from finetune.runs.finding import check_search, find
 from finetune.runs.planning import put_plan, show_plan
 from finetune.runs.pretraining import check_length, with_dropout
-from finetune.scoring import (
-    Scorer,
-    checkpoint_of,
-    fixed_answers,
-    load_scorer,
-    score_splits,
-    task_data,
-    write_answers,
-)
+from finetune.runs.untrained import answer, check_untrained, is_trained
+from finetune.scoring import Scorer, score_splits, task_data, write_answers
 from finetune.session import Session
 from finetune.task import Task
 from finetune.text.tokenizer import Tokenizer
@@ -73,20 +65,18 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
     run = complete(dataclasses.replace(run, out=folder_of(run)), families)
     task = make_task(run, families)
     run = family_of(run.task, families).resolve(run, task)
-    if task.train_split is None:
-        return _answer_only(run, task, families)
-    if task.fixed_answer is not None:
-        return _answer_alike(run, task)
+    _check(run, task)
+    if not is_trained(task):
+        return answer(run, task, families)
     if run.dry_run:
         return _dry(run, task)
     if run.find_lr:
         return _find(run, task)
+    _check_seeds(run)
     if run.adapt is not None:
         run = _adapted(run, task, families)
     if not run.seeds:
         return _fit_seed(run, task)
-    if len(set(run.seeds)) < len(run.seeds):
-        raise ConfigError(f"--seeds {run.seeds}: a seed is given twice; its runs would be the same")
     folder = Path(str(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     _get_ready(run, task)  # what is wrong is told before the folder is touched
@@ -95,6 +85,37 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
         together = over_seeds([_fit_seed(_of_seed(run, seed), task) for seed in run.seeds])
         write_results(folder, together)
     return together
+
+
+def _check(run: FitRun, task: Task) -> None:
+    """Refuse settings that do not go together, before anything is trained or written.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    if not is_trained(task):
+        check_untrained(run, task)
+    if run.seeds and len(set(run.seeds)) < len(run.seeds):
+        raise ConfigError(f"--seeds {run.seeds}: a seed is given twice; its runs would be the same")
+    check_search(run)
+    if run.adapt is not None:
+        run.adaptation()
+        if run.find_lr:
+            raise ConfigError(
+                "--find-lr tries the rates of one stage: run finetune adapt first, and name its "
+                "folder by --encoder in place of --adapt"
+            )
+
+
+def _check_seeds(run: FitRun) -> None:
+    """Find out before the first seed is trained what would stop a later one that goes on.
+
+    Raises:
+        ConfigError: A seed's folder holds another run.
+    """
+    for seed in run.seeds or () if run.resume else ():
+        one = _of_seed(run, seed)
+        check_folder(Path(str(one.out)), one, resume=one.resume, overwrite=False)
 
 
 def _of_seed(run: FitRun, seed: int) -> FitRun:
@@ -170,11 +191,6 @@ def _dry(run: FitRun, task: Task) -> Results:
 
 def _find(run: FitRun, task: Task) -> Results:
     """Try learning rates, as the first of several seeds would start, and train nothing."""
-    if run.adapt is not None:
-        raise ConfigError(
-            "--find-lr tries the rates of one stage: run finetune adapt first, and name its folder "
-            "by --encoder in place of --adapt"
-        )
     run = dataclasses.replace(run, seed=run.seeds[0] if run.seeds else run.seed)
     folder = Path(str(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
@@ -304,54 +320,6 @@ def _tell(data: TaskData) -> None:
             facts.append(f"{100 * trimmed:.1f} % cut to {data.max_length} tokens")
         facts += [f"{name.replace('_', ' ')}: {value}" for name, value in about.items()]
         say(f"{split} ({files}): {', '.join(facts)}")
-
-
-def _answer_only(run: FitRun, task: Task, families: Mapping[str, Family]) -> Results:
-    """Answer a task that has nothing to train on with the head of the run that is named."""
-    folder = Path(str(run.out))
-    if run.encoder_from == "none":
-        raise ConfigError(f"{task.name} is not trained on: name a fine-tuned run by --encoder RUN")
-    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
-    place = checkpoint_of(folder, run, task)
-    scorer = load_scorer(place, run, families)
-    split = task.test_splits[0]
-    answers = scorer.answers(split)
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-    write_answers(task, folder, split, answers)
-    results = {**_untrained(run, task, split), "examples": len(answers)}
-    write_results(folder, results)
-    say(f"{len(answers):,} answers: {folder / 'predictions' / split}.jsonl (no labels, no score)")
-    return results
-
-
-def _answer_alike(run: FitRun, task: Task) -> Results:
-    """Give every example of a task the same answer, as the task says, and score that."""
-    folder = Path(str(run.out))
-    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
-    split, answer = task.validation_splits[0], task.fixed_answer
-    answers = fixed_answers(task, split)
-    results = {
-        **_untrained(run, task, split),
-        "metrics": task.score(answers),
-        "examples": len(answers),
-        "fixed_answer": answer,
-    }
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-    write_answers(task, folder, split, answers)
-    write_results(folder, results)
-    say(f"not trained: every example is answered '{answer}', the most frequent training label")
-    return results
-
-
-def _untrained(run: FitRun, task: Task, split: str) -> Results:
-    return {
-        "task": task.name,
-        "split": split,
-        "metrics": {},
-        "seed": run.seed,
-        "encoder": run.encoder_from,
-        "versions": versions(),
-    }
 
 
 def folder_of(run: PretrainRun | FitRun) -> str:

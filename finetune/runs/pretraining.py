@@ -24,7 +24,7 @@ from finetune.run_folder import (
     write_results,
 )
 from finetune.run_settings import AdaptRun, PretrainRun, TokenizerRun
-from finetune.runs.finding import find
+from finetune.runs.finding import check_search, find
 from finetune.session import Session
 from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.documents import corpus_sources, read_documents
@@ -97,11 +97,12 @@ def pretrain(run: PretrainRun) -> Results:
         raise ConfigError(
             "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
         )
+    check_search(run)
+    check_length(run.data.max_length, run.encoder)
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     tokenizer = _tokenizer_for(run, folder)
     corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache_folder(run.cache_dir))
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
-    check_length(run.data.max_length, config)
     seed_weights(run.seed)
     module = Pretrainer(
         Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed
