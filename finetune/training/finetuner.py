@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
-from finetune.heads import IGNORED
 from finetune.task import Answer, Example, Outputs, Task
 from finetune.text.features import Features
+from finetune.training.accumulation import labelled
 from finetune.training.frozen_prefix import frozen_hidden
 from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
@@ -170,7 +170,7 @@ class FineTuner(EncoderWithHead):
         if self.aids.r_drop:
             again = self(batch)  # dropout draws on: another pass
             losses = (loss, self._loss(again, batch["labels"]))
-            loss = r_drop_loss(losses, (logits, again), self.aids.r_drop)
+            loss = r_drop_loss(losses, (logits, again), self.aids.r_drop, batch["labels"])
         return {"loss": loss}
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -181,7 +181,8 @@ class FineTuner(EncoderWithHead):
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Pull the weights towards the pretrained ones, where that is asked for."""
+        """Complete the gradient; pull the weights towards the pretrained ones, where asked for."""
+        super().on_before_optimizer_step(optimizer)
         pull_to_pretrained(self.encoder, self._pretrained, self.aids.l2_sp)
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -214,7 +215,7 @@ class FineTuner(EncoderWithHead):
         self._order[split].append(batch["index"])
         if dataloader_idx == 0:
             loss: Tensor = self.head.loss(logits, batch["labels"])  # type: ignore[operator]
-            self._losses.append(torch.stack([loss, _labelled(batch["labels"]).to(loss)]))
+            self._losses.append(torch.stack([loss, labelled(batch["labels"])]))
 
     def on_validation_epoch_end(self) -> None:
         """Log `val/loss`, `val/METRIC` of the first split and `val/SPLIT/METRIC` of others.
@@ -235,13 +236,6 @@ class FineTuner(EncoderWithHead):
             prefix = f"val/{split}/" if number else "val/"
             values |= {prefix + name: float(value) for name, value in scores.items()}
         self.log_validation(values)
-
-
-def _labelled(labels: Tensor) -> Tensor:
-    """How many units of a batch the loss is over."""
-    if labels.is_floating_point():
-        return torch.tensor(len(labels))
-    return (labels.reshape(len(labels), -1) != IGNORED).any(dim=1).sum()
 
 
 def in_order(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Outputs:

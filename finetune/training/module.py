@@ -7,7 +7,7 @@ The learning rate and the dropout of a step are computed from the place in the r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import pytorch_lightning as pl
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
+from finetune.training.accumulation import LabelledMean, StepWeights, labelled
 from finetune.training.optimizer import OptimizerConfig, adamw
 from finetune.training.phases import Phases
 from finetune.training.randomness import seed_step
@@ -64,6 +65,9 @@ class EncoderWithHead(pl.LightningModule):
         """Of the last logged step, the norm of each layer group that had a gradient, by name."""
         self.is_logged_step = False
         """Whether this step's figures are written; what costs a pass is computed only then."""
+        self._step_weights = StepWeights()
+        self._labels: Tensor | None = None
+        self._step_loss = LabelledMean()
 
     def layers(self) -> dict[str, list[nn.Module]]:
         """Layer groups by name, lowest first: embeddings, block_1 … block_L, head."""
@@ -104,13 +108,37 @@ class EncoderWithHead(pl.LightningModule):
             factors = self.phases.factors(layers, self.global_step, self.fraction_done())
         for group in optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factors[group["layer"]]
+        self._labels = batch["labels"]
         seed_step(self.seed, done, self.global_rank)
 
+    def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        """Begin a step: gradients are added up from here."""
+        self._step_weights.begin()
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Propagate a batch's loss back with its weight in the step.
+
+        The gradient of a step is that of one batch with all that the step's batches hold, over
+        accumulated batches and processes.
+        """
+        if self._labels is not None:
+            loss = self._step_weights.weigh(loss, self._labels, self.trainer)
+        super().backward(loss, *args, **kwargs)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Complete the mean over the step; what else changes the gradient comes after this."""
+        if self._step_weights.batches > 1:
+            self._step_weights.divide(_trained(optimizer), self.trainer)
+
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Log `train/loss` as Lightning does, where no Monitor writes the figures of training."""
-        if self.progress is None:
-            loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning divided it
-            self.log("train/loss", loss, prog_bar=True)
+        """Log `train/loss` of each step, where no Monitor writes the figures of training."""
+        if self.progress is not None:
+            return
+        loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning divided it
+        self._step_loss.add(loss, labelled(batch["labels"]))
+        if not self.trainer.fit_loop._should_accumulate():
+            self.log("train/loss", self._step_loss.value(self.trainer), prog_bar=True)
+            self._step_loss = LabelledMean()
 
     def fraction_done(self) -> float:
         """Fraction of the run that lies behind, in [0, 1].
@@ -160,14 +188,21 @@ class EncoderWithHead(pl.LightningModule):
             return
         if self.is_logged_step:
             self.gradient_norms = _norms_by_layer(optimizer)
-        # From the optimizer's lists: a walk over all modules takes longer than a small head's step.
-        grouped = (p for group in optimizer.param_groups for p in group["params"])
-        trained = [parameter for parameter in grouped if parameter.grad is not None]
+        trained = list(_trained(optimizer))
         if gradient_clip_val:
             self.gradient_norm = nn.utils.clip_grad_norm_(trained, gradient_clip_val)
         else:
             gradients = [p.grad for p in trained if p.grad is not None]
             self.gradient_norm = nn.utils.get_total_norm(gradients)
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """Parameters with a gradient, from the optimizer's lists.
+
+    A walk over all modules takes longer than a small head's step.
+    """
+    for group in optimizer.param_groups:
+        yield from (parameter for parameter in group["params"] if parameter.grad is not None)
 
 
 def _norms_by_layer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from finetune.training.accumulation import LabelledMean, labelled
 from finetune.training.module import EncoderWithHead, epochs_done
 from finetune.training.progress import RunLength
 from finetune.training.progress_bar import ProgressDisplay
@@ -78,8 +79,7 @@ class Monitor(pl.Callback):
         self._bar = ProgressDisplay(length, title) if show_progress else None
 
     def _start_window(self) -> None:
-        self._loss: torch.Tensor | float = 0.0
-        self._batches = 0
+        self._loss = LabelledMean()
         self._tokens: torch.Tensor | int = 0
         self._places = 0
         self._rows = 0
@@ -93,8 +93,7 @@ class Monitor(pl.Callback):
             "rows_seen": self.rows_seen,
             "tokens_seen": self.tokens_seen,
             "losses": self.losses[-PLATEAU_WINDOWS:],
-            "loss": float(self._loss),
-            "batches": self._batches,
+            "loss": self._loss.state(),
             "tokens": int(self._tokens),
             "places": self._places,
             "rows": self._rows,
@@ -108,7 +107,10 @@ class Monitor(pl.Callback):
         self.rows_seen = state_dict["rows_seen"]
         self.tokens_seen = state_dict.get("tokens_seen", 0)  # none in checkpoints of 0.1
         self.losses = list(state_dict["losses"])
-        self._loss, self._batches = state_dict["loss"], state_dict["batches"]
+        if "batches" in state_dict:  # of 0.1: a sum of means; each batch then counts the same
+            self._loss = LabelledMean(state_dict["loss"], state_dict["batches"])
+        else:
+            self._loss = LabelledMean(*state_dict["loss"])
         self._tokens, self._places = state_dict["tokens"], state_dict["places"]
         self._rows, self._seconds = state_dict["rows"], state_dict["seconds"]
         self._examples = state_dict.get("examples", self._rows)  # none in checkpoints of 0.1
@@ -137,8 +139,8 @@ class Monitor(pl.Callback):
     ) -> None:
         """Add a batch to the window; write the window if its last step is done."""
         ids, mask = batch["input_ids"], batch.get("attention_mask")
-        self._loss = self._loss + outputs["loss"].detach() * trainer.accumulate_grad_batches
-        self._batches += 1
+        mean = outputs["loss"] * trainer.accumulate_grad_batches  # Lightning divided it
+        self._loss.add(mean, labelled(batch["labels"]))
         self._places += ids.numel()
         self._rows += len(ids)
         examples = len(batch.get("index", ids))  # an example may be several sequences
@@ -156,7 +158,7 @@ class Monitor(pl.Callback):
             self._bar.show(step)
 
     def _write(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any) -> None:
-        loss = float(self._loss) / self._batches  # waits for the device: the time below is honest
+        loss = float(self._loss.value(trainer))  # waits for the device: the time below is honest
         self.losses.append(loss)
         figures = {"epoch": epochs_done(trainer), "train/loss": loss, **self._performance()}
         if "masked_accuracy" in outputs:

@@ -15,6 +15,7 @@ from torch import Tensor
 from finetune.encoder import Encoder
 from finetune.encoder.cost import forward_flops_per_token
 from finetune.heads import MaskedLM
+from finetune.training.accumulation import labelled
 from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import ScheduleConfig
@@ -106,7 +107,7 @@ class Pretrainer(EncoderWithHead):
         logits, labels = self(batch), batch["labels"]
         loss: Tensor = self.head.loss(logits, labels)  # type: ignore[operator]
         right = (logits.argmax(-1) == labels).sum()
-        return torch.stack([loss, right.float(), torch.full_like(loss, len(labels))])
+        return torch.stack([loss, right.float(), labelled(labels)])
 
 
 def _metrics(figures: Sequence[Tensor]) -> dict[str, float]:

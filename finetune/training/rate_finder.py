@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from finetune.errors import DataError
+from finetune.training.accumulation import labelled
 from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import adamw
 from finetune.training.randomness import seed_step
@@ -224,7 +225,7 @@ def find_rate(
             and can be (a loader can, a generator cannot).
         device: Where to run.
         gradient_clip: Largest norm of the gradient; None = no clipping.
-        accumulate: Batches whose gradients are averaged into one step.
+        accumulate: Batches that make one step; each label in them counts the same.
         half_precision: Run forward passes under autocast to bfloat16.
         rates: Of the topmost group; left out, `rates_of(STEPS)`.
 
@@ -237,7 +238,7 @@ def find_rate(
     tried = list(rates) if rates is not None else rates_of(STEPS)
     losses: list[float] = []
     with _left_as_it_was(module):
-        steps = _Steps(module, device, gradient_clip, accumulate, half_precision)
+        steps = _Steps(module, device, gradient_clip, half_precision)
         stream = _again_and_again(batches)
         ending: Ending = "highest rate"
         for rate in tried:
@@ -264,12 +265,10 @@ class _Steps:
         module: EncoderWithHead,
         device: torch.device,
         gradient_clip: float | None,
-        accumulate: int,
         half_precision: bool,
     ) -> None:
         self.module, self.device = module.to(device), device
-        self.gradient_clip, self.accumulate = gradient_clip, accumulate
-        self.half_precision = half_precision
+        self.gradient_clip, self.half_precision = gradient_clip, half_precision
         self.optimizer = adamw(module.layers(), module.optimizer_config, peaks=module.peak_rates)
         self.topmost = float(self.optimizer.param_groups[-1]["peak_lr"])
         self.batches_done = 0
@@ -281,23 +280,27 @@ class _Steps:
             module.phases.before_batch(module.layers(), self.optimizer, 0)
 
     def take(self, batches: Sequence[Mapping[str, Tensor]], rate: float) -> float:
-        """Move the weights once; the mean loss of the batches before that."""
+        """Move the weights once; the mean loss over all that is labelled, before that."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["peak_lr"] / self.topmost
-        total = sum(self._backward(batch) for batch in batches)
+        counts = [labelled(batch["labels"]).cpu() for batch in batches]
+        count = torch.stack(counts).sum().clamp(min=1)
+        shares = [float(part / count) for part in counts]
+        total = sum(map(self._backward, batches, shares))
         self.module.on_before_optimizer_step(self.optimizer)
         self.module.configure_gradient_clipping(self.optimizer, self.gradient_clip, "norm")
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return total / len(batches)
+        return total
 
-    def _backward(self, batch: Mapping[str, Tensor]) -> float:
+    def _backward(self, batch: Mapping[str, Tensor], fraction: float) -> float:
+        """Propagate a batch's fraction of the step's loss back; that fraction of the loss."""
         seed_step(self.module.seed, self.batches_done, 0)
         moved = {name: tensor.to(self.device) for name, tensor in batch.items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half_precision):
             outputs: Any = self.module.training_step(moved, self.batches_done)
-        loss: Tensor = outputs["loss"]
-        (loss / self.accumulate).backward()  # type: ignore[no-untyped-call]
+        loss: Tensor = outputs["loss"] * fraction
+        loss.backward()  # type: ignore[no-untyped-call]
         self.batches_done += 1
         return float(loss.detach())
 

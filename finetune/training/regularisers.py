@@ -248,24 +248,32 @@ def smoothed_cross_entropy(
     return total / (labels != IGNORED).sum().clamp(min=1)
 
 
-def symmetric_kl(first: Tensor, second: Tensor) -> Tensor:
+def symmetric_kl(first: Tensor, second: Tensor, labels: Tensor | None = None) -> Tensor:
     """½ KL(P₁ ‖ P₂) + ½ KL(P₂ ‖ P₁), averaged (Liang et al., 2021, section 2.1, equation 2).
 
     Args:
         first: Logits of one pass, (B, C).
         second: Logits of the other, (B, C). Gradients flow into both.
+        labels: int64 (B,), -100 where an example takes no part; None: all do. The head's loss is a
+            mean over the same examples, so both can be averaged over the batches of a step alike.
 
     Returns:
-        Nats an example, float32 scalar, 0 or more; labelled or not, each example counts.
+        Nats an example, float32 scalar, 0 or more; 0 where no example takes part.
     """
     one, other = first.float().log_softmax(dim=-1), second.float().log_softmax(dim=-1)
     # KL(P‖Q) + KL(Q‖P) = Σ (P - Q) (log P - log Q)
     both = ((one.exp() - other.exp()) * (one - other)).sum(dim=-1)
-    return both.mean() / 2
+    if labels is None:
+        return both.mean() / 2
+    takes_part = labels != IGNORED
+    return (both * takes_part).sum() / takes_part.sum().clamp(min=1) / 2
 
 
 def r_drop_loss(
-    losses: tuple[Tensor, Tensor], logits: tuple[Tensor, Tensor], strength: float
+    losses: tuple[Tensor, Tensor],
+    logits: tuple[Tensor, Tensor],
+    strength: float,
+    labels: Tensor | None = None,
 ) -> Tensor:
     """Half of R-Drop's objective, so that it compares with the loss of a single pass.
 
@@ -276,8 +284,9 @@ def r_drop_loss(
         losses: The head's loss in each pass, scalars.
         logits: Logits of each pass, (B, C).
         strength: α, 0 or more.
+        labels: As for `symmetric_kl`.
 
     Returns:
         ½ (L₁ + L₂ + α KL), scalar.
     """
-    return (losses[0] + losses[1] + strength * symmetric_kl(*logits)) / 2
+    return (losses[0] + losses[1] + strength * symmetric_kl(*logits, labels)) / 2

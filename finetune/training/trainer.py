@@ -39,7 +39,7 @@ class TrainerConfig:
     )
     """Lightning's name of the precision: 32-true, bf16-mixed, 16-mixed."""
     accumulate_grad_batches: int = 1
-    """Batches whose gradients are averaged into one step."""
+    """Batches that make one optimizer step, as if they were one large batch."""
     gradient_clip: float | None = 1.0
     """Largest norm of the gradient over all weights; none = no clipping."""
     log_every_steps: int = 50

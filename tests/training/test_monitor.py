@@ -66,6 +66,7 @@ class Run:
             optimizers=[SimpleNamespace(param_groups=groups)],
             datamodule=SimpleNamespace(batches_per_epoch=batches_per_epoch),
             num_training_batches=batches_per_epoch,
+            world_size=1,
             fit_loop=SimpleNamespace(total_batch_idx=-1),
         )
         self.module: Any = SimpleNamespace(gradient_norm=torch.tensor(0.5))
@@ -75,6 +76,7 @@ class Run:
         """Batches with these losses, as Lightning would count them."""
         trainer = self.trainer
         batch.setdefault("input_ids", torch.ones(2, 5, dtype=torch.int64))
+        batch.setdefault("labels", torch.zeros(2, dtype=torch.int64))
         for loss in losses:
             trainer.fit_loop.total_batch_idx += 1
             monitor.on_train_batch_start(trainer, self.module, batch, 0)
@@ -100,6 +102,15 @@ def test_a_line_holds_the_mean_loss_since_the_line_before(time: FakeTime) -> Non
     run = Run(time)
     run.train(started(run), [1.0, 2.0, 3.0, 5.0, 7.0])
     assert {step: line["train/loss"] for step, line in run.log.lines.items()} == {2: 1.5, 4: 4.0}
+
+
+def test_a_line_weighs_each_label_the_same_also_after_resuming(time: FakeTime) -> None:
+    run = Run(time)
+    run.train(monitor := started(run), [1.0], labels=torch.tensor([3, -100, -100]))
+    resumed = started(run)
+    resumed.load_state_dict(monitor.state_dict())
+    run.train(resumed, [5.0], labels=torch.tensor([3, 4, 5]))
+    assert run.log.lines[2]["train/loss"] == 4.0  # (1 · 1 + 3 · 5) / 4
 
 
 def test_lines_come_at_optimizer_steps_whatever_is_accumulated(time: FakeTime) -> None:
