@@ -113,6 +113,8 @@ def _check_seeds(run: FitRun) -> None:
     Raises:
         ConfigError: A seed's folder holds another run.
     """
+    if run.adapt is not None:
+        run = dataclasses.replace(run, encoder_from=run.adaptation().out)
     for seed in run.seeds or () if run.resume else ():
         one = _of_seed(run, seed)
         check_folder(Path(str(one.out)), one, resume=one.resume, overwrite=False)
