@@ -61,8 +61,10 @@ def find(
 
     Raises:
         DataError: There is nothing to train on.
-        ConfigError: The folder holds something else than a run, or another process holds it.
+        ConfigError: The run is to be resumed; or the folder holds something else than a run, or
+            another process holds it.
     """
+    check_search(run)
     trainer = run.trainer
     data.batches_for(trainer.devices)
     flush_denormals()
