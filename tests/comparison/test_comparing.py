@@ -171,6 +171,7 @@ def test_all_common_metrics_are_compared_and_corrected_together() -> None:
     assert squared.mcnemar == ()
     assert squared.bootstrap is not None
     assert squared.bootstrap.resamples == 200
+    assert squared.notes == ()  # as many as were asked for
     assert "after Holm's correction of 2" in comparison.verdict
 
 

@@ -78,6 +78,12 @@ def test_differences_that_are_all_zero_give_the_interval_zero_and_p_one() -> Non
     assert result.p == 1.0
 
 
+def test_bootstrap_p_counts_the_drawn_resamples_and_the_one_at_hand() -> None:
+    """(k + 1) / (n + 1) on each side, as Davison and Hinkley (1997, section 4.2): never 0."""
+    result = paired_bootstrap(None, np.full(20, 0.1), seed=0, resamples=199)
+    assert result.p == pytest.approx(2 * 1 / 200)
+
+
 def test_bootstrap_interval_covers_the_true_difference_in_95_of_100_attempts() -> None:
     rng = np.random.default_rng(4)
     attempts, covered = 400, 0

@@ -116,6 +116,11 @@ def test_signed_rank_p_with_ties_and_zeros_is_that_of_all_signs() -> None:
     assert tests.lowest_rank_p == 2 / 2**4  # of the four differences that are not zero
 
 
+def test_a_single_difference_that_is_not_zero_says_nothing() -> None:
+    tests = seed_tests([0.5, 0.6, 0.8], [0.5, 0.6, 0.7], paired=True)
+    assert tests.rank_p == tests.lowest_rank_p == 1.0
+
+
 def test_rank_p_is_never_below_its_lowest() -> None:
     rng = np.random.default_rng(5)
     for size in (2, 3, 4, 12, 20):
@@ -147,7 +152,15 @@ def test_paired_groups_of_different_sizes_are_refused() -> None:
 # The standard tables of power 0.8 at two-sided 0.05 (Cohen, 1988; G*Power prints the same).
 @pytest.mark.parametrize(
     ("effect", "paired", "seeds"),
-    [(0.5, True, 34), (1.0, True, 10), (0.5, False, 64), (0.8, False, 26), (1.0, False, 17)],
+    [
+        (0.5, True, 34),
+        (1.0, True, 10),
+        (0.5, False, 64),
+        (0.8, False, 26),
+        (1.0, False, 17),
+        (1.2, False, 12),
+        (1.4, False, 10),
+    ],
 )
 def test_seeds_needed_are_those_of_the_power_tables(
     effect: float, paired: bool, seeds: int
