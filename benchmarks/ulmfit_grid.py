@@ -34,8 +34,9 @@ from ulmfit_table import TITLES, results_of, table
 from finetune.checkpoint import load_checkpoint
 from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError, DataError, FinetuneError
+from finetune.files import write_text
 from finetune.heads import HeadConfig
-from finetune.run_folder import has_started, say, write_text
+from finetune.run_folder import has_started, say
 from finetune.run_settings import AdaptRun
 from finetune.runs import adapt, fit
 from finetune.scoring import evaluate

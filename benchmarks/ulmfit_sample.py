@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from finetune.errors import DataError
-from finetune.run_folder import write_text
+from finetune.files import write_text
 from tasks.labelled_texts import LabelledText
 from tasks.text_set_files import Imdb
 

@@ -10,10 +10,8 @@ What only resuming needs (optimizer moments, position in the data) lies in the s
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from torch import Tensor, nn
 
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError
+from finetune.files import new_folder, old_of
 from finetune.seed_folders import seed_folders
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.tokenizer_files import holds_tokenizer
@@ -185,6 +184,7 @@ def save_checkpoint(
     decision: Mapping[str, float] | None = None,
     source: Mapping[str, str] | None = None,
     trainer_state: Mapping[str, Any] | None = None,
+    shared: bool = False,
 ) -> None:
     """Write a checkpoint folder, whole or not at all.
 
@@ -199,6 +199,7 @@ def save_checkpoint(
         decision: Numbers, tuned on a validation split, by which answers are decided.
         source: `family` and `name` of the published encoder that it was imported from.
         trainer_state: What resuming needs; tensors, numbers, strings, lists and dicts only.
+        shared: Other processes may write the same checkpoint; the one that is complete first stays.
 
     Raises:
         OSError: The disk is full or the folder cannot be written; the old checkpoint is untouched.
@@ -216,7 +217,7 @@ def save_checkpoint(
         description["source"] = dict(source)
     state = module.state_dict() if isinstance(module, nn.Module) else module
 
-    def fill(temporary: Path) -> None:
+    with new_folder(folder, is_whole=_is_whole if shared else None) as temporary:
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
         text = json.dumps(description, indent=2, ensure_ascii=False)
@@ -229,71 +230,14 @@ def save_checkpoint(
             with (temporary / TRAINER).open("wb") as file:
                 torch.save(dict(trainer_state), file)
 
-    replace_folder(folder, fill)
 
-
-def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new folder and put it in the place of the old one.
-
-    A reader finds the old folder or the new one, never a mixture: everything is flushed to the disk
-    before the rename. Between the two renames a kill can leave only `NAME.old`; `find_folder` then
-    takes that.
-
-    Args:
-        folder: The place.
-        fill: Writes the files into the folder that it is given.
-
-    Raises:
-        OSError: Writing failed; the temporary folder is removed and the old folder is untouched.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = folder.with_name(folder.name + ".tmp"), _old(folder)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        fill(temporary)
-        for path in [*temporary.rglob("*"), temporary]:
-            _flush(path)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if (number := _system_error(error)) is not None:
-            raise OSError(number, os.strerror(number), str(folder)) from error
-        raise
-    if folder.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
-    temporary.rename(folder)
-    _flush(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _system_error(error: BaseException) -> int | None:
-    """The errno of what went wrong: libraries wrap an OSError, or only tell its number."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno is not None:
-            return cause.errno
-        if told := re.search(r"os error (\d+)", str(cause)):  # safetensors and tokenizers, in Rust
-            return int(told[1])
-        cause = cause.__cause__ or cause.__context__
-    return None
-
-
-def _old(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".old")
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _is_whole(folder: Path) -> bool:
+    return (folder / CONFIG).is_file()
 
 
 def find_folder(folder: Path) -> Path | None:
     """The complete folder at this place: itself, or what a kill between two renames left of it."""
-    return next((path for path in (folder, _old(folder)) if (path / CONFIG).is_file()), None)
+    return next(filter(_is_whole, (folder, old_of(folder))), None)
 
 
 def load_checkpoint(place: str | Path) -> Checkpoint:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from finetune.errors import DataError
+from finetune.files import new_file
 
 
 def write_predictions(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
@@ -16,22 +16,15 @@ def write_predictions(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 
     Args:
         rows: The task's answers, each with its `id`.
-        path: The file to write; its folder is made, a file of that name is replaced.
+        path: The file to write; its folder is made, a file of that name is replaced, a device or
+            pipe is streamed into.
 
     Raises:
         DataError: A row holds NaN or infinity, which JSON cannot.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            for row in rows:
-                file.write(_line(row))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with new_file(path) as file:
+        for row in rows:
+            file.write(_line(row))
 
 
 def read_predictions(path: Path) -> list[dict[str, Any]]:

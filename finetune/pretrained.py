@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-import time
-import uuid
-from contextlib import suppress
 from pathlib import Path
 
 from finetune.cache_folder import cache_folder
@@ -33,8 +29,6 @@ WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 """Weights on the hub, the kind that is taken first."""
 SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken")
 """Settings and tokenizers."""
-ABANDONED_SECONDS = 3600
-"""An unfinished import this old is removed: nobody is at work on it any more."""
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -63,7 +57,7 @@ def find_checkpoint(place: str | Path, cache_dir: str | None = None) -> Checkpoi
         return load_checkpoint(place)
     kept = cache_folder(cache_dir) / "encoders" / f"{_last_word(place)}-{_content_key(folder)}"
     if find_folder(kept) is None:
-        _import_into_cache(folder, kept, str(place))
+        _write(folder, kept, str(place), shared=True)
     return load_checkpoint(kept)
 
 
@@ -166,7 +160,7 @@ def _why_not(name: str, error: Exception) -> str:
     )
 
 
-def _write(folder: Path, out: Path, name: str) -> Imported:
+def _write(folder: Path, out: Path, name: str, *, shared: bool = False) -> Imported:
     imported = read_hf(folder)
     tokenizer = Tokenizer.load(imported.folder)
     check_vocabulary(tokenizer, imported.encoder_config, imported.folder)
@@ -182,27 +176,9 @@ def _write(folder: Path, out: Path, name: str) -> Imported:
             "name": name,
             "left_out": ", ".join(imported.left_out),
         },
+        shared=shared,
     )
     return imported
-
-
-def _import_into_cache(folder: Path, kept: Path, name: str) -> None:
-    """Import beside the place first: processes that start together do not disturb each other."""
-    _remove_abandoned(kept)
-    beside = kept.with_name(f"{kept.name}-{uuid.uuid4().hex[:8]}")
-    _write(folder, beside, name)
-    try:
-        beside.rename(kept)
-    except OSError:  # another process was faster, with the same content
-        shutil.rmtree(beside)
-
-
-def _remove_abandoned(kept: Path) -> None:
-    """Remove what processes that were killed have left of the same import."""
-    for left in kept.parent.glob(f"{kept.name}-*"):
-        with suppress(FileNotFoundError):  # its process has just finished it
-            if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
 
 
 def _last_word(place: str | Path) -> str:

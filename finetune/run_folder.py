@@ -27,6 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 from finetune import settings
 from finetune.cache_folder import cache_folder as cache_folder
 from finetune.errors import ConfigError, DataError
+from finetune.files import write_text
 from finetune.run_lock import LOCK, held, in_use, is_running
 from finetune.seed_folders import seed_folders
 from finetune.values import load
@@ -259,22 +260,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 @first_process_only
 def write_files(folder: Path, contents: Mapping[str, str]) -> None:
     """Write small files below a folder, each whole or not at all: name -> content."""
     for name, text in contents.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
+        write_text(folder / name, text)
 
 
 @first_process_only

@@ -7,7 +7,6 @@ Pure but for the one zip that it reads or writes; where the answers come from is
 from __future__ import annotations
 
 import math
-import os
 import re
 import stat
 import statistics
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from finetune.errors import nearest
+from finetune.files import new_file
 from tasks.glue_table import GLUE, HIGHEST_SCORE, LOWEST_SCORE, GlueRow
 
 HEADER = "index\tprediction"
@@ -236,18 +236,9 @@ def write_zip(path: Path, files: Mapping[str, str]) -> None:
         path: The zip; its folder is made, a file of that name is replaced.
         files: Name -> content.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                for name in sorted(files, key=list(FORMS).index):
-                    archive.writestr(_member(name), files[name].encode())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with new_file(path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        for name in sorted(files, key=list(FORMS).index):
+            archive.writestr(_member(name), files[name].encode())
 
 
 def _member(name: str) -> zipfile.ZipInfo:

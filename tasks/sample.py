@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from finetune.files import new_folder, write_text
 from tasks import sample_choices, sample_spans
 from tasks.sample_choices import race_files
 from tasks.sample_spans import draw_passage, questions_alone, squad_file
@@ -148,9 +149,6 @@ def _table(layout: Layout, rows: Sequence[Row], *, test: bool) -> Iterator[str]:
 
 def _write(path: Path, lines: Iterable[str]) -> None:
     """Write a file whole or not at all."""
-    from finetune.run_folder import write_text
-
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(lines))
 
 
@@ -159,15 +157,11 @@ def _write_folder(folder: Path, files: Iterable[tuple[str, str]]) -> None:
 
     Half of RACE's passages would be taken for a small RACE, and old labels for those of new texts.
     """
-    from finetune.checkpoint import replace_folder
-
-    def fill(made: Path) -> None:
+    with new_folder(folder) as made:
         for name, text in files:
             path = made / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-
-    replace_folder(folder, fill)
 
 
 @dataclass(frozen=True)

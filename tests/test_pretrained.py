@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import transformers
 from finetune import pretrained
 from finetune.checkpoint import Checkpoint, load_checkpoint
 from finetune.errors import CheckpointError
+from finetune.files import TEMPORARY
 from finetune.pretrained import find_checkpoint, import_hf
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
@@ -88,9 +90,12 @@ def test_import_that_was_overtaken_takes_the_other_one(
 ) -> None:
     write = pretrained._write
 
-    def overtaken(folder: Path, out: Path, name: str) -> Any:
-        write(folder, out.with_name(out.name.rpartition("-")[0]), name)
-        return write(folder, out, name)
+    def overtaken(folder: Path, out: Path, name: str, *, shared: bool) -> Any:
+        write(folder, out, name, shared=shared)
+        before = os.stat(out).st_ino
+        found = write(folder, out, name, shared=shared)
+        assert os.stat(out).st_ino == before
+        return found
 
     monkeypatch.setattr(pretrained, "_write", overtaken)
     assert [find_checkpoint(bert).folder] == cached()
@@ -99,15 +104,17 @@ def test_import_that_was_overtaken_takes_the_other_one(
 def test_what_a_killed_import_left_is_removed_and_one_at_work_is_not(bert: Path) -> None:
     place = find_checkpoint(bert).folder
     shutil.rmtree(place)
-    killed, at_work = (place.with_name(f"{place.name}-{name}.tmp") for name in ("0a1b", "2c3d"))
+    killed, at_work = (place.with_name(f"{TEMPORARY}{name}") for name in ("0a1b", "2c3d"))
     for folder in (killed, at_work):
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"half")
-    os.utime(killed, (0, 0))
-    moved = place.with_name(f"{place.name}-4e5f")  # gone when it is looked at
-    moved.symlink_to("nowhere")
-    assert find_checkpoint(bert).folder == place
-    assert cached() == [place, at_work, moved]
+    descriptor = os.open(at_work, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    try:
+        assert find_checkpoint(bert).folder == place
+        assert set(cached()) == {place, at_work}
+    finally:
+        os.close(descriptor)
 
 
 def test_checkpoint_of_ours_is_read_where_it_lies(bert: Path, tmp_path: Path) -> None:

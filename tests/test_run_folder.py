@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from finetune import run_folder
 from finetune.errors import ConfigError, DataError
 from finetune.run_folder import (
     check_folder,
@@ -21,7 +20,6 @@ from finetune.run_folder import (
     read_run,
     summarise,
     write_results,
-    write_text,
 )
 
 
@@ -165,21 +163,6 @@ def test_settings_of_another_kind_of_run_are_refused(tmp_path: Path) -> None:
     start(tmp_path, OtherRun())
     with pytest.raises(ConfigError, match="made to do something, found one of another kind"):
         read_run(Run, tmp_path)
-
-
-def test_a_file_is_written_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "file"
-    write_text(file, "old\n")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(run_folder.os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_text(file, "new\n")
-    assert file.read_text() == "old\n"
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:

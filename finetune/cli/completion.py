@@ -128,9 +128,8 @@ def _key(packages: Iterable[str]) -> str:
 
 def _keep(file: Path, script: str) -> None:
     """Write the script in place of older ones."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    from finetune.files import write_text
+
     for old in file.parent.glob(f"completion-*{file.suffix}"):
         old.unlink(missing_ok=True)
-    temporary = file.with_name(f"{file.name}.tmp")
-    temporary.write_text(script, encoding="utf-8")
-    temporary.replace(file)
+    write_text(file, script)

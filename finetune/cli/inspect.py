@@ -152,17 +152,15 @@ def _show(space: argparse.Namespace, table: str, content: Mapping[str, Any]) -> 
 
 def _write(folder: Path, name: str, content: Mapping[str, Any] | str | bytes) -> None:
     """Write a file whole or not at all, and say where it is."""
-    from finetune.run_folder import say, write_text
+    from finetune.files import write_bytes, write_json, write_text
+    from finetune.run_folder import say
 
-    folder.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
-        temporary = folder / f"{name}.tmp"
-        temporary.write_bytes(content)
-        temporary.replace(folder / name)
+        write_bytes(folder / name, content)
     elif isinstance(content, str):
         write_text(folder / name, content)
     else:
-        write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_json(folder / name, content)
     say(f"{folder / name}")
 
 

@@ -45,8 +45,8 @@ def main(
         commands: Further commands by word.
 
     Returns:
-        The exit status: 0; 1 when the machine failed (a full disk); 2 when the user can mend it;
-        128 and the signal's number when it was stopped.
+        The exit status: 0; 1 when nobody read what was printed; 2 when the user can mend it (a
+        full disk too); 128 and the signal's number when it was stopped.
     """
     _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -183,7 +183,7 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in MACHINE_FAILURES:
-            return f"{where}{error.strerror}; {KEPT}", FAILURE
+            return f"{where}{error.strerror}; {KEPT}", USER_ERROR
         if error.filename:
             return f"{where}{error.strerror}", USER_ERROR
     return None

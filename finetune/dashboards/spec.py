@@ -16,7 +16,7 @@ from typing import Any
 from finetune.dashboards.answer_tables import CONFUSION
 from finetune.dashboards.panels import CHAPTERS, SECTIONS, Chapter, Panel
 from finetune.errors import ConfigError
-from finetune.run_folder import write_text
+from finetune.files import write_text
 from finetune.tracking import logged_in
 
 WORKSPACE, REPORT = "finetune", "Pretraining and fine-tuning"

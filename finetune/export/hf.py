@@ -15,11 +15,12 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from finetune.checkpoint import CONFIG, WEIGHTS, Checkpoint, replace_folder
+from finetune.checkpoint import CONFIG, WEIGHTS, Checkpoint
 from finetune.errors import CheckpointError
 from finetune.export.card import model_card
 from finetune.export.place import CARD
 from finetune.export.source import Source, find_source
+from finetune.files import new_folder
 from finetune.hf import FORMS, Form, export_form, their_weights
 from finetune.hf.form import POOLED
 from finetune.hf.reading import HEADS, PROBLEMS
@@ -50,15 +51,13 @@ def export_hf(run: Path, out: Path) -> None:
     tokenizer = checkpoint.tokenizer()
     card = model_card(source, title=out.name, usage=_usage(kind, out.name), library="transformers")
 
-    def fill(folder: Path) -> None:
+    with new_folder(out) as folder:
         _write_json(folder / CONFIG, settings)
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
         # safetensors lets only the owner read; the folder is to be passed on.
         shutil.copymode(folder / CONFIG, folder / WEIGHTS)
         _write_tokenizer(folder, tokenizer, source)
         (folder / CARD).write_text(card, encoding="utf-8")
-
-    replace_folder(out, fill)
 
 
 def _check_head(checkpoint: Checkpoint, kind: str | None) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finetune.checkpoint import CONFIG, replace_folder
+from finetune.checkpoint import CONFIG
 from finetune.export.card import model_card
 from finetune.export.model import WholeModel, load_model
 from finetune.export.onnx_check import Agreement, check_graph
@@ -35,6 +35,7 @@ from finetune.export.onnx_score import GraphScores, score_graphs
 from finetune.export.place import CARD
 from finetune.export.source import Source, find_source
 from finetune.families import Family
+from finetune.files import new_folder
 from finetune.run_folder import say
 from finetune.text.tokenizer import Tokenizer
 
@@ -84,16 +85,12 @@ def export_onnx(
     source = find_source(run)
     model, tokenizer = load_model(source.checkpoint), source.checkpoint.tokenizer()
     score = partial(score_graphs, families=families, data=data) if int8 else None
-    made: list[Measured] = []
-
-    def fill(folder: Path) -> None:
-        made.append(_write_graphs(folder, model, source, score))
+    with new_folder(out) as folder:
+        made = _write_graphs(folder, model, source, score)
         _write_tokenizer(folder, tokenizer, source)
-        _write_words(folder, out.name, model, tokenizer, source, made[0])
-
-    replace_folder(out, fill)
-    _tell(made[0])
-    return made[0]
+        _write_words(folder, out.name, model, tokenizer, source, made)
+    _tell(made)
+    return made
 
 
 def _write_graphs(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from finetune.errors import ConfigError, DataError
 from finetune.families import Anchor, Family, installed_families
+from finetune.files import write_text
 from finetune.report.assembling import parts
 from finetune.report.collecting import Collection, Problem, collect
 from finetune.report.page import page
 from finetune.report.parts import Part
 from finetune.report.view import TaskView, task_views
-from finetune.run_folder import check_writable, write_text
+from finetune.run_folder import check_writable
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,6 @@ def write_report(
         raise DataError(f"expected runs to report, found none ({told}); name a run folder")
     views = task_views(found, baselines, _anchors(families))
     shown = parts(found, views, families, data, more)
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, page(title or _title(views), _subtitle(found, views), shown))
     names = tuple(run.name for run in found.runs)
     return Report(out, names, tuple(dict.fromkeys(found.problems)))

@@ -16,8 +16,9 @@ from finetune.checkpoint import Checkpoint
 from finetune.encoder import Encoder
 from finetune.errors import ConfigError, DataError
 from finetune.families import Family, family_of, installed_families, make_task
+from finetune.files import write_text
 from finetune.pretrained import find_checkpoint, origin
-from finetune.run_folder import Results, cache_folder, check_folder, hold, open_run, say, write_text
+from finetune.run_folder import Results, cache_folder, check_folder, hold, open_run, say
 from finetune.run_settings import AdaptRun
 from finetune.runs.finding import check_search, find
 from finetune.runs.pretraining import check_length, corpus_data, train_language_model, with_dropout
@@ -100,7 +101,6 @@ def _written_texts(task: Task, cache: Path) -> Path:
     name = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     path = cache / f"texts-{name}.jsonl"
     if not path.is_file():
-        cache.mkdir(parents=True, exist_ok=True)
         write_text(path, content)
     return path
 

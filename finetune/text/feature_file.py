@@ -6,7 +6,6 @@ would cost some 40.
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.files import new_file
 from finetune.text.features import Features
 
 Arrays = dict[str, NDArray[Any]]
@@ -23,8 +23,6 @@ Arrays = dict[str, NDArray[Any]]
 
 def save_features(features: Sequence[Features], path: Path) -> None:
     """Write features as flat arrays; the file appears only when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}-{os.getpid()}.npz")
     arrays: Arrays = {
         "input_ids": np.concatenate([np.asarray(f.input_ids, np.int32) for f in features]),
         "token_type_ids": np.concatenate(
@@ -38,11 +36,8 @@ def save_features(features: Sequence[Features], path: Path) -> None:
             arrays[name] = array
     if features[0].offsets is not None:
         arrays["offsets"] = np.concatenate([f.offsets for f in features if f.offsets is not None])
-    try:
-        np.savez(temporary, **arrays)  # type: ignore[arg-type]
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with new_file(path, "wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _labels(features: Sequence[Features]) -> NDArray[Any] | None:

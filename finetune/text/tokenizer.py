@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from finetune.errors import CheckpointError, DataError
+from finetune.files import write_json, write_text
 from finetune.text.stated import ROLES
 from finetune.text.tokenizer_files import read_tokenizer
 
@@ -126,8 +127,7 @@ class Tokenizer:
                 `tokenizer_config.json` and `special_tokens_map.json`.
         """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.backend.save(str(folder / "tokenizer.json"))
+        write_text(folder / "tokenizer.json", self.backend.to_str(pretty=True))
         settings = {
             # The generic class takes tokenizer.json as it stands; BertTokenizer would rebuild it.
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -137,8 +137,8 @@ class Tokenizer:
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
             **self.special_tokens,
         }
-        _write_json(folder / "tokenizer_config.json", settings)
-        _write_json(folder / "special_tokens_map.json", self.special_tokens)
+        write_json(folder / "tokenizer_config.json", settings)
+        write_json(folder / "special_tokens_map.json", self.special_tokens)
 
     @cached_property
     def vocab_size(self) -> int:
@@ -270,7 +270,3 @@ def _adds_prefix_space(backend: tokenizers.Tokenizer) -> bool:
     # transformers overrules tokenizer.json by this setting, so it must repeat what is there.
     state = json.loads(backend.to_str())["pre_tokenizer"] or {}
     return bool(state.get("add_prefix_space", False))
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

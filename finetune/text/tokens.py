@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from finetune.files import new_folder
 from finetune.text.parallel import tokenizer_threads
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.word_cache import WordCache
@@ -197,29 +195,17 @@ def _count_distinct(digests: Path, total: int, part: int, parts: int) -> int:
     return len(np.unique(np.concatenate(found)))
 
 
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def written_whole(path: Path) -> AbstractContextManager[Path]:
     """Make a folder that is there whole or not at all.
 
     Args:
         path: The folder to make. What is there already is replaced if it is damaged, and kept if
             another process has made the same in the meantime.
 
-    Yields:
-        A temporary folder beside it, which takes its name at the end of the block.
+    Returns:
+        A context: of a temporary folder beside it, which takes its name at the end of the block.
     """
-    folder = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-        for file in folder.iterdir():
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-        if read_manifest(path) is None:
-            shutil.rmtree(path, ignore_errors=True)
-            folder.replace(path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return new_folder(path, is_whole=lambda folder: read_manifest(folder) is not None)
 
 
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
+from finetune.files import new_file, write_bytes
+
 
 class JsonlLogger(Logger):
     """Writes RUN/metrics.jsonl: one JSON object a step, with `step`, `epoch` and named values.
@@ -93,7 +95,7 @@ class JsonlLogger(Logger):
         kept = [line for line in _whole_lines(self.path) if json.loads(line)["step"] <= step]
         if kept and (last := json.loads(kept[-1]))["step"] == step:
             self._line, self._start = last, sum(map(len, kept[:-1]))
-        self.path.write_bytes(b"".join(kept))
+        write_bytes(self.path, b"".join(kept))
         self._resumes = False
 
 
@@ -106,7 +108,7 @@ def write_csv(lines: Path, table: Path) -> None:
     """
     rows = [json.loads(line) for line in _whole_lines(lines)]
     names = dict.fromkeys(name for row in rows for name in row)
-    with table.open("w", encoding="utf-8", newline="") as file:
+    with new_file(table) as file:
         writer = csv.DictWriter(file, list(names), restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -14,6 +14,7 @@ from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
+from finetune.files import write_text
 from finetune.tracking.jsonl import plain
 from finetune.tracking.metrics import STEP, summary_of
 from finetune.tracking.shown import Artifact, Shown, Table
@@ -63,7 +64,7 @@ class WandbRunLogger(WandbLogger):
         if self._experiment is None:
             self._experiment = _start(_with_own_id(self._wandb_init))
             _TAKEN.add(self._experiment.id)
-            self._id_file.write_text(f"{self._experiment.id}\n")
+            write_text(self._id_file, f"{self._experiment.id}\n")
             self._experiment.define_metric(STEP, hidden=True)
         return self._experiment
 

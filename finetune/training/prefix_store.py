@@ -27,6 +27,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from finetune.files import locked_file, remove_unused, sweep, write_json
+
 FORMAT = 1
 """Of the files; another number makes older entries unknown."""
 GIB = 1 << 30
@@ -173,9 +175,8 @@ class Writer:
         self._starts = (np.cumsum(lengths) - lengths) * token_bytes(entry.width, entry.precision)
         self._written = np.zeros(len(lengths), dtype=bool)
         self._partial = folder / f"{entry.name}.partial"
-        self._file = self._partial.open("w+b")
-        # Kept until the manifest is there: who makes room must not take it for a remnant.
-        fcntl.flock(self._file, fcntl.LOCK_SH)
+        # Locked until the manifest is there: who makes room must not take it for a remnant.
+        self._file = open(locked_file(self._partial), "r+b")
         os.ftruncate(self._file.fileno(), entry.bytes)  # so that others count it whole
 
     def __enter__(self) -> Writer:
@@ -227,9 +228,7 @@ class Writer:
         os.fsync(self._file.fileno())
         manifest = {**asdict(self.entry), "content": self._content(), "format": FORMAT}
         self._partial.replace(self.folder / f"{self.entry.name}.states")
-        temporary = self.folder / f"{self.entry.name}.json.partial"
-        temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(self.folder / f"{self.entry.name}.json")
+        write_json(self.folder / f"{self.entry.name}.json", manifest)
 
     def _content(self) -> str:
         if not self.entry.bytes:  # nothing can be mapped
@@ -282,8 +281,8 @@ def filling(folder: Path, group: str, note: Note) -> Iterator[None]:
         except BlockingIOError:
             note(f"{folder}: waiting for another run that fills this cache")
             fcntl.flock(file, fcntl.LOCK_EX)
-        for remnant in folder.glob(f"{group}-*.partial"):  # of a run that was killed
-            remnant.unlink(missing_ok=True)
+        for remnant in folder.glob("*.partial"):  # of runs that were killed
+            remove_unused(remnant)
         yield
 
 
@@ -366,11 +365,6 @@ def clear(folder: Path) -> int:
     for path in (*folder.glob("*.json"), *folder.glob("*.states")):
         _remove_unused(folder, path.stem)
     for path in folder.glob("*.partial"):
-        _remove_remnant(path)
+        remove_unused(path)
+    sweep(folder)
     return before - sum(_size(path) for path in folder.glob("*"))
-
-
-def _remove_remnant(path: Path) -> None:
-    with suppress(BlockingIOError, FileNotFoundError), path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()

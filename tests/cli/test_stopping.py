@@ -102,7 +102,7 @@ def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_can_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, failing)
         outcome = call(*words)
-    assert outcome.status == 1
+    assert outcome.status == 2
     pattern = (
         f"finetune: {run}/checkpoints/(last|best): File too large; what was complete is kept; .*"
     )
@@ -133,7 +133,7 @@ def test_no_space_left_is_told_whoever_notices_it(
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     outcome = call(*world.pretrain(tmp_path / "run", "--tokenizer", world.tokenizer))
-    assert outcome.status == 1
+    assert outcome.status == 2
     assert f"{tmp_path}/run/checkpoints/last: {NO_SPACE}; " in outcome.complaint
 
 
@@ -143,7 +143,7 @@ def test_a_full_disk_is_told_before_the_first_checkpoint(
     words = world.pretrain(tmp_path / "run", "--tokenizer", world.tokenizer)
     with full_disk():
         outcome = call(*words)
-    assert outcome.status == 1
+    assert outcome.status == 2
     assert "File too large" in outcome.complaint
     assert call(*words).status == 0
 

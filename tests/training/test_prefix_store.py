@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from finetune.files import locked_file
 from finetune.training import prefix_store
 from finetune.training.prefix_store import (
     Entry,
@@ -203,9 +204,12 @@ def test_what_is_being_filled_counts_whole(tmp_path: Path) -> None:
 
 def test_remnants_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None:
     (tmp_path / "group-02-old.partial").write_bytes(b"x" * 50)
-    (tmp_path / "other-02-old.partial").write_bytes(b"x" * 50)
+    other = tmp_path / "other-02-old.partial"
+    with open(locked_file(other), "wb"):  # a living process fills it
+        with filling(tmp_path, "group", pytest.fail):
+            assert list(tmp_path.glob("*.partial")) == [other]
     with filling(tmp_path, "group", pytest.fail):
-        assert [path.name for path in tmp_path.glob("*.partial")] == ["other-02-old.partial"]
+        assert list(tmp_path.glob("*.partial")) == []
 
 
 def test_second_filler_waits_and_says_so(tmp_path: Path) -> None:
