@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from finetune.errors import DataError
+from finetune.text.rows import FROM_UTF16, FROM_WINDOWS, UTF16_MARKS, refuse_other_file
 
 
 def read_table(
@@ -33,8 +34,9 @@ def read_table(
         Each row's place, `FILE:LINE`, and its cells by column, as they stand.
 
     Raises:
-        DataError: The file is unreadable or not UTF-8, the header lacks a required column or names
-            one twice, or a row has another number of cells than there are columns.
+        DataError: The file is unreadable, no text or not UTF-8, the header lacks a required column
+            or names one twice, or a row has another number of cells than there are columns or is
+            the header once more.
     """
     lines = _lines(path)
     columns, first = _header(path, lines, required, headerless, optional)
@@ -45,6 +47,11 @@ def read_table(
             raise DataError(
                 f"{path}:{number}: expected {_either(widths)} tab-separated columns "
                 f"({', '.join(columns)}), found {len(cells)}"
+            )
+        if first and cells == columns:
+            raise DataError(
+                f"{path}:{number}: expected a row of values, found the header once more "
+                f"({', '.join(columns)[:100]}); remove this line"
             )
         yield f"{path}:{number}", dict(zip(columns, cells, strict=False))
 
@@ -84,12 +91,14 @@ def _lines(path: Path) -> list[str]:
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: expected a readable file, found: {error}") from error
+    refuse_other_file(data[:16], f"{path}:1")
     try:
         text = data.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
+        way_out = FROM_UTF16 if data.startswith(UTF16_MARKS) else FROM_WINDOWS
         line = 1 + data.count(b"\n", 0, error.start)
         raise DataError(
             f"{path}:{line}: expected UTF-8, found the byte 0x{data[error.start]:02x} "
-            f"at offset {error.start}; save the file as UTF-8"
+            f"at offset {error.start}; {way_out}"
         ) from error
     return [line.removesuffix("\r") for line in text.split("\n")] if text else []

@@ -2,7 +2,8 @@
 
 A file is UTF-8, with or without a byte order mark, and its lines end in LF or CRLF and in nothing
 else: U+0085 and U+2028 are characters of a text. `.csv` follows RFC 4180: a cell in quotes may hold
-commas, line breaks and doubled quotes, and be of any length. `.tsv` knows no quotes: a cell ends at
+commas, line breaks and doubled quotes, and be of any length; semicolons or tabs may stand in place
+of the commas (`text.delimiters`). `.tsv` knows no quotes: a cell ends at
 the tab and a row at the line's end. `.jsonl` (`.ndjson`, `.json`) holds an object a line, `.txt` a
 text a line, empty ones included. An empty line is no row of the others, except in a TSV of a single
 column. Each may end in `.gz` as well. Memory holds one row, never a file.
@@ -15,13 +16,14 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from finetune.errors import ConfigError, DataError, nearest
+from finetune.text.delimiters import DELIMITERS, find_delimiter
 
 STDIN = "-"
 Row = tuple[str, dict[str, Any]]
@@ -40,8 +42,22 @@ KINDS = {
 
 # What csv allows at most; more than any text has, and it fits a C long everywhere.
 _ANY_SIZE = 2**31 - 1
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_AS_UTF8 = "save the file as UTF-8 (iconv -t UTF-8)"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+FROM_UTF16 = "save the file as UTF-8 (iconv -f UTF-16 -t UTF-8 FILE)"
+FROM_WINDOWS = (
+    "save the file as UTF-8 (Excel's 'CSV UTF-8'; or iconv -f WINDOWS-1252 -t UTF-8 FILE, where "
+    "that is its encoding)"
+)
+"""The way out where a byte is not UTF-8: most such files come from Excel or Windows."""
+
+OTHER_FILES = {
+    b"PK\x03\x04": "a ZIP archive, as Excel workbooks (.xlsx) are",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook (.xls)",
+    b"%PDF-": "a PDF file",
+    b"PAR1": "a Parquet file",
+    b"\x1f\x8b": "a gzip file whose name lacks .gz",
+}
+"""What a file begins with that is no text -> what it is."""
 
 
 def kind_of(path: Path | str) -> str:
@@ -73,9 +89,10 @@ def read_rows(path: Path | str, kind: str | None = None) -> Iterator[Row]:
 
     Raises:
         ConfigError: There is no such kind.
-        DataError: The file is missing, damaged or not UTF-8; a table has no header, one that names
-            a column twice, a row with another number of cells, or a quote that nothing closes; a
-            line of JSON is cut, is no object, or names a field twice.
+        DataError: The file is missing, damaged, no text or not UTF-8; a table has no header, one
+            that names a column twice, a row with another number of cells, text behind the last
+            named column, the header once more, or a quote that nothing closes; a line of JSON is
+            cut, is no object, or names a field twice.
     """
     if kind is not None and kind not in READERS:
         raise ConfigError(f"unknown kind of rows '{kind}'; {nearest(kind, READERS)}")
@@ -139,17 +156,37 @@ def _text_lines(name: str, stream: Iterable[bytes]) -> _Lines:
         ) from error
 
 
+def refuse_other_file(start: bytes, where: str) -> None:
+    """Stop at a file that is no text, whatever its name says.
+
+    Args:
+        start: Its first bytes.
+        where: The file, for the message.
+
+    Raises:
+        DataError: It begins as one of `OTHER_FILES` does.
+    """
+    for beginning, what in OTHER_FILES.items():
+        if start.startswith(beginning):
+            raise DataError(
+                f"{where}: expected text, found {what}; save the table as CSV (UTF-8), or name the "
+                "file by what it is"
+            )
+
+
 def _decode(line: bytes, where: str, *, first: bool) -> str:
-    if first and line.startswith(_UTF16_MARKS):
-        raise DataError(f"{where}: expected UTF-8, found the mark of UTF-16; {_AS_UTF8}")
+    if first:
+        refuse_other_file(line, where)
+    if first and line.startswith(UTF16_MARKS):
+        raise DataError(f"{where}: expected UTF-8, found the mark of UTF-16; {FROM_UTF16}")
     if b"\0" in line:  # UTF-16 without a mark has one beside every Latin letter
-        raise DataError(f"{where}: expected UTF-8, found a NUL byte, as UTF-16 has; {_AS_UTF8}")
+        raise DataError(f"{where}: expected UTF-8, found a NUL byte, as UTF-16 has; {FROM_UTF16}")
     try:
         return line.decode("utf-8-sig" if first else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{where}: expected UTF-8, found the byte 0x{line[error.start]:02x} at place "
-            f"{error.start + 1} of the line; {_AS_UTF8}"
+            f"{error.start + 1} of the line; {FROM_WINDOWS}"
         ) from error
 
 
@@ -157,16 +194,18 @@ def _without_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def _csv_records(name: str, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
-    reader = csv.reader(lines, strict=True)
+def _csv_records(
+    name: str, lines: _Lines, delimiter: str = ",", before: int = 0
+) -> Iterator[tuple[str, list[str]]]:
+    reader = csv.reader(lines, strict=True, delimiter=delimiter)
     while True:
-        where = f"{name}:{reader.line_num + 1}"
+        where = f"{name}:{before + reader.line_num + 1}"
         # The limit belongs to the whole process, so it is lifted for this one row only.
         limit = csv.field_size_limit(_ANY_SIZE)
         try:
             record = next(reader, None)
         except csv.Error as error:
-            raise DataError(f"{where}: {_explained(str(error))}") from error
+            raise DataError(f"{where}: {_explained(str(error), delimiter)}") from error
         finally:
             csv.field_size_limit(limit)
         if record is None:
@@ -175,7 +214,8 @@ def _csv_records(name: str, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
             yield where, record
 
 
-def _explained(fault: str) -> str:
+def _explained(fault: str, delimiter: str) -> str:
+    word = DELIMITERS.get(delimiter, f"'{delimiter}'")
     if "unexpected end" in fault:
         return (
             "expected a quote that closes the one opened in this row, found the end of the file; "
@@ -183,7 +223,7 @@ def _explained(fault: str) -> str:
         )
     if "expected after" in fault:
         return (
-            "expected a comma or the row's end behind a closing quote, found more text; "
+            f"expected a {word} or the row's end behind a closing quote, found more text; "
             "double a quote that is part of a text"
         )
     if "new-line character" in fault:
@@ -191,7 +231,7 @@ def _explained(fault: str) -> str:
             "expected lines that end in LF or CRLF, found a carriage return inside a cell; "
             "put the cell into quotes, or convert the file's line ends"
         )
-    return f"expected a row of comma-separated cells, found: {fault}"
+    return f"expected a row of {word}-separated cells, found: {fault}"
 
 
 def _tsv_records(name: str, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
@@ -200,7 +240,9 @@ def _tsv_records(name: str, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
 
 
 def _csv_rows(name: str, lines: _Lines) -> Iterator[Row]:
-    return _table(name, _csv_records(name, lines), "comma")
+    found = find_delimiter(name, lines)
+    records = _csv_records(name, found.lines, found.delimiter, found.before)
+    return _table(name, records, found.word)
 
 
 def _tsv_rows(name: str, lines: _Lines) -> Iterator[Row]:
@@ -210,14 +252,9 @@ def _tsv_rows(name: str, lines: _Lines) -> Iterator[Row]:
 def _table(name: str, records: Iterator[tuple[str, list[str]]], separator: str) -> Iterator[Row]:
     where, cells = next(records, (name, []))
     header = [cell.strip() for cell in cells]
-    if not any(header):
-        raise DataError(f"{where}: expected a header line that names the columns, found none")
-    for column in header:
-        if column and header.count(column) > 1:
-            raise DataError(
-                f"{where}: expected each column once, found '{column}' several times in the header "
-                f"{', '.join(header)}; rename one"
-            )
+    _check_header(header, where, separator)
+    # Spreadsheets pad rows with empty cells; a text behind the last name was cut at a separator.
+    named = max(number for number, column in enumerate(header, start=1) if column)
     for where, cells in records:
         if cells == [""] and len(header) > 1:
             continue
@@ -227,7 +264,48 @@ def _table(name: str, records: Iterator[tuple[str, list[str]]], separator: str) 
                 f"({', '.join(header)}), found {len(cells)}; "
                 "mend the row, or save as CSV with quotes"
             )
-        yield where, dict(zip(header, cells, strict=True))
+        _check_row(header, named, cells, where, separator)
+        yield where, dict(zip(header[:named], cells[:named], strict=True))
+
+
+def _check_header(header: Sequence[str], where: str, separator: str) -> None:
+    if not any(header):
+        raise DataError(f"{where}: expected a header line that names the columns, found none")
+    for column in header:
+        if column and header.count(column) > 1:
+            raise DataError(
+                f"{where}: expected each column once, found '{column}' several times in the header "
+                f"{', '.join(header)}; rename one"
+            )
+    if len(header) > 1:
+        return
+    for delimiter in (other for other in (",", ";", "|") if other in header[0]):
+        way_out = (
+            "name the file .csv"
+            if separator == "tab" and delimiter in DELIMITERS
+            else f"put a first line sep={delimiter} above the header of a .csv file"
+        )
+        raise DataError(
+            f"{where}: expected {separator}-separated names of columns, found one name with "
+            f"'{delimiter}' in it, '{header[0][:60]}'; {way_out}, or rename the column"
+        )
+
+
+def _check_row(
+    header: Sequence[str], named: int, cells: Sequence[str], where: str, separator: str
+) -> None:
+    """Refuse a row that was cut in two, and one that is the header of a file put behind another."""
+    if spilled := [cell.strip() for cell in cells[named:] if cell.strip()]:
+        raise DataError(
+            f"{where}: expected nothing behind the last named column '{header[named - 1]}', found "
+            f"'{spilled[0][:60]}'; put a text that holds a {separator} into quotes, or name the "
+            "column in the header"
+        )
+    if len(header) > 1 and [cell.strip() for cell in cells] == header:
+        raise DataError(
+            f"{where}: expected a row of values, found the header once more "
+            f"({', '.join(header)[:100]}); remove this line"
+        )
 
 
 def _jsonl_rows(name: str, lines: _Lines) -> Iterator[Row]:

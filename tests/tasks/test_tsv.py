@@ -108,13 +108,18 @@ def test_optional_columns_come_all_or_none(path: Path) -> None:
         ("text\tlabel\none\t1\n\ntwo\t0\n", ":3: expected 2 tab-separated columns .* found 1"),
         ("text\tlable\none\t1\n", ":1: expected a header that names text, label; found .* lable"),
         ("text\ttext\tlabel\na\tb\t1\n", ":1: expected one column 'text', found several"),
+        ("text\tlabel\none\t1\ntext\tlabel\n", ":3: expected a row of values, found the header"),
+        (b"PK\x03\x04\0\0", r":1: expected text, found a ZIP archive, as Excel"),
         ("", ": expected a header and rows, found an empty file"),
         ("\n\n", ": expected a header and rows, found an empty file"),
         (
             b"text\tlabel\none\t1\ncaf\xe9\t0\n",
             r":3: expected UTF-8, found the byte 0xe9 at offset",
         ),
-        ("text\tlabel\n".encode("utf-16"), ":1: expected UTF-8, found the byte 0xff at offset 0"),
+        (
+            "text\tlabel\n".encode("utf-16"),
+            ":1: expected UTF-8, found the byte 0xff at offset 0; .* UTF-16",
+        ),
     ],
 )
 def test_bad_file_is_an_error_with_file_and_line(

@@ -37,7 +37,7 @@ class TestTables:
         st.lists(
             st.tuples(
                 *[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))] * 2
-            ),
+            ).filter(lambda cells: [cell.strip() for cell in cells] != ["a", "b"]),
             min_size=1,
         )
     )
@@ -56,6 +56,39 @@ class TestTables:
         assert list(read_rows(path)) == [
             (f"{path}:2", {"text": 'a, "b"\nc', "label": "1"}),
             (f"{path}:4", {"text": 'd "e"', "label": "2"}),
+        ]
+
+    @pytest.mark.parametrize(
+        ("content", "first_line"),
+        [
+            ('text;label\n"a, ""b""; c";1,5\nd, e;2\n', 2),
+            ('\ufeffsep=;\r\ntext;label\r\n"a, ""b""; c";1,5\r\nd, e;2\r\n', 3),
+            ('"sep=;"\n\n"text";"label"\n"a, ""b""; c";1,5\nd, e;2\n', 4),
+            ('text\tlabel\n"a, ""b""; c"\t1,5\nd, e\t2\n', 2),
+            ('sep=|\ntext|label\n"a, ""b""; c"|1,5\nd, e|2\n', 3),
+            ('sep=;\n"text";"label, gold"\n"a, ""b""; c";"1,5"\nd, e;2\n', 3),
+            ('text,"label; gold"\n"a, ""b""; c","1,5"\n"d, e",2\n', 2),
+        ],
+    )
+    def test_separator_is_what_the_first_lines_say_or_show(
+        self, tmp_path: Path, content: str, first_line: int
+    ) -> None:
+        path = write(tmp_path, "f.csv", content)
+        (first, row), (second, other) = read_rows(path)
+        assert (first, second) == (f"{path}:{first_line}", f"{path}:{first_line + 1}")
+        assert list(row.values()) == ['a, "b"; c', "1,5"]
+        assert list(other.values()) == ["d, e", "2"]
+
+    def test_padding_without_a_name_is_left_out_and_an_index_without_one_is_read(
+        self, tmp_path: Path
+    ) -> None:
+        path = write(tmp_path, "f.csv", ",text,label,,\n0,a,b,,\n")
+        assert rows(path) == [{"": "0", "text": "a", "label": "b"}]
+
+    def test_text_that_equals_the_name_of_the_only_column_is_a_text(self, tmp_path: Path) -> None:
+        assert rows(write(tmp_path, "f.csv", "text\na\ntext\n")) == [
+            {"text": "a"},
+            {"text": "text"},
         ]
 
     def test_tsv_keeps_quotes_as_they_stand(self, tmp_path: Path) -> None:
@@ -154,16 +187,52 @@ BAD = {
     ),
     "text behind a quote": ("f.csv", 'a,b\n"x"y,2\n', "f.csv:2: expected a comma or the row's end"),
     "old Macs' line ends": ("f.csv", "a,b\r1,2\r", "f.csv:1: expected lines that end in LF"),
+    "two separators": (
+        "f.csv",
+        "text;label, gold\na;b\n",
+        "f.csv:1: expected one separator between the names of the columns, found a comma and a "
+        "semicolon; put a first line sep=, or sep=; above the header",
+    ),
+    "commas in a TSV": (
+        "f.tsv",
+        "text,label\na,b\n",
+        "f.tsv:1: expected tab-separated names .* one name with ',' in it, .*; name the file .csv",
+    ),
+    "vertical bars": (
+        "f.csv",
+        "text|label\na|b\n",
+        r"f.csv:1: expected comma-separated names .*; put a first line sep=\| above the header",
+    ),
+    "header once more": (
+        "f.csv",
+        "\ufefftext,label\r\na,b\r\n text ,label\r\n",
+        r"f.csv:3: expected a row of values, found the header once more \(text, label\); remove",
+    ),
+    "header once more in a TSV": ("f.tsv", "a\tb\n1\t2\na\tb\n", "f.tsv:3: .* once more"),
+    "spilled cell": (
+        "f.csv",
+        "text,label,,\na,b,,\nc,d, and more,\n",
+        "f.csv:3: expected nothing behind the last named column 'label', found 'and more'; put a "
+        "text that holds a comma into quotes, or name the column",
+    ),
+    "a workbook": (
+        "f.csv",
+        b"PK\x03\x04\x14\0\0\0",
+        r"f.csv:1: expected text, found a ZIP archive, as Excel workbooks \(.xlsx\) are; save the",
+    ),
+    "gzip without its ending": ("f.csv", gzip.compress(b"a,b\n1,2\n"), "f.csv:1: .* lacks .gz"),
     "UTF-16": (
         "f.csv",
         "text,label\na,1\n".encode("utf-16"),
-        "f.csv:1: expected UTF-8, found the mark of UTF-16; save the file as UTF-8",
+        "f.csv:1: expected UTF-8, found the mark of UTF-16; save the file as UTF-8 "
+        r"\(iconv -f UTF-16 -t UTF-8 FILE",
     ),
     "UTF-16 without a mark": ("f.tsv", "a\tb\n".encode("utf-16-le"), "f.tsv:1: .* a NUL byte"),
     "another encoding": (
         "f.jsonl",
         b'{"text": "a"}\n{"text": "caf\xe9"}\n',
-        "f.jsonl:2: expected UTF-8, found the byte 0xe9 at place 14 of the line",
+        "f.jsonl:2: expected UTF-8, found the byte 0xe9 at place 14 of the line; save the file as "
+        r"UTF-8 \(Excel's 'CSV UTF-8'; or iconv -f WINDOWS-1252 -t UTF-8 FILE",
     ),
     "cut JSON": ("f.jsonl", '{"text": "a"}\n{"text": "b', "f.jsonl:2: .* is cut or no JSON"),
     "a list": ("f.json", '[{"text": "a"}]\n', "f.json:1: expected a JSON object .* found a list"),

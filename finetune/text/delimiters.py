@@ -1,0 +1,72 @@
+"""What separates the cells of a CSV file: a comma, or what its first lines say or show.
+
+Excel writes semicolons where the decimal sign is a comma, and a first line such as `sep=;` names
+the separator. Without that line the header tells: names of columns hold no separators.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from finetune.errors import DataError
+
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
+"""Separator of cells that a header shows -> its name in messages."""
+
+_STATED = re.compile(r'^"?sep=([^\w\s"]|\t)"?[,;\t]*\r?\n?$', re.IGNORECASE)
+_QUOTED = re.compile(r'"[^"]*"?')
+
+
+class Delimited(NamedTuple):
+    """The lines of a CSV file from its header on."""
+
+    lines: Iterator[str]
+    delimiter: str
+    before: int
+    """Lines that came before: empty ones, and one that names the separator."""
+
+    @property
+    def word(self) -> str:
+        """The separator's name in messages."""
+        return DELIMITERS.get(self.delimiter, f"'{self.delimiter}'")
+
+
+def find_delimiter(name: str, lines: Iterator[str]) -> Delimited:
+    """Tell what separates the cells of a table with a header.
+
+    Args:
+        name: The file, for messages.
+        lines: All its lines.
+
+    Returns:
+        The lines from the header on, and the separator: what a line `sep=;` says, or the one of
+        comma, semicolon and tab that the header has outside quotes; a comma where it has none.
+
+    Raises:
+        DataError: The header has two of them.
+    """
+    before, stated = 0, None
+    for line in lines:
+        if line.strip("\r\n") and (match := _STATED.match(line)) and stated is None:
+            stated = match[1]
+        elif line.strip("\r\n"):
+            delimiter = stated or _shown(line, f"{name}:{before + 1}")
+            return Delimited(chain([line], lines), delimiter, before)
+        before += 1
+    return Delimited(iter(()), stated or ",", before)
+
+
+def _shown(header: str, where: str) -> str:
+    """The separator that a header shows."""
+    bare = _QUOTED.sub("", header)
+    shown = [delimiter for delimiter in DELIMITERS if delimiter in bare]
+    if len(shown) > 1:
+        words = " and a ".join(DELIMITERS[delimiter] for delimiter in shown)
+        raise DataError(
+            f"{where}: expected one separator between the names of the columns, found a {words}; "
+            f"put a first line sep={shown[0]} or sep={shown[1]} above the header"
+        )
+    return shown[0] if shown else ","
