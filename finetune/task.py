@@ -163,6 +163,10 @@ class Task(Protocol):
         """Facts about examples that results.json is to tell, by name; may be empty."""
         return {}
 
+    def skipped(self, split: str) -> dict[str, int]:
+        """Rows of a split that `examples` left out, by reason, for results.json; may be empty."""
+        return {}
+
     def features(
         self,
         examples: Sequence[Example],

@@ -49,6 +49,8 @@ class GlueRow:
     """Columns that may follow those of `headerless`, all or none."""
     hub_texts: tuple[str, ...] = ()
     """The columns of the text on the hub where they have other names."""
+    short_rows: bool = False
+    """The official files hold rows with too few cells, which are skipped and counted."""
     untrained: bool = False
     """Answered by the majority class of the training labels unless training is asked for."""
 
@@ -122,6 +124,7 @@ GLUE: dict[str, GlueRow] = {
             labels=("not_duplicate", "duplicate"),
             written=_BINARY,
             index="id",
+            short_rows=True,
         ),
         GlueRow(
             name="mnli",

@@ -21,6 +21,7 @@ def read_table(
     required: Sequence[str],
     headerless: Sequence[str] = (),
     optional: Sequence[str] = (),
+    short: list[str] | None = None,
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Read the rows of a file that has a header line, or is known to lack one.
 
@@ -29,6 +30,7 @@ def read_table(
         required: Columns that a header line must name; the first line is one if it does.
         headerless: The columns of a file without a header line; empty: it must have one.
         optional: Columns that may follow those of `headerless` in a row, all or none.
+        short: Takes the place of each row with too few cells, which is skipped; None: an error.
 
     Yields:
         Each row's place, `FILE:LINE`, and its cells by column, as they stand.
@@ -43,6 +45,9 @@ def read_table(
     widths = {len(columns), len(columns) - len(optional)} if first == 0 else {len(columns)}
     for number, line in enumerate(lines[first:], start=first + 1):
         cells = line.split("\t")
+        if short is not None and len(cells) < min(widths):
+            short.append(f"{path}:{number}")
+            continue
         if len(cells) not in widths:
             raise DataError(
                 f"{path}:{number}: expected {_either(widths)} tab-separated columns "

@@ -320,6 +320,10 @@ def _tell(data: TaskData) -> None:
             facts.append(f"{left_out:,} that cannot be learnt from")
         if trimmed := about.pop("trimmed"):
             facts.append(f"{100 * trimmed:.1f} % cut to {data.max_length} tokens")
+        facts += [
+            f"{count:,} {reason.replace('_', ' ')} skipped"
+            for reason, count in about.pop("skipped", {}).items()
+        ]
         facts += [f"{name.replace('_', ' ')}: {value}" for name, value in about.items()]
         say(f"{split} ({files}): {', '.join(facts)}")
 

@@ -188,7 +188,8 @@ class TaskData(OrderedData):
 
         Returns:
             `files`; `examples`; `sequences`; `left_out`: examples of which no sequence can be
-            learnt from; `trimmed`: the share of examples that lost tokens; and the task's facts.
+            learnt from; `trimmed`: the share of examples that lost tokens; `skipped`: rows that the
+            task left out, by reason, if it left out any; and the task's facts.
         """
         examples, features = self.examples(split), self.features(split, training=training)
         owners = [
@@ -196,12 +197,14 @@ class TaskData(OrderedData):
             for number, feature in enumerate(features)
         ]
         trimmed = {o for o, feature in zip(owners, features, strict=True) if feature.trimmed}
+        skipped = self.task.skipped(split)
         return {
             "files": [str(path) for path in self.task.data_files(split)],
             "examples": len(examples),
             "sequences": len(features),
             "left_out": len(examples) - len(set(owners)),
             "trimmed": len(trimmed) / len(examples),
+            **({"skipped": skipped} if skipped else {}),
             **self.task.describe(examples),
         }
 

@@ -8,6 +8,8 @@ import pytest
 from finetune.errors import ConfigError, DataError
 from finetune.metrics import METRICS
 from finetune.task import Example
+from finetune.text.tokenizer import Tokenizer
+from finetune.training.task_data import TaskData
 from tasks.glue import GLUE, GlueRow, GlueTask, glue_task
 
 EVERY_ROW = pytest.mark.parametrize("row", GLUE.values(), ids=list(GLUE))
@@ -259,3 +261,34 @@ class TestBadFiles:
             DataError, match="test.tsv:4: expected an id of its own, found 0 a second time"
         ):
             glue_task("rte", data).examples("test")
+
+
+class TestShortRows:
+    HEADER = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+
+    def made(self, folder: Path, *, short: int) -> Path:
+        path = folder / "glue_data" / "QQP" / "train.tsv"
+        path.parent.mkdir(parents=True)
+        rows = [f"{number}\t0\t1\tWhy {number}?\tHow?\t{number % 2}\n" for number in range(30)]
+        cut = ['"\tA second question?\t0\n', "99\t0\t1\tOnly one?\n"] * 9
+        path.write_text(self.HEADER + "".join([rows[0], *cut[:short], *rows[1:]]))
+        return path
+
+    def test_those_of_the_official_file_are_skipped_and_counted(
+        self, tmp_path: Path, tokenizer: Tokenizer
+    ) -> None:
+        self.made(tmp_path, short=2)
+        data = TaskData(glue_task("qqp", tmp_path), tokenizer)
+        assert [example.id for example in data.examples("train")] == list(range(30))
+        about = data.describe("train", training=True)
+        assert (about["examples"], about["skipped"]) == (30, {"short_rows": 2})
+
+    def test_file_of_ones_own_and_another_task_stay_strict(self, tmp_path: Path) -> None:
+        path = self.made(tmp_path, short=2)
+        with pytest.raises(DataError, match=r"train.tsv:3: expected 6 tab-separated .* found 3"):
+            glue_task("qqp", files={"train": path}).examples("train")
+
+    def test_file_that_is_mostly_damaged_is_refused(self, tmp_path: Path) -> None:
+        self.made(tmp_path, short=9)
+        with pytest.raises(DataError, match=r"found 9 of 39 rows with too few cells, .*tsv:3; dow"):
+            glue_task("qqp", tmp_path).examples("train")
