@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,9 @@ from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.metrics import METRICS
 from finetune.task import Answer, Example, Outputs, Task, most_frequent
 from tasks.columns import Columns, find_columns, id_column
+from tasks.glue_files import read_examples, row_id
 from tasks.glue_hub import hub_examples, hub_split
 from tasks.glue_table import GLUE, HIGHEST_SCORE, LOWEST_SCORE, GlueRow, Split
-from tasks.tsv import read_table
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,9 +36,6 @@ __all__ = ["GLUE", "GlueRow", "GlueTask", "glue_task"]
 
 DIAGNOSTIC = "ax"
 """The one split of the diagnostic set, which is read by a net that has learnt MNLI."""
-
-MOST_SHORT = 10
-"""At most one in so many rows of an official file may have too few cells."""
 
 
 def glue_task(
@@ -183,24 +180,14 @@ class GlueTask(Task):
         labelled = split not in self.test_splits
         # Users' own files stay strict, and of a test file every row has to be answered.
         lenient = self.row.short_rows and labelled and split not in self.files
-        short: list[str] | None = [] if lenient else None
-        examples = list(self._file_examples(path, labelled=labelled, short=short))
-        self._check_short(path, short or [], len(examples))
-        self._short[split] = len(short or [])
+        examples, self._short[split] = read_examples(
+            self.row, path, labelled=labelled, skip_short=lenient
+        )
         if not examples:
             raise DataError(f"{path}: expected rows of examples, found none after the header")
         if split == self.train_split:
             self._check_training(examples, path)
         return examples
-
-    def _check_short(self, path: Path, short: Sequence[str], rows: int) -> None:
-        """Refuse a file in which short rows are no exception."""
-        if MOST_SHORT * len(short) > len(short) + rows:
-            raise DataError(
-                f"{path}: expected the official file, found {len(short):,} of "
-                f"{len(short) + rows:,} rows with too few cells, the first in {short[0]}; "
-                "download it again"
-            )
 
     def skipped(self, split: str) -> dict[str, int]:
         """Rows with too few cells, which an official file may have (QQP's do)."""
@@ -219,48 +206,6 @@ class GlueTask(Task):
                 f"'{examples[0].label}' in all {len(examples):,}"
             )
 
-    def _file_examples(
-        self, path: Path, *, labelled: bool, short: list[str] | None
-    ) -> Iterator[Example]:
-        row = self.row
-        table = read_table(
-            path,
-            required=(*row.texts, row.label) if labelled else row.texts,
-            headerless=row.headerless,
-            optional=row.optional,
-            short=short,
-        )
-        seen: set[int | str] = set()
-        for number, (where, cells) in enumerate(table):
-            own = _id(cells.get(row.index), number)
-            if own in seen:
-                raise DataError(f"{where}: expected an id of its own, found {own!r} a second time")
-            seen.add(own)
-            yield Example(
-                id=own,
-                texts=tuple(cells[column] for column in row.texts),
-                label=self._label(cells[row.label], where) if row.label in cells else None,
-            )
-
-    def _label(self, cell: str, where: str) -> str | float:
-        if self.labels:
-            written = self.row.written or self.row.labels
-            if cell not in written:
-                raise DataError(
-                    f"{where}: expected a {self.row.label} of {', '.join(written)}, found '{cell}'"
-                )
-            return self.row.labels[written.index(cell)]
-        try:
-            score = float(cell)
-        except ValueError:
-            score = float("nan")
-        if not LOWEST_SCORE <= score <= HIGHEST_SCORE:  # false for NaN too
-            raise DataError(
-                f"{where}: expected a {self.row.label} from {LOWEST_SCORE:g} to {HIGHEST_SCORE:g}, "
-                f"found '{cell}'"
-            )
-        return score
-
     def _hub_name(self, split: str) -> str:
         self._split(split)
         return "test" if split == DIAGNOSTIC else split
@@ -275,7 +220,7 @@ class GlueTask(Task):
         own = next((row[name] for name in named if name is not None and name in row), None)
         if isinstance(own, (bool, float)) or not isinstance(own, (int, str, type(None))):
             raise DataError(f"{where}: expected a text or a whole number as id, found {own!r}")
-        return Example(own if isinstance(own, int) else _id(own, number), texts)
+        return Example(own if isinstance(own, int) else row_id(own, number), texts)
 
     def _text_columns(self, header: Sequence[str], where: str) -> Sequence[str]:
         for columns in (self.row.texts, self.row.hub_texts):
@@ -413,13 +358,6 @@ class GlueTask(Task):
         inside = Path(self.row.folder) / self._split(split).file
         # GLUE's own script names the outer folder `glue_data`: it may be what was given.
         return [data / "glue_data" / inside, data / inside]
-
-
-def _id(cell: str | None, number: int) -> int | str:
-    """The data's own id, as a number where it is one; the row's number where there is none."""
-    if not cell:
-        return number
-    return int(cell) if cell.isdecimal() else cell
 
 
 def _listed(labels: Iterable[str]) -> str:
