@@ -19,8 +19,10 @@ here = Path(__file__).parent
 labels = json.loads((here / "config.json").read_text(encoding="utf-8"))["labels"]
 
 tokenizer = tokenizers.Tokenizer.from_file(str(here / "tokenizer.json"))  # it cuts and pads
+tokenizer.encode_special_tokens = True  # a [SEP] in a text is text
 session = onnxruntime.InferenceSession(str(here / "model.onnx"))
 '''
+_AS_TEXT = "tokenizer.encode_special_tokens = True  # a [SEP] in a text is text\n"
 
 TEXTS = """\
 encoded = tokenizer.encode_batch(["A text.", "Another one."])  # of a pair: ("one", "the other")
@@ -90,6 +92,9 @@ def example(
     body, outputs = BODIES[kind]
     more = "" if options is None else "[None]"  # (C, T) -> (1, C, T)
     lines = ",\n    ".join(INPUTS[name].format(more=more) for name in inputs)
+    start = START
+    if kind == "masked_lm":  # whose texts are to hold the mask itself
+        start = start.replace(_AS_TEXT, "")
     text = body.format(
         inputs=f"\n    {lines},\n",
         outputs=outputs,
@@ -97,7 +102,6 @@ def example(
         mask_id=mask[1],
         options=[f"option {number}" for number in range(1, (options or 0) + 1)],
     )
-    start = START
     if "labels" not in text:
         start = start.replace("import json\n", "")
         start = "".join(line for line in start.splitlines(True) if not line.startswith("labels"))

@@ -52,7 +52,7 @@ class MaskFiller:
             batch_size: Texts in a batch.
             top: Candidates for each mask.
         """
-        self.module, self.tokenizer = module, tokenizer
+        self.module, self.tokenizer = module, tokenizer.reading_masks()
         self.max_length, self.batch_size, self.top = max_length, batch_size, top
         self.mask = tokenizer.special_tokens["mask_token"]
         # Whoever writes `[MASK]` means it, whatever the vocabulary calls it.

@@ -40,7 +40,7 @@ from finetune.text.tokens import (
 )
 
 # Changes when the files of the cache change their form.
-_FORMAT = 1
+_FORMAT = 2
 DOCUMENTS = {"joined": 1, "separate": 0}
 """How documents share a block -> leading tokens of a stored document that are left out."""
 

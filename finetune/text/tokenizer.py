@@ -18,6 +18,7 @@ import numpy as np
 
 from finetune.errors import CheckpointError, DataError
 from finetune.files import write_json, write_text
+from finetune.text.literal import reads_names_as_text
 from finetune.text.stated import ROLES
 from finetune.text.tokenizer_files import read_tokenizer
 
@@ -84,6 +85,7 @@ class Tokenizer:
         backend.no_padding()
         self.backend = backend
         self.special_tokens = special_tokens
+        self._as_text = frozenset(special_tokens.values())
         self.pad_token_id = self._special_id("pad_token")
         self.unk_token_id = self._special_id("unk_token")
         self.cls_token_id = self._special_id("cls_token")
@@ -160,13 +162,27 @@ class Tokenizer:
         content = json.dumps([state, self.special_tokens], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
+    def reading_masks(self) -> Tokenizer:
+        """The same tokenizer, but the mask token's name in a text becomes the mask itself.
+
+        The names of the other special tokens are text, as they always are.
+        """
+        other = Tokenizer(self.backend, self.special_tokens)
+        other._as_text -= {self.special_tokens["mask_token"]}
+        return other
+
+    @cached_property
+    def _reader(self) -> tokenizers.Tokenizer:
+        """What encodes texts: the backend, to which the special tokens' names are only text."""
+        return reads_names_as_text(self.backend, self._as_text)
+
     @cached_property
     def _has_words(self) -> bool:
         # Without a pre-tokenizer the library calls the whole text one word.
         return self.backend.pre_tokenizer is not None
 
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """Split texts into tokens, without special tokens.
+        """Split texts into tokens, without special tokens; `[SEP]` in a text is text.
 
         Args:
             texts: N texts.
@@ -177,7 +193,7 @@ class Tokenizer:
         Raises:
             DataError: A text is no Unicode text.
         """
-        found = _encoded(self.backend.encode_batch, texts)
+        found = _encoded(self._reader.encode_batch, texts)
         return [
             Encoding(encoding.ids, encoding.offsets, self._word_ids(text, encoding))
             for text, encoding in zip(texts, found, strict=True)
@@ -195,7 +211,7 @@ class Tokenizer:
         Raises:
             DataError: A text is no Unicode text.
         """
-        found = _encoded(self.backend.encode_batch_fast, texts)
+        found = _encoded(self._reader.encode_batch_fast, texts)
         return [encoding.ids for encoding in found]
 
     def _word_ids(self, text: str, encoding: tokenizers.Encoding) -> list[int]:

@@ -17,7 +17,7 @@ from finetune.text.features import Features, collate, length_batches, padding_sh
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.data import Batch, Indices, LoaderConfig, OrderedData
 
-FORMAT = "2"
+FORMAT = "3"
 """Of the features on disk; another number makes older files unknown."""
 
 

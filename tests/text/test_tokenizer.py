@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 from pathlib import Path
@@ -12,14 +13,15 @@ from hypothesis import strategies as st
 from finetune.errors import CheckpointError, DataError
 from finetune.text.tokenizer import Tokenizer
 
+NAMED = "[MASK] and [SEP]and [PAD] [CLS][UNK] written in the text"
 ODD_TEXTS = [
+    NAMED,
     "Hello world, don't!",
     "naïve café ÀÉÎ",
     "日本語 text 漢字",
     "😀 emoji 👩‍👩‍👧 family 🇫🇷",
     "a\u0301 combining \u200b zero width \u00ad soft hyphen",
     "nul \x00 tab \t vertical \x0b unit \x1f next line \x85 done",
-    "[MASK] and [SEP] and [PAD] written in the text",
     "tabs\tand\nnew  lines \r\n",
     "ΑΣ ΌΣΟΣ İstanbul ß ﬁ",
     "x" * 150,
@@ -36,7 +38,9 @@ def load_with_transformers(folder: Path) -> Any:
 
 
 def assert_agree(ours: Tokenizer, theirs: Any, text: str) -> None:
-    expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+    expected = theirs(
+        text, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
+    )
     found = ours.encode_batch([text])[0]
     assert found.ids == expected["input_ids"]
     assert found.offsets == [tuple(pair) for pair in expected["offset_mapping"]]
@@ -67,6 +71,25 @@ def test_transformers_reads_what_we_save_and_agrees(
 @given(text=st.text(max_size=60))
 def test_transformers_agrees_on_any_text(tokenizer: Tokenizer, theirs: Any, text: str) -> None:
     assert_agree(tokenizer, theirs, text)
+
+
+def test_mask_is_read_where_it_is_asked_for_and_nothing_else(tokenizer: Tokenizer) -> None:
+    masked = tokenizer.reading_masks().encode_batch([NAMED])[0]
+    plain = tokenizer.encode_batch([NAMED])[0]
+    assert masked.ids[0] == tokenizer.mask_token_id
+    assert masked.ids.count(tokenizer.mask_token_id) == 1
+    assert masked.offsets[0] == (0, 6)
+    behind = [one for one, (start, _) in zip(plain.ids, plain.offsets, strict=True) if start > 5]
+    assert masked.ids[1:] == behind
+    assert not (tokenizer.special_ids - {tokenizer.unk_token_id}) & {*plain.ids}
+
+
+def test_added_tokens_without_a_role_are_found_in_a_text(tokenizer: Tokenizer) -> None:
+    backend = copy.deepcopy(tokenizer.backend)
+    backend.add_special_tokens(["[NEW]"])
+    ids = Tokenizer(backend, tokenizer.special_tokens).encode_ids(["a [NEW] [SEP]"])[0]
+    assert backend.token_to_id("[NEW]") in ids
+    assert tokenizer.sep_token_id not in ids
 
 
 def test_transformers_sees_the_same_special_tokens(tokenizer: Tokenizer, theirs: Any) -> None:

@@ -25,7 +25,7 @@ TEXTS = [
     "😀 emoji 👩‍👩‍👧 family 🇫🇷",
     "a\u0301 e\u0301\u0327 combining \u200b zero \u200d width \u00ad soft hyphen",
     "nul \x00 tab \t vertical \x0b unit \x1f next line \x85 delete \x7f done",
-    "[MASK] and[SEP]and <mask> and</s>and <new> written  [NEW] in the text",
+    "and <new> written  [NEW] in the text",
     " tabs\tand\nnew  lines \r\n and\u00a0hard\u3000spaces ",
     "x" * 99 + " " + "x" * 101 + " " + "né" * 2000,
     "2,000 #hashtags ## \"quoted\" ``so'' U.S.A. e-mail@x.org",
@@ -33,6 +33,7 @@ TEXTS = [
     "   ",
     "\ufffd \ufeff",
 ]
+NAMES = "[MASK] and[SEP]and <mask> and</s>and <s>[CLS] <unk>[UNK] [PAD]<pad>"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OTHER = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -40,7 +41,7 @@ ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 def bert_lines() -> list[str]:
     """Special tokens under two sets of names, words, and all letters of the texts but a few."""
-    letters = {*"".join(TEXTS), *"".join(TEXTS).lower()} - set("ｶ한")
+    letters = {*"".join((*TEXTS, NAMES)), *"".join(TEXTS).lower()} - set("ｶ한")
     letters = sorted(letter for letter in letters if not letter.isspace())
     words = ["hello", "world", "don", "##filu", "MAR", "mar", "##NE", "text", "漢字"]
     return [*SPECIAL, *OTHER, *letters, *(f"##{letter}" for letter in letters), *words]
@@ -62,8 +63,15 @@ def theirs_of(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def assert_same_text(ours: Tokenizer, theirs: Any, texts: list[str]) -> None:
-    expected = theirs(texts, add_special_tokens=False, return_offsets_mapping=True)
+def assert_same_text(
+    ours: Tokenizer, theirs: Any, texts: list[str], *, names_are_text: bool = False
+) -> None:
+    expected = theirs(
+        texts,
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        split_special_tokens=names_are_text,
+    )
     found = ours.encode_batch(texts)
     assert [encoding.ids for encoding in found] == expected["input_ids"]
     assert [encoding.offsets for encoding in found] == expected["offset_mapping"]
@@ -207,7 +215,8 @@ def test_any_text_agrees(text: str, byte_level: Path, tmp_path: Path) -> None:
         put(bert, vocab__txt="\n".join(bert_lines()), tokenizer_config__json=stated)
         put(byte_level, tokenizer_config__json={"tokenizer_class": "RobertaTokenizer"})
     for folder in (bert, byte_level):
-        assert_same_text(Tokenizer.load(folder), theirs_of(folder), [text])
+        ours = Tokenizer.load(folder)
+        assert_same_text(ours, theirs_of(folder), [text, NAMES], names_are_text=True)
 
 
 @pytest.mark.parametrize("stated", [{"do_lower_case": False}, {"strip_accents": False}])
@@ -258,6 +267,17 @@ def test_sentencepiece_model_is_converted(pieces: bytes, texts: list[str], tmp_p
     reference = sentencepiece.SentencePieceProcessor(model_proto=pieces)
     plain = [text.lower() for text in texts if text.isascii()]
     assert ours.encode_ids(plain) == reference.encode(plain)
+
+
+def test_sentencepiece_model_does_not_find_its_control_symbols_in_a_text(
+    pieces: bytes, tmp_path: Path
+) -> None:
+    stated = {"tokenizer_class": "AlbertTokenizer"}
+    ours = Tokenizer.load(put(tmp_path, spiece__model=pieces, tokenizer_config__json=stated))
+    ids = ours.encode_ids([NAMES])[0]
+    assert not (ours.special_ids - {ours.unk_token_id}) & {*ids}
+    masked = ours.reading_masks().encode_ids([NAMES])[0]
+    assert ours.special_ids & {*masked} == {ours.mask_token_id, ours.unk_token_id}
 
 
 def test_converted_tokenizer_is_the_same_once_saved(pieces: bytes, tmp_path: Path) -> None:
