@@ -44,7 +44,8 @@ def adapt(
     families = installed_families() if families is None else families
     if (run.corpus is None) == (run.task is None):
         raise ConfigError("what to read is not said: give one of --corpus and --task")
-    check_search(run)
+    if run.find_lr:
+        check_search(run)
     folder = Path(run.out)
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     start = find_checkpoint(run.encoder_from, run.cache_dir)

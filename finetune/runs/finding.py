@@ -28,9 +28,9 @@ def check_search(run: PretrainRun | AdaptRun | FitRun) -> None:
     """Refuse a search for a rate in a run that is to be resumed.
 
     Raises:
-        ConfigError: Both were asked for.
+        ConfigError: It is to be resumed.
     """
-    if run.find_lr and run.resume:
+    if run.resume:
         raise ConfigError(
             "--find-lr tries rates on weights that a run starts from, not on those of a run that "
             "goes on; leave --resume out"

@@ -97,7 +97,8 @@ def _check(run: FitRun, task: Task) -> None:
         check_untrained(run, task)
     if run.seeds and len(set(run.seeds)) < len(run.seeds):
         raise ConfigError(f"--seeds {run.seeds}: a seed is given twice; its runs would be the same")
-    check_search(run)
+    if run.find_lr:
+        check_search(run)
     if run.adapt is not None:
         run.adaptation()
         if run.find_lr:

@@ -97,7 +97,8 @@ def pretrain(run: PretrainRun) -> Results:
         raise ConfigError(
             "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
         )
-    check_search(run)
+    if run.find_lr:
+        check_search(run)
     check_length(run.data.max_length, run.encoder)
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     tokenizer = _tokenizer_for(run, folder)
