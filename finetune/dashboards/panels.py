@@ -91,7 +91,7 @@ SECTIONS = (
         "Training",
         (
             _ENTROPY,
-            Panel("Masked tokens named rightly", ("train/masked_accuracy",)),
+            Panel("Tokens predicted correctly", pattern=r"^train/(masked|next_token)_accuracy$"),
             Panel("Gradient norm", ("train/gradient_norm",), log=True),
             _NORMS,
         ),
@@ -141,7 +141,7 @@ CHAPTERS = (
         (
             _ENTROPY,
             Panel("Training loss over tokens", ("train/loss",), over="data/tokens_seen"),
-            Panel("Masked tokens named rightly", ("val/masked_accuracy",)),
+            Panel("Tokens predicted correctly", pattern=r"^val/(masked|next_token)_accuracy$"),
             Panel("Tokens a second", ("perf/tokens_per_second",)),
             Panel("Share of the matrix-product ceiling", ("perf/ceiling_share",)),
             Panel("Learning rate of each layer group", pattern="^lr/"),

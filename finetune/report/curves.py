@@ -45,8 +45,10 @@ def curves(view: TaskView) -> Html | None:
 def _first(view: TaskView) -> Iterator[tuple[str, str]]:
     yield "train/loss", "Training loss"
     yield "val/loss", "Validation loss"
-    metric = "masked_accuracy" if view.models_language else view.headline
-    if metric and metric != "loss":
+    of_language = ("masked_accuracy", "next_token_accuracy")  # a run logs one of them
+    for metric in of_language if view.models_language else (view.headline,):
+        if not metric or metric == "loss":
+            continue
         unit = ", percent" if is_share(metric) else ""
         yield f"val/{metric}", f"Validation {spoken(metric)}{unit}"
 

@@ -221,9 +221,12 @@ def check_length(max_length: int, config: EncoderConfig) -> None:
 
 
 def with_dropout(config: EncoderConfig, dropout: float | None) -> EncoderConfig:
-    """The same shape with another dropout everywhere; None leaves it as it is."""
+    """The same shape with another dropout, on the embeddings too; None leaves it as it is."""
     if dropout is None:
         return config
     return dataclasses.replace(
-        config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+        config,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        embedding_dropout_prob=None,  # follows hidden_dropout_prob
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 STEP = "step"
 """The one axis: optimizer steps made so far."""
 LOWER_IS_BETTER = ("loss", "perplexity")
+KEPT_HIGHEST = ("train/masked_accuracy", "train/next_token_accuracy", "perf/peak_gib")
+"""Values other than scores of which the highest is kept."""
 
 
 def summary_of(name: str) -> str | None:
@@ -24,6 +26,6 @@ def summary_of(name: str) -> str | None:
     last = rest.rpartition("/")[2]
     if section in ("train", "val") and last in LOWER_IS_BETTER:
         return "min"
-    if section == "val" or name in ("train/masked_accuracy", "perf/peak_gib"):
+    if section == "val" or name in KEPT_HIGHEST:
         return "max"
     return "mean" if section == "perf" else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -102,10 +103,11 @@ class FineTuner(EncoderWithHead):
         self.aids = aids or AidsConfig()
         check_aids(self.aids, head)
         reinitialise(encoder, self.aids.reinit_blocks, seed)
-        self._pretrained: dict[str, Tensor] = {}
+        start: dict[str, Tensor] = {}
         if self.aids.mixout or self.aids.l2_sp:
-            self._pretrained = pretrained_weights(encoder, self.aids.reinit_blocks)
-        put_mixout(encoder, self._pretrained, self.aids.mixout)
+            start = pretrained_weights(encoder, self.aids.reinit_blocks)
+        put_mixout(encoder, start, self.aids.mixout)
+        self._pretrained = start if self.aids.l2_sp else {}
         self.validation: Mapping[str, Scored] = validation or {}
         self.caches: Mapping[str, PrefixCache] = {}
         """Split -> the frozen part's hidden states that are kept."""
@@ -113,6 +115,15 @@ class FineTuner(EncoderWithHead):
         """The split that is being read."""
         self.decision: dict[str, float] = {}
         """Numbers that the task tuned on the first validation split when it was last scored."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the pretrained weights wherever the trained ones go.
+
+        They are no buffers: several processes would send those to each other in every step.
+        """
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._pretrained = {name: fn(weight) for name, weight in self._pretrained.items()}
+        return self
 
     def setup(self, stage: str) -> None:
         """Score against the splits of the data that the Trainer was given, unless told others."""

@@ -85,7 +85,11 @@ class EncoderWithHead(pl.LightningModule):
         return training_flops_per_token(self.encoder.config, round(length))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """All parameters, in named groups, from the first step (frozen ones too)."""
+        """All parameters, in named groups, from the first step (frozen ones too).
+
+        A subclass may return an optimizer of its own: groups made by `parameter_groups` follow the
+        schedule, others keep the rate that they were given.
+        """
         scaled = self._trainer is not None and str(self.trainer.precision) == "16-mixed"
         return adamw(self.layers(), self.optimizer_config, fused=not scaled, peaks=self.peak_rates)
 
@@ -99,17 +103,21 @@ class EncoderWithHead(pl.LightningModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Freeze and thaw, set each group's rate for this step, and key its dropout."""
         optimizer, done = self.trainer.optimizers[0], self.trainer.fit_loop.total_batch_idx
-        if self.phases is None:
-            factor = rate_factor(self.fraction_done(), self.schedule_config)
-            factors = dict.fromkeys(self.layers(), factor)
-        else:
-            layers = self.layers()
-            self.phases.before_batch(layers, optimizer, done)
-            factors = self.phases.factors(layers, self.global_step, self.fraction_done())
-        for group in optimizer.param_groups:
+        if self.phases is not None:
+            self.phases.before_batch(self.layers(), optimizer, done)
+        scheduled = [group for group in optimizer.param_groups if "peak_lr" in group]
+        factors = self._rate_factors() if scheduled else {}
+        for group in scheduled:
             group["lr"] = group["peak_lr"] * factors[group["layer"]]
         self._labels = batch["labels"]
         seed_step(self.seed, done, self.global_rank)
+
+    def _rate_factors(self) -> dict[str, float]:
+        """The factor on each layer group's peak rate for this step, by name."""
+        layers, fraction = self.layers(), self.fraction_done()
+        if self.phases is not None:
+            return self.phases.factors(layers, self.global_step, fraction)
+        return dict.fromkeys(layers, rate_factor(fraction, self.schedule_config))
 
     def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
         """Begin a step: gradients are added up from here."""

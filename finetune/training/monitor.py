@@ -12,6 +12,7 @@ import torch
 
 from finetune.training.accumulation import LabelledMean, labelled
 from finetune.training.module import EncoderWithHead, epochs_done
+from finetune.training.pretrainer import TOKEN_ACCURACIES
 from finetune.training.progress import RunLength
 from finetune.training.progress_bar import ProgressDisplay
 
@@ -161,8 +162,9 @@ class Monitor(pl.Callback):
         loss = float(self._loss.value(trainer))  # waits for the device: the time below is honest
         self.losses.append(loss)
         figures = {"epoch": epochs_done(trainer), "train/loss": loss, **self._performance()}
-        if "masked_accuracy" in outputs:
-            figures["train/masked_accuracy"] = float(outputs["masked_accuracy"])
+        for name in TOKEN_ACCURACIES:
+            if name in outputs:
+                figures[f"train/{name}"] = float(outputs[name])
         if self.unigram_entropy is not None:
             figures["train/unigram_entropy"] = self.unigram_entropy
         figures |= _rates(trainer)
@@ -232,7 +234,10 @@ class Monitor(pl.Callback):
 
 
 def _rates(trainer: pl.Trainer) -> Figures:
+    """The rate of each layer group; of an optimizer without named groups, by their numbers."""
     groups = trainer.optimizers[0].param_groups
+    if not all("layer" in group for group in groups):
+        return {f"lr/group_{number}": float(group["lr"]) for number, group in enumerate(groups)}
     return {
         f"lr/{group['layer']}": group["lr"] for group in groups if group["name"] == group["layer"]
     }

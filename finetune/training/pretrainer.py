@@ -20,6 +20,10 @@ from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import ScheduleConfig
 
+TOKEN_ACCURACIES = ("masked_accuracy", "next_token_accuracy")
+"""Fraction of the masked tokens that are predicted correctly; of a causal encoder, of all tokens,
+each from those before it."""
+
 
 class Pretrainer(EncoderWithHead):
     """Encoder and language-model head.
@@ -27,8 +31,9 @@ class Pretrainer(EncoderWithHead):
     A batch has `input_ids` int64 (B, T), `positions` int64 (N,): places in the flattened (B * T)
     batch where a token is to be named, and `labels` int64 (N,): the ids that belong there.
 
-    Under any Trainer of Lightning it logs `train/loss`, `val/loss`, `val/masked_accuracy` and
-    `val/perplexity`; the Trainer's length gives the schedule its end.
+    Under any Trainer of Lightning it logs `train/loss`, `val/loss`, `val/perplexity` and
+    `val/masked_accuracy` (causal: `val/next_token_accuracy`); the Trainer's length gives the
+    schedule its end.
 
     >>> import pytorch_lightning as pl
     >>> from finetune import CorpusData, Encoder, Pretrainer, Tokenizer
@@ -63,6 +68,8 @@ class Pretrainer(EncoderWithHead):
         """
         head = MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
         super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
+        self.accuracy = TOKEN_ACCURACIES[encoder.config.causal]
+        """What the fraction of tokens that are predicted correctly is called."""
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Logits at the marked positions.
@@ -82,12 +89,12 @@ class Pretrainer(EncoderWithHead):
         return 3 * forward_flops_per_token(self.encoder.config, round(length))
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """The loss, nats a masked token; on logged steps also the share named rightly."""
+        """The loss, nats a masked token; on logged steps also the fraction predicted correctly."""
         logits = self(batch)
         outputs: dict[str, Tensor] = {"loss": self.head.loss(logits, batch["labels"])}  # type: ignore[operator]
         if self.is_logged_step:  # a pass over (N, V) logits that the other steps can do without
             right = logits.detach().argmax(-1) == batch["labels"]
-            outputs["masked_accuracy"] = right.float().mean()
+            outputs[self.accuracy] = right.float().mean()
         return outputs
 
     def on_validation_epoch_start(self) -> None:
@@ -99,8 +106,9 @@ class Pretrainer(EncoderWithHead):
         self._figures.append(self._measure(batch))
 
     def on_validation_epoch_end(self) -> None:
-        """Log `val/loss`, `val/masked_accuracy` and `val/perplexity`."""
-        self.log_validation({f"val/{name}": v for name, v in _metrics(self._figures).items()})
+        """Log `val/loss`, `val/perplexity` and the accuracy."""
+        metrics = _metrics(self._figures, self.accuracy)
+        self.log_validation({f"val/{name}": value for name, value in metrics.items()})
 
     def _measure(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean loss, tokens named rightly and tokens, (3,); does not wait for the device."""
@@ -110,13 +118,13 @@ class Pretrainer(EncoderWithHead):
         return torch.stack([loss, right.float(), labelled(labels)])
 
 
-def _metrics(figures: Sequence[Tensor]) -> dict[str, float]:
+def _metrics(figures: Sequence[Tensor], accuracy: str) -> dict[str, float]:
     """Means over all masked tokens of the batches: every token weighs the same."""
     losses, rights, counts = torch.stack(list(figures)).cpu().double().unbind(1)
     loss, right, tokens = float(losses @ counts), float(rights.sum()), float(counts.sum())
     return {
         "loss": loss / tokens,
-        "masked_accuracy": right / tokens,
+        accuracy: right / tokens,
         "perplexity": math.exp(min(loss / tokens, 700.0)),  # e to 710 is no float any more
     }
 
@@ -125,7 +133,7 @@ def _metrics(figures: Sequence[Tensor]) -> dict[str, float]:
 def masked_lm_metrics(
     module: Pretrainer, loader: Iterable[Mapping[str, Tensor]]
 ) -> dict[str, float]:
-    """Loss (nats), masked accuracy and perplexity over all masked tokens of a loader.
+    """Loss (nats), accuracy and perplexity over all labelled tokens of a loader.
 
     Args:
         module: On the device where it is to run; put into eval mode.
@@ -140,4 +148,4 @@ def masked_lm_metrics(
         module._measure({name: tensor.to(device) for name, tensor in batch.items()})
         for batch in loader
     ]
-    return _metrics(figures) if figures else {}
+    return _metrics(figures, module.accuracy) if figures else {}

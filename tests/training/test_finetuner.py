@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Dropout, Encoder, EncoderConfig
 from finetune.encoder.cost import training_flops_per_token
 from finetune.heads import Classification, HeadConfig, Regression
+from finetune.runs.pretraining import with_dropout
 from finetune.task import Example, Task
 from finetune.text.features import Features, collate
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.data import LoaderConfig
 from finetune.training.finetuner import FineTuner, Scored, collapsed, in_order, predict
+from finetune.training.regularisers import AidsConfig, symmetric_kl
 from finetune.training.task_data import TaskData, UnitBatches
 from tasks.glue import glue_task
 
@@ -194,3 +197,66 @@ def test_a_steps_arithmetic_leaves_out_what_is_frozen_and_kept(data: Path) -> No
     phases.prefix_is_original = False
     assert module.flops_per_token(8.0) == computed
     assert kept < computed < whole
+
+
+def shouting(module: FineTuner) -> FineTuner:
+    """Its logits are large: no two batches have nearly the same loss."""
+    with torch.no_grad():
+        for parameter in module.head.parameters():
+            parameter.mul_(50)
+    return module
+
+
+def test_the_validation_loss_weighs_each_labelled_example_the_same(task_data: TaskData) -> None:
+    examples, features = task_data.examples("validation"), task_data.features("validation")
+    scored = {"validation": Scored(examples, features)}
+    module = shouting(fine_tuner(task_data.task, validation=scored))
+    made = UnitBatches(features, 0)
+    parts = [made[np.arange(start, stop)] for start, stop in ((0, 1), (1, 25), (25, 30))]
+    parts[0]["labels"][:], parts[1]["labels"][:] = 1, 0
+    parts[2]["labels"][1:] = -100  # of the last five, one is labelled
+    logged = validated(module, [parts])
+    logits = torch.from_numpy(one_by_one(module, features))
+    labels = torch.cat([part["labels"] for part in parts])
+    expected = F.cross_entropy(logits, labels, ignore_index=-100).item()
+    means = [F.cross_entropy(module(part), part["labels"], ignore_index=-100) for part in parts]
+    assert abs(torch.stack(means).mean().item() - expected) > 0.01
+    assert logged["val/loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_r_drop_compares_two_passes_of_different_dropout(task_data: TaskData) -> None:
+    aids = AidsConfig(r_drop=3.0)
+    module = shouting(fine_tuner(task_data.task, aids=aids)).train()
+    batch = next(iter(task_data.train_dataloader()))
+    torch.manual_seed(5)
+    logits = (module(batch), module(batch))
+    first, second = (F.cross_entropy(one, batch["labels"]) for one in logits)
+    assert symmetric_kl(*logits) > 0.001
+    torch.manual_seed(5)
+    loss = module.training_step(batch, 0)["loss"]
+    expected = (first + second + 3.0 * symmetric_kl(*logits)) / 2
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("where", ["meta", torch.float64])
+def test_the_pretrained_weights_go_where_the_trained_ones_go(
+    where: Any, task_data: TaskData
+) -> None:
+    module = fine_tuner(task_data.task, aids=AidsConfig(l2_sp=0.1)).to(where)
+    names = dict(module.encoder.named_parameters())
+    assert module._pretrained.keys() == names.keys()
+    for name, weight in module._pretrained.items():
+        assert (weight.device, weight.dtype) == (names[name].device, names[name].dtype)
+        names[name].grad = torch.zeros_like(names[name])
+    module.on_before_optimizer_step(torch.optim.SGD(module.parameters()))
+
+
+def test_one_dropout_for_the_encoder_is_that_of_every_part() -> None:
+    names = [field.name for field in dataclasses.fields(EncoderConfig) if "dropout" in field.name]
+    assert len(names) == 3
+    settings = dataclasses.replace(CONFIG, **dict.fromkeys(names, 0.4))
+    chosen = with_dropout(settings, 0.05)
+    parts = (part for part in Encoder(chosen).modules() if isinstance(part, Dropout))
+    assert {part.p for part in parts} == {0.05}
+    assert chosen.attention_probs_dropout_prob == 0.05
+    assert with_dropout(settings, None) == settings

@@ -273,3 +273,22 @@ def test_norms_of_groups_stand_below_that_of_the_whole(time: FakeTime) -> None:
     run.train(monitor, [1.0])
     assert run.log.lines[1]["train/gradient_norm"] == 0.5
     assert run.log.lines[1]["train/gradient_norm/head"] == 0.25
+
+
+def test_rates_of_an_optimizer_without_names_go_by_number(time: FakeTime) -> None:
+    run = Run(time)
+    run.trainer.optimizers[0].param_groups = [{"lr": 0.1}, {"lr": 0.2}]
+    run.train(started(run), [1.0, 1.0])
+    rates = {name: value for name, value in run.log.lines[2].items() if name.startswith("lr/")}
+    assert rates == {"lr/group_0": 0.1, "lr/group_1": 0.2}
+
+
+def test_the_accuracy_of_a_causal_encoder_is_that_of_the_next_token(time: FakeTime) -> None:
+    run = Run(time)
+    outputs = {"loss": torch.tensor(1.0), "next_token_accuracy": torch.tensor(0.25)}
+    monitor = started(run, every=1)
+    run.trainer.global_step = time.now = 1
+    batch = {"input_ids": torch.ones(2, 5), "labels": torch.ones(2)}
+    monitor.on_train_batch_end(run.trainer, run.module, outputs, batch, 0)
+    assert run.log.lines[1]["train/next_token_accuracy"] == 0.25
+    assert "train/masked_accuracy" not in run.log.lines[1]

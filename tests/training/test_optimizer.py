@@ -96,3 +96,28 @@ def test_fused_and_plain_adamw_take_the_same_steps() -> None:
 def test_settings_out_of_range_are_named(setting: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OptimizerConfig(**setting)
+
+
+def test_a_step_is_that_of_the_paper_with_each_number_in_its_place() -> None:
+    """Loshchilov and Hutter, 2019, algorithm 2, with numbers that no two of can be exchanged."""
+    beta1, beta2, epsilon, rate, decay = 0.5, 0.96, 0.3, 0.01, 0.2
+    config = OptimizerConfig(
+        learning_rate=rate,
+        weight_decay=decay,
+        adam_beta1=beta1,
+        adam_beta2=beta2,
+        adam_epsilon=epsilon,
+    )
+    layer = torch.nn.Linear(3, 2, bias=False)
+    optimizer = adamw({"layer": [layer]}, config)
+    weight = layer.weight.detach().double()
+    first, second = torch.zeros(2, 3).double(), torch.zeros(2, 3).double()
+    for step in range(1, 4):
+        gradient = torch.randn(2, 3, generator=torch.Generator().manual_seed(step))
+        layer.weight.grad = gradient.clone()
+        optimizer.step()
+        first = beta1 * first + (1 - beta1) * gradient
+        second = beta2 * second + (1 - beta2) * gradient**2
+        mean, square = first / (1 - beta1**step), second / (1 - beta2**step)
+        weight = weight - rate * decay * weight - rate * mean / (square.sqrt() + epsilon)
+        torch.testing.assert_close(layer.weight.detach().double(), weight, atol=1e-6, rtol=0)

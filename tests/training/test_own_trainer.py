@@ -19,8 +19,11 @@ from finetune.text.corpus import Corpus
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.data import CorpusData, LoaderConfig
 from finetune.training.finetuner import FineTuner
+from finetune.training.monitor import Monitor
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.pretrainer import Pretrainer
+from finetune.training.progress import Clock, LengthConfig, RunLength
+from finetune.training.schedules import rate_factor
 from finetune.training.task_data import TaskData
 from tasks.glue import glue_task
 from tests.training.conftest import ENCODER
@@ -151,3 +154,39 @@ def test_lightnings_own_checkpoint_of_an_epoch_goes_on_as_if_uninterrupted(
     assert second.is_file()
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, parts.state_dict()[name]), name
+
+
+class Rates(pl.Callback):
+    """Keeps the rate that each step was made with."""
+
+    def __init__(self) -> None:
+        self.steps: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        self.steps.append(optimizer.param_groups[-1]["lr"])
+
+
+def test_each_step_has_the_rate_of_the_fraction_that_is_done(task_data: TaskData) -> None:
+    rates, module = Rates(), fine_tuner(task_data)
+    trainer(rates, max_steps=8).fit(module, datamodule=task_data)
+    expected = [1e-2 * rate_factor(step / 8, module.schedule_config) for step in range(8)]
+    assert rates.steps == expected
+
+
+class WithSgd(FineTuner):
+    """Brings an optimizer of its own, whose groups have no names."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_an_optimizer_of_ones_own_trains_at_its_own_rate(task_data: TaskData) -> None:
+    torch.manual_seed(0)
+    encoder, head = Encoder(CONFIG), task_data.task.head(CONFIG, HeadConfig())
+    before = encoder.embeddings.word_embeddings.weight.detach().clone()
+    rates = Rates()
+    length = RunLength(LengthConfig(max_steps=3), 6, Clock())
+    own = trainer(rates, Monitor(length, 1, show_progress=False), max_steps=3)
+    own.fit(WithSgd(encoder, head, task_data.task), datamodule=task_data)
+    assert rates.steps == [0.1] * 3
+    assert not torch.equal(before, encoder.embeddings.word_embeddings.weight)

@@ -365,6 +365,20 @@ class TestCache:
         ]
         assert logged[0] == logged[1]
 
+    def test_what_was_trained_and_frozen_again_is_not_read_from_the_cache(
+        self, tuning: Callable[..., FitRun]
+    ) -> None:
+        """What was kept below the head no longer holds once block 1 was trained."""
+        again = UnfreezeConfig(phases=["head=1", "block_1=1", "head"])
+        with_cache, without = (
+            tuning(f"run-{cache}", "head", caching=CacheConfig(cache=cache), unfreezing=again)
+            for cache in (True, False)
+        )
+        first, second = runs.fit(with_cache, FAMILIES), runs.fit(without, FAMILIES)
+        assert first["metrics"] == second["metrics"]
+        ours, theirs = weights(with_cache), weights(without)
+        assert all(torch.equal(ours[tensor], theirs[tensor]) for tensor in theirs)
+
     def test_seeds_and_policies_share_one_filling(
         self, tuning: Callable[..., FitRun], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -25,6 +25,7 @@ from finetune.training.data import LoaderConfig
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.pretrainer import Pretrainer
 from finetune.training.progress import LengthConfig
+from finetune.training.schedules import rate_factor
 from finetune.training.trainer import TrainerConfig, build_trainer
 
 PLAIN = EncoderConfig(
@@ -221,3 +222,11 @@ def test_two_processes_keep_the_same_weights(
         runs.pretrain(one)
         assert_close(first, weights(one))
         assert rates == [line["lr/head"] for line in lines(one)]
+
+
+def test_each_step_has_the_rate_of_the_steps_behind(plain: Callable[..., PretrainRun]) -> None:
+    run = plain("run", steps=5)
+    runs.pretrain(run)
+    peak, shape = run.optimizer.learning_rate, run.schedule
+    rates = [line["lr/head"] for line in lines(run) if "lr/head" in line]
+    assert rates == [peak * rate_factor(step / 5, shape) for step in range(5)]

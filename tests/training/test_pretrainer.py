@@ -26,7 +26,7 @@ from finetune.text.masking import MaskingConfig
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.data import CorpusData, LoaderConfig
 from finetune.training.optimizer import adamw
-from finetune.training.pretrainer import Pretrainer, masked_lm_metrics
+from finetune.training.pretrainer import TOKEN_ACCURACIES, Pretrainer, masked_lm_metrics
 
 Batch = dict[str, torch.Tensor]
 SIZES: dict[str, Any] = {
@@ -181,7 +181,7 @@ def test_every_variant_trains_from_a_yaml(
         "optimizer": {"learning_rate": 0.01},
         "schedule": {"schedule": "constant", "warmup_ratio": 0.0},
         "length": {"max_steps": 8},
-        "trainer": {"log_every_steps": 1, "progress": False},
+        "trainer": {"log_every_steps": 1, "validate_every_steps": 8, "progress": False},
         "tracking": {"wandb": False},
     }
     config = tmp_path / "run.yaml"
@@ -191,11 +191,17 @@ def test_every_variant_trains_from_a_yaml(
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
-    losses = [line["train/loss"] for line in lines]
+    losses = [line["train/loss"] for line in lines if "train/loss" in line]
     assert len(losses) == 8
     assert all(map(math.isfinite, losses))
     assert np.mean(losses[-3:]) < losses[0]
     assert math.isfinite(results["metrics"]["loss"])
+    causal = bool(variant.get("causal"))
+    name, other = TOKEN_ACCURACIES[causal], TOKEN_ACCURACIES[not causal]
+    assert 0 <= results["metrics"][name] <= 1
+    assert all(f"train/{name}" in line for line in lines if "train/loss" in line)
+    assert any(f"val/{name}" in line for line in lines)
+    assert not any(key.endswith(other) for line in lines for key in line)
 
 
 @pytest.mark.parametrize(
