@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.cost import forward_flops_per_token
+from finetune.encoder.cost import activation_bytes, forward_flops_per_token
+from finetune.memory import check_fits
 
 BACKWARD = 2
 """A backward pass costs as much arithmetic as this many forward passes."""
@@ -153,7 +154,13 @@ def bench(
 
     Returns:
         Each figure by its name.
+
+    Raises:
+        ConfigError: A step needs more memory than this machine has.
     """
+    if device.type == "cpu":
+        wanted = f"a step on {batch_size:,} sequences of {length:,} tokens"
+        check_fits(activation_bytes(config, batch_size, length), wanted, "lower one of the two")
     encoder = Encoder(config).to(device)
     ids = torch.randint(config.vocab_size, (batch_size, length), device=device)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from finetune.console import put
 from finetune.errors import ConfigError, DataError
 from finetune.families import Family, installed_families, make_task, read_fit
 from finetune.inspection.masks import MaskFiller, fills_masks, load_filler
@@ -209,7 +210,7 @@ def predict_file(
     answers = _Counted(chain(first, stream))
     if target == "-":
         for answer in answers:
-            print(json.dumps(answer, ensure_ascii=False, allow_nan=False), flush=True)
+            put(json.dumps(answer, ensure_ascii=False, allow_nan=False))
     else:
         write_predictions(answers, Path(target))
     say(f"{answers.count:,} answers" + ("" if target == "-" else f": {target}"))

@@ -26,6 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from finetune import settings
 from finetune.cache_folder import cache_folder as cache_folder
+from finetune.console import printable
 from finetune.errors import ConfigError, DataError
 from finetune.files import write_text
 from finetune.run_lock import LOCK, held, in_use, is_running
@@ -328,7 +329,7 @@ def versions() -> dict[str, str]:
 @first_process_only
 def say(message: str) -> None:
     """Tell the person at the terminal (stderr, so that stdout holds results only)."""
-    print(message, file=sys.stderr, flush=True)
+    print(printable(message), file=sys.stderr, flush=True)
 
 
 def note(message: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads import HeadConfig
+from finetune.ranges import MOST_SEED, MOST_TOKENS, check_values, within
 from finetune.text.corpus import CorpusConfig
 from finetune.text.masking import MaskingConfig
 from finetune.text.vocabulary import TokenizerConfig
@@ -38,6 +39,10 @@ class TokenizerRun:
     """A text file is one document, whatever blank lines it has."""
     vocabulary: TokenizerConfig = field(default_factory=TokenizerConfig)
 
+    def __post_init__(self) -> None:
+        """Check the values; each section has checked its own."""
+        check_values(self)
+
 
 @dataclass
 class PretrainRun:
@@ -58,7 +63,7 @@ class PretrainRun:
     """The run's folder."""
     tokenizer: str | None = None
     """Tokenizer or run folder; without one it is trained on the corpus and kept with the run."""
-    seed: int = 1
+    seed: int = within(0, MOST_SEED, default=1)
     """Keys the weights, the split, the order, the masks and the dropout."""
     resume: bool = False
     """Go on with the interrupted run in --out."""
@@ -80,6 +85,10 @@ class PretrainRun:
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
+    def __post_init__(self) -> None:
+        """Check the values; each section has checked its own."""
+        check_values(self)
+
 
 @dataclass
 class AdaptRun:
@@ -97,7 +106,7 @@ class AdaptRun:
     """Folder with the official files of the task; default: FINETUNE_DATA, else the hub."""
     train: str | None = None
     """The task's file to read instead of the official one."""
-    seed: int = 1
+    seed: int = within(0, MOST_SEED, default=1)
     """Keys the split, the order, the masks, the dropout and the weights of a head that is new."""
     resume: bool = False
     """Go on with the interrupted run in --out."""
@@ -107,7 +116,7 @@ class AdaptRun:
     """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
     cache_dir: str | None = None
     """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
-    dropout: float | None = None
+    dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout in the encoder while it adapts; none = as its config says."""
     text: CorpusConfig = field(default_factory=CorpusConfig)
     masks: MaskingConfig = field(default_factory=MaskingConfig)
@@ -120,6 +129,10 @@ class AdaptRun:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        """Check the values; each section has checked its own."""
+        check_values(self)
 
 
 @dataclass
@@ -151,11 +164,11 @@ class FitRun:
     """File to test on, or to answer, instead of the official one."""
     tokenizer: str | None = None
     """Tokenizer or run folder, with --encoder none; otherwise the checkpoint brings its own."""
-    max_length: int = 128
+    max_length: int = within(1, MOST_TOKENS, default=128)
     """Longest sequence in tokens, special tokens included; longer pairs lose their end."""
-    seed: int = 1
+    seed: int = within(0, MOST_SEED, default=1)
     """Keys the head's weights, the order of batches and the dropout."""
-    seeds: list[int] | None = None
+    seeds: list[int] | None = within(0, MOST_SEED, default=None)
     """Several seeds, a run each (RUN/seed-1 …) and their mean and standard deviation."""
     resume: bool = False
     """Go on with the interrupted run in --out."""
@@ -165,7 +178,7 @@ class FitRun:
     """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
     cache_dir: str | None = None
     """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
-    dropout: float | None = None
+    dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout in the encoder while fine-tuning; none = as its config says."""
     adapt: str | None = field(default=None, metadata={"alone": "1"})
     """Go on pretraining on the task's own texts first, in OUT-adapt: epochs (2) or 500steps."""
@@ -183,6 +196,10 @@ class FitRun:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        """Check the values; each section has checked its own."""
+        check_values(self)
 
     def adaptation(self) -> AdaptRun:
         """The settings of the stage before, in a folder beside the run's.

@@ -11,7 +11,8 @@ What a field's metadata may say:
 - `{"alone": "1"}` is what its flag means where no value follows;
 - `{"words": ("cls", "mean")}`: values that a shell may offer, or a function that gives them;
 - `{"instead_of": ("max_epochs",)}`: where the file or a flag sets it, the settings named (of the
-  same section) that a lower layer had set become none.
+  same section) that a lower layer had set become none;
+- `{"range": Range(1, 64)}`: the numbers that it may have, see `finetune.ranges`, which checks them.
 
 No setting is known here by name, and no dataclass is imported: `finetune --help` stays fast.
 """
@@ -29,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from finetune.console import quoted
 from finetune.errors import ConfigError, nearest
 from finetune.values import convert, expected, is_list, load, show, without_none, write
 
@@ -251,9 +253,10 @@ def _checked(cls: type[Any], mapping: Any, prefix: str, source: _Source) -> dict
     if not isinstance(mapping, dict):
         where = f"{prefix[:-1]}: " if prefix else ""
         raise ConfigError(
-            f"{source.name}: {where}expected keys with values, found {show(mapping, quoted=True)}"
+            f"{source.name}: {where}expected keys with values, found {quoted(mapping)}"
         )
-    types = {field.name: _field_types(cls)[field.name] for field in _fields(cls)}
+    types = _field_types(cls)
+    types = {field.name: types[field.name] for field in _fields(cls)}
     checked: dict[str, Any] = {}
     for name, value in mapping.items():
         if name not in types:
@@ -318,9 +321,9 @@ class _Layers:
 
 def _build(cls: type[Any], layers: _Layers, start: Any = None) -> Any:
     """Build one dataclass, its sections first, from its defaults or else from an instance."""
-    values = layers.merged(cls)
+    values, types = layers.merged(cls), _field_types(cls)
     for field in _fields(cls):
-        inner = _section(_field_types(cls)[field.name])
+        inner = _section(types[field.name])
         default = _default(field) if start is None else getattr(start, field.name)
         if inner is None:
             if default is _MISSING and field.name not in values:
@@ -340,7 +343,7 @@ def _make_or_blame(cls: type[Any], layers: _Layers, start: Any, values: dict[str
     try:
         return _make(cls, start, values)
     except ConfigError as error:
-        if not _file_is_to_blame(cls, layers, start, values):
+        if not _file_is_to_blame(cls, layers, start, values, error):
             raise
         place = f"{layers.prefix[:-1]}: " if layers.prefix else ""
         raise ConfigError(f"{layers.file}: {place}{error}") from None
@@ -350,7 +353,9 @@ def _make(cls: type[Any], start: Any, values: Mapping[str, Any]) -> Any:
     return cls(**values) if start is None else dataclasses.replace(start, **values)
 
 
-def _file_is_to_blame(cls: type[Any], layers: _Layers, start: Any, values: dict[str, Any]) -> bool:
+def _file_is_to_blame(
+    cls: type[Any], layers: _Layers, start: Any, values: dict[str, Any], error: ConfigError
+) -> bool:
     """Whether the file gives values here, and they are refused without the flags too."""
     types = _field_types(cls)
     without_flags = {name: value for name, value in values.items() if _section(types[name])}
@@ -362,8 +367,8 @@ def _file_is_to_blame(cls: type[Any], layers: _Layers, start: Any, values: dict[
         _make(cls, start, without_flags)
     except ConfigError:
         return True
-    except TypeError:  # a flag gives what has no default, so its value is what is refused
-        return False
+    except TypeError:  # a flag gives what has no default: the message begins with the name
+        return str(error).partition(" ")[0] in only_file
     return False
 
 

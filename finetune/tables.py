@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
+from finetune.console import printable
+
 Results = dict[str, Any]
 """What results.json holds."""
 
@@ -51,7 +53,7 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], width: int = WID
         header: Names of the columns.
         width: Columns of text at most, unless a single cell is wider.
     """
-    lines = [list(header), *map(list, rows)]
+    lines = [[printable(cell, lines=False) for cell in line] for line in (header, *rows)]
     widths = [max(columns_of(line[column]) for line in lines) for column in range(len(header))]
     widest = max(widths[1:], default=-len(GAP))
     widths[0] = min(widths[0], max(width - widest - len(GAP), NARROWEST))

@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from finetune.console import printable, quoted
 from finetune.errors import ConfigError, nearest
 
 _WORDS = {
@@ -101,7 +102,7 @@ def is_list(annotation: Any) -> bool:
 
 
 def _found(value: object, hint: str = "") -> ValueError:
-    return ValueError(f"found {show(value, quoted=True)}{hint}")
+    return ValueError(f"found {quoted(value)}{hint}")
 
 
 def _convert_union(value: object, annotation: Any) -> Any:
@@ -152,9 +153,9 @@ def _convert_bool(value: object) -> bool:
 
 
 def _convert_int(value: object) -> int:
-    number = _convert_float(value)
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return value  # exact, however long
+    number = _convert_float(value)
     if not number.is_integer():
         raise _found(value)
     return int(value) if isinstance(value, str) and value.strip("+-").isdigit() else int(number)
@@ -165,7 +166,7 @@ def _convert_float(value: object) -> float:
         raise _found(value)
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise _found(value) from None
     if math.isnan(number):
         raise _found(value)
@@ -196,7 +197,21 @@ _CONVERTERS: dict[Any, Callable[[object], Any]] = {
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads scalars by YAML 1.2's core schema and refuses a key that is given twice."""
+    """Reads scalars by YAML 1.2's core schema; refuses aliases, and a key that is given twice."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):  # a few lines of them can stand for gigabytes
+            events: Any = self  # whose types leave this out
+            problem = "expected values, found an alias (*name); write the value out"
+            raise yaml.composer.ComposerError(None, None, problem, events.peek_event().start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError, TypeError):  # `!!int x`; 5,000 digits
+            problem = f"expected a value of type {node.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
@@ -234,14 +249,25 @@ for _tag, _pattern, _first in _SCALARS:
         )
 
 
+_LONGEST = 1 << 20
+"""Bytes of a YAML file: the longest of ours has three thousand."""
+
+
 def load(file: Path) -> Any:
     """Read a YAML file; an empty one is an empty mapping.
 
     Raises:
-        ConfigError: The file cannot be read, is no YAML, or gives a key twice; with file and line.
+        ConfigError: The file cannot be read, is no YAML, is far too long, or gives a key twice;
+            with file and line.
     """
     try:
-        content = yaml.load(file.read_bytes(), Loader=_Loader)
+        with file.open("rb") as stream:
+            text = stream.read(_LONGEST + 1)
+        if len(text) > _LONGEST:
+            raise ConfigError(f"{file}: expected settings, found more than {_LONGEST:,} bytes")
+        content = yaml.load(text, Loader=_Loader)
+    except RecursionError:
+        raise ConfigError(f"{file}: expected settings, found values nested too deeply") from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:
@@ -254,5 +280,13 @@ def load(file: Path) -> Any:
 
 def write(value: object) -> str:
     """Write mappings, lists and scalars as YAML text that `load` reads back as they are."""
-    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    return str(text)
+
+    def dumped(*, allow_unicode: bool) -> str:
+        text = yaml.dump(
+            value, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, width=100
+        )
+        return str(text)
+
+    text = dumped(allow_unicode=True)
+    # Control characters are escaped by YAML itself, what turns the direction of a text is not.
+    return text if printable(text) == text else dumped(allow_unicode=False)

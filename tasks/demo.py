@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.cli import add_json, command_parser
+from finetune.console import printable, put
 
 if TYPE_CHECKING:
     from finetune.run_settings import FitRun, PretrainRun
@@ -98,9 +99,9 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
     say(f"[3/3] fine-tuning it, and the same net from scratch, on {', '.join(TASKS)}")
     scores = {task: _compare(task, sample.data, out, seed) for task in TASKS}
     print(_table(scores))
-    print(f"{(time.monotonic() - started) / 60:.1f} minutes; run folders: {out}/*")
-    print(f"report: {_report(out)}")
-    print(_next(sample, out))
+    print(f"{(time.monotonic() - started) / 60:.1f} minutes; run folders: {printable(str(out))}/*")
+    put(f"report: {_report(out)}")
+    put(_next(sample, out))
     return scores
 
 

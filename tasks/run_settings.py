@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from finetune.heads.span import SpanConfig
+from finetune.ranges import MOST_TOKENS, within
 from finetune.run_settings import FitRun
 from finetune.text.windows import WindowConfig
 from tasks.text import ClassifyConfig
@@ -28,7 +29,7 @@ class GlueRun(FitRun):
 class SpanRun(FitRun):
     """Fine-tune an encoder to find answers in a text."""
 
-    max_length: int = 384
+    max_length: int = within(1, MOST_TOKENS, default=384)
     """Longest sequence in tokens, special tokens included; longer texts become several windows."""
     windows: WindowConfig = field(default_factory=WindowConfig)
     spans: SpanConfig = field(default_factory=SpanConfig)
@@ -38,7 +39,7 @@ class SpanRun(FitRun):
 class ChoiceRun(FitRun):
     """Fine-tune an encoder to choose among the options of a question."""
 
-    max_length: int = 384
+    max_length: int = within(1, MOST_TOKENS, default=384)
     """Longest sequence in tokens, special tokens included; of a longer one the passage is cut."""
 
 
@@ -51,7 +52,8 @@ class ClassifyRun(FitRun):
     table: ClassifyConfig = field(default_factory=ClassifyConfig)
 
     def __post_init__(self) -> None:
-        """Name the task after the public set, or the set after the task."""
+        """Check the values; name the task after the public set, or the set after the task."""
+        super().__post_init__()
         if self.dataset is None and self.task not in ("", "classify/own"):
             self.dataset = self.task.removeprefix("classify/")
         if self.dataset is not None:

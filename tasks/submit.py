@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finetune.console import put
 from finetune.errors import ConfigError, DataError
 from tasks import leaderboard
 from tasks.leaderboard import FORMS, Form
@@ -116,7 +117,7 @@ def _check(options: Namespace) -> int:
     complete = not problems and not leaderboard.zip_problems(options.check)  # nothing allowed
     if options.json:
         told = {"zip": str(options.check), "complete": complete, "problems": problems}
-        print(json.dumps(told, ensure_ascii=False))
+        put(json.dumps(told, ensure_ascii=False))
     if problems:
         return _refuse(problems)
     _say(f"{options.check}: no problem found")
@@ -159,7 +160,7 @@ def _build(options: Namespace, predict: Predict) -> int:
         return _refuse([*problems, f"submit: {options.out} was not written"])
     leaderboard.write_zip(options.out, files)
     _tell(options.out, files, lacking, runs)
-    print(json.dumps(_facts(options.out, files, runs)) if options.json else options.out)
+    put(json.dumps(_facts(options.out, files, runs)) if options.json else str(options.out))
     return 0
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.answers.classes import class_answers, constant_answers, number_answers
 from finetune.answers.multi_label import lists, multi_label_answers
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
+from finetune.ranges import check_values
 from finetune.task import Answer, Example, Label, Outputs, Task, most_frequent
 from tasks.label_kinds import (
     CLASSES,
@@ -66,6 +67,7 @@ class ClassifyConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
+        check_values(self)
         for name, found, legal in (
             ("kind", self.kind, ("auto", *KINDS)),
             ("class_weights", self.class_weights, CLASS_WEIGHTS),

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted([*(ROOT / "finetune").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")])
 
 # A room imports from lower floors only; those of GROUND are open to all.
+GROUND = {f"finetune.{room}" for room in ("console", "errors", "files", "memory", "ranges")}
 FLOORS = {
     "tasks": 9,
     "finetune": 8,  # the public face
@@ -52,10 +53,8 @@ FLOORS = {
     "finetune.cache_folder": 1,
     "finetune.run_lock": 1,
     "finetune.seed_folders": 1,
-    "finetune.files": 0,
-    "finetune.errors": 0,
+    **dict.fromkeys(GROUND, 0),
 }
-GROUND = {"finetune.errors", "finetune.files"}
 # Parts of one house: these may import each other, if only in one direction.
 ONE_FLOOR = {
     "finetune.runs",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import Command, add_json, command_parser, positive, read_settings
+from finetune.console import put
 from finetune.errors import ConfigError
 from finetune.families import Family
 
@@ -192,7 +193,7 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         a, b = read_group(space.a), read_group(space.b)
         score = _score_of((*a.runs, *b.runs), families)
         found = compare(a, b, space.metric, score=score)
-        print(json.dumps(as_json(found)) if space.json else as_text(found))
+        put(json.dumps(as_json(found)) if space.json else as_text(found))
         return 0
 
     return command

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from finetune.cli.parser import add_json, command_parser
+from finetune.console import put
 
 
 def command(words: list[str]) -> int:
@@ -33,5 +34,5 @@ def command(words: list[str]) -> int:
     else:
         workspace, report = save(space.entity, space.project)
         places = {"workspace": workspace, "report": report}
-    print(json.dumps(places) if space.json else "\n".join(places.values()))
+    put(json.dumps(places) if space.json else "\n".join(places.values()))
     return 0

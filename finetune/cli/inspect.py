@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import add_json, command_parser
+from finetune.console import put
 from finetune.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _ready(space: argparse.Namespace) -> None:
 
 
 def _show(space: argparse.Namespace, table: str, content: Mapping[str, Any]) -> None:
-    print(json.dumps(content, ensure_ascii=False) if space.json else table)
+    put(json.dumps(content, ensure_ascii=False) if space.json else table)
 
 
 def _write(folder: Path, name: str, content: Mapping[str, Any] | str | bytes) -> None:
@@ -197,7 +198,7 @@ def _attention(words: list[str], families: Mapping[str, Family]) -> int:
         told = {name: value for name, value in content.items() if name != "weights"}
         files = [f"{space.out}/attention.{kind}" for kind in ("json", "html", "png")]
         told["files"] = files if space.png else files[:2]
-        print(json.dumps(told, ensure_ascii=False))
+        put(json.dumps(told, ensure_ascii=False))
     return 0
 
 

@@ -15,8 +15,10 @@ from types import FrameType
 
 from finetune.cli.commands import own_commands
 from finetune.cli.parser import Command
+from finetune.console import one_line, quoted
 from finetune.errors import ConfigError, FinetuneError, nearest
 from finetune.families import Family
+from finetune.ranges import can_be_written
 from finetune.tables import painted
 
 GROUPS = ("start", "build", "benchmark", "own data", "use", "look", "measure")
@@ -53,6 +55,7 @@ def main(
     table = all_commands(families, commands)
     try:
         with _signals_as_errors(), _warnings_in_one_line():
+            _check_words(words)
             return (_hushed if "--quiet" in words else _dispatch)(words, table)
     except SystemExit as done:  # argparse, after --help
         return int(done.code or 0)
@@ -65,7 +68,7 @@ def main(
             raise
         message, status = outcome
         prefix = painted("finetune:", "red", sys.stderr)
-        print(f"{prefix} {' '.join(message.split())}", file=sys.stderr)
+        print(f"{prefix} {one_line(message)}", file=sys.stderr)
         return status
 
 
@@ -95,6 +98,16 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
+def _check_words(words: Sequence[str]) -> None:
+    """Refuse words that no file of a run could hold: Python reads bytes that are no UTF-8 so."""
+    for word in words:
+        if not can_be_written(word):
+            raise ConfigError(
+                f"expected words in UTF-8, without NUL, found {quoted(word)}; rename the file, or "
+                "write the word in UTF-8"
+            )
+
+
 def _hushed(words: list[str], table: Mapping[str, Command]) -> int:
     """Run a command with stderr shut: what it says is told only if it fails without an error."""
     told = io.StringIO()
@@ -111,7 +124,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
     def one_line(message: object, *_: object, **__: object) -> str:
         prefix = painted("finetune: warning:", "yellow", sys.stderr)
-        return f"{prefix} {' '.join(str(message).split())}\n"
+        return f"{prefix} {one_line(str(message))}\n"
 
     before, warnings.formatwarning = warnings.formatwarning, one_line
     try:
@@ -178,8 +191,8 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
     number = getattr(error, "signal", None)  # ours, or that of training, whose module needs torch
     if number is not None:
         return str(error), SIGNALLED + int(number)
-    if type(error).__name__ == "OutOfMemoryError":  # torch's
-        return f"{error}: {SMALLER}", USER_ERROR
+    if _lacks_memory(error):
+        return f"out of memory: {error or 'no more is left'}: {SMALLER}", USER_ERROR
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in MACHINE_FAILURES:
@@ -187,6 +200,12 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
         if error.filename:
             return f"{where}{error.strerror}", USER_ERROR
     return None
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """Whether memory ran out: of the GPU, of Python, or of torch, which has no class for it."""
+    of_gpu = type(error).__name__ == "OutOfMemoryError"
+    return of_gpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _overview(table: Mapping[str, Command]) -> str:

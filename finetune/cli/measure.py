@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.cli.parser import add_json, command_parser, positive
+from finetune.console import put
 from finetune.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def describe(words: list[str]) -> int:
     tables = [cost.describe(config) for config in configs.values()]
     if len(tables) > 1:
         tables = [f"{name}\n{text}" for name, text in zip(configs, tables, strict=True)]
-    print("\n\n".join(tables))
+    put("\n\n".join(tables))
     return 0
 
 
@@ -66,7 +67,7 @@ def _clear(folder: Path, *, in_json: bool) -> int:
     if in_json:
         print(json.dumps({"folder": str(folder), "freed_bytes": freed}))
     else:
-        print(f"{freed / GIB:.3f} GiB freed in {folder}")
+        put(f"{freed / GIB:.3f} GiB freed in {folder}")
     return 0
 
 
@@ -86,9 +87,9 @@ def _list(folder: Path, *, in_json: bool) -> int:
             }
             for entry in entries
         ]
-        print(json.dumps({"folder": str(folder), "entries": told}, ensure_ascii=False))
+        put(json.dumps({"folder": str(folder), "entries": told}, ensure_ascii=False))
         return 0
-    print(f"{folder}: {len(entries)} entries, the last used first")
+    put(f"{folder}: {len(entries)} entries, the last used first")
     rows = [
         [one.about, str(one.depth), one.precision, f"{one.rows:,}", f"{one.bytes / GIB:.3f}"]
         for one in entries
@@ -134,7 +135,7 @@ def bench(words: list[str]) -> int:
         print(json.dumps(results))
     else:  # three at a time fit a terminal
         groups = (list(results.items())[first : first + 3] for first in range(0, len(results), 3))
-        print("\n\n".join(benchmark.bench_table(dict(group)) for group in groups))
+        put("\n\n".join(benchmark.bench_table(dict(group)) for group in groups))
     return 0
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from finetune.console import put
 from finetune.errors import ConfigError, nearest
 
 T = TypeVar("T")
@@ -156,6 +157,6 @@ def read_settings(
     result = settings.read(cls, space.config, flags)
     if space.print_config:
         as_json = json.dumps(settings.plain(result), ensure_ascii=False)
-        print(as_json if space.json else settings.dump(result).rstrip("\n"))
+        put(as_json if space.json else settings.dump(result).rstrip("\n"))
         return None
     return result

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from finetune.cli.parser import add_json, command_parser
+from finetune.console import put
 from finetune.families import Family
 
 
@@ -34,9 +35,9 @@ def report_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]
         if space.json:
             problems = [{"place": one.place, "problem": one.what} for one in made.problems]
             told = {"report": str(made.path), "runs": made.runs, "problems": problems}
-            print(json.dumps(told, ensure_ascii=False))
+            put(json.dumps(told, ensure_ascii=False))
         else:
-            print(made.path)
+            put(str(made.path))
         return 0
 
     return command

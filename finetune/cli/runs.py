@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import add_json, command_parser
+from finetune.console import printable, put
 from finetune.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ def command(words: list[str]) -> int:
     if space.json:
         problems = [{"folder": str(place), "problem": what} for place, what in listing.problems]
         content = {"runs": [run.as_json() for run in runs], "problems": problems}
-        print(json.dumps(content, ensure_ascii=False, allow_nan=False))
+        put(json.dumps(content, ensure_ascii=False, allow_nan=False))
     else:
-        print(_table(runs) if runs else f"{space.folder}: no runs")
+        print(_table(runs) if runs else f"{printable(str(space.folder))}: no runs")
     for place, what in listing.problems:
-        print(f"{place}: {what}", file=sys.stderr)
+        print(printable(f"{place}: {what}"), file=sys.stderr)
     return 0
 
 
@@ -85,8 +86,8 @@ def _table(runs: list[ListedRun]) -> str:
     header = ["run", "task", "score", "seeds", "min", "state"]
     rows = [
         [
-            run.name,
-            _end(run.task, MOST_TASK),
+            printable(run.name, lines=False),
+            _end(printable(run.task, lines=False), MOST_TASK),
             _score(run),
             f"{len(run.seeds)}/{run.planned}" if len(run.seeds) < run.planned else f"{run.planned}",
             "" if run.minutes is None else f"{run.minutes:.1f}",

@@ -10,6 +10,7 @@ from typing import Any
 from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
 from finetune.encoder.scores import SCORES
 from finetune.errors import ConfigError, nearest
+from finetune.ranges import check_values, within
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "none")
 NORM_POSITIONS = ("post", "pre")
@@ -25,43 +26,43 @@ class EncoderConfig:
     (64, 12)
 
     Raises:
-        ConfigError: A size is not a positive whole number, a probability lies outside [0, 1), a
-            variant's name is unknown, or two settings do not fit each other.
+        ConfigError: A number lies outside its range, a value has another type, a variant's name is
+            unknown, or two settings do not fit each other.
     """
 
-    vocab_size: int = field(default=30522, metadata={"hidden": True})
+    vocab_size: int = within(1, 100_000_000, default=30522, hidden=True)
     """Number of token ids, V."""
-    hidden_size: int = 768
+    hidden_size: int = within(1, 1_000_000, default=768)
     """Width of a hidden state, D."""
-    num_hidden_layers: int = 12
+    num_hidden_layers: int = within(1, 10_000, default=12)
     """Number of blocks, L."""
-    num_attention_heads: int = 12
+    num_attention_heads: int = within(1, 100_000, default=12)
     """Number of attention heads, H; must divide hidden_size."""
-    intermediate_size: int = 3072
+    intermediate_size: int = within(1, 10_000_000, default=3072)
     """Width of the feed-forward part, F."""
     hidden_act: str = field(default="gelu", metadata={"words": (*ACTIVATIONS, *GATED_ACTIVATIONS)})
     """relu, gelu, gelu_tanh, silu, or gated: reglu, geglu, geglu_tanh, swiglu."""
-    hidden_dropout_prob: float = 0.1
+    hidden_dropout_prob: float = within(0, 1, below=True, default=0.1)
     """Dropout on each sublayer's output, in [0, 1)."""
-    attention_probs_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = within(0, 1, below=True, default=0.1)
     """Dropout on the attention weights, in [0, 1)."""
-    embedding_dropout_prob: float | None = None
+    embedding_dropout_prob: float | None = within(0, 1, below=True, default=None)
     """Dropout on the embeddings, in [0, 1); hidden_dropout_prob unless set."""
-    max_position_embeddings: int = 512
+    max_position_embeddings: int = within(1, 100_000_000, default=512)
     """Longest sequence, in tokens, that learned positions allow."""
-    type_vocab_size: int = 2
+    type_vocab_size: int = within(0, 1_000_000, default=2)
     """Number of segments; 0 leaves segment embeddings out."""
-    initializer_range: float = 0.02
+    initializer_range: float = within(0, 100, above=True, default=0.02)
     """Standard deviation of the weights at the start."""
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: float = within(0, 1, above=True, default=1e-12)
     """What layer normalisation adds to the variance."""
-    pad_token_id: int = 0
+    pad_token_id: int = within(0, 100_000_000, default=0)
     """Id of the padding token; its embedding starts at zero."""
     attention_score: str = field(default="scaled_dot", metadata={"words": tuple(SCORES)})
     """scaled_dot, dot, bilinear or additive."""
     position: str = field(default="learned", metadata={"words": POSITIONS})
     """learned, sinusoidal, rotary or none."""
-    rotary_theta: float = 10000.0
+    rotary_theta: float = within(0, 1e12, above=True, default=10000.0)
     """Base of the rotary wavelengths."""
     norm_position: str = field(default="post", metadata={"words": NORM_POSITIONS})
     """Layer normalisation after the residual sum (post) or before the sublayer (pre)."""
@@ -69,13 +70,13 @@ class EncoderConfig:
     """Normalise (pre) before the first attention too; false: the embeddings' own norm will do."""
     causal: bool = False
     """Let a token see earlier tokens only."""
-    local_attention: int = 0
+    local_attention: int = within(0, 100_000_000, default=0)
     """Tokens to each side that a token sees in most blocks; 0 = all of them, in every block."""
-    global_every: int = 3
+    global_every: int = within(1, 10_000, default=3)
     """With local attention: every so many-th block, from the first on, sees all tokens."""
-    local_rotary_theta: float | None = None
+    local_rotary_theta: float | None = within(0, 1e12, above=True, default=None)
     """Base of the rotary wavelengths where attention is local; rotary_theta unless set."""
-    embedding_size: int | None = None
+    embedding_size: int | None = within(1, 1_000_000, default=None)
     """Width of the embeddings, E; hidden_size unless set, otherwise projected to it."""
     tie_word_embeddings: bool = True
     """Use the word embeddings as the weights of the masked-LM output."""
@@ -84,12 +85,12 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         """Refuse what no encoder can be made from."""
-        self._check_sizes()
-        self._check_numbers()
+        check_values(self)
         _check_name("hidden_act", self.hidden_act, ACTIVATIONS | GATED_ACTIVATIONS)
         _check_name("attention_score", self.attention_score, SCORES)
         _check_name("position", self.position, POSITIONS)
         _check_name("norm_position", self.norm_position, NORM_POSITIONS)
+        self._check_padding()
         self._check_heads()
         self._check_position()
         if not self.first_attention_norm and self.norm_position != "pre":
@@ -146,43 +147,12 @@ class EncoderConfig:
                 raise ConfigError(f"unknown encoder setting '{name}'; {nearest(name, names)}")
         return cls(**settings)
 
-    def _check_sizes(self) -> None:
-        smallest = {
-            "vocab_size": 1,
-            "hidden_size": 1,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 1,
-            "intermediate_size": 1,
-            "max_position_embeddings": 1,
-            "type_vocab_size": 0,
-            "pad_token_id": 0,
-            "local_attention": 0,
-            "global_every": 1,
-        }
-        if self.embedding_size is not None:
-            smallest["embedding_size"] = 1
-        for name, least in smallest.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ConfigError(f"{name} must be a whole number from {least}, found {value!r}.")
+    def _check_padding(self) -> None:
         if self.pad_token_id >= self.vocab_size:
             raise ConfigError(
                 f"pad_token_id ({self.pad_token_id}) must be below "
                 f"vocab_size ({self.vocab_size}); give the tokenizer's own."
             )
-
-    def _check_numbers(self) -> None:
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
-                name = name.replace("embedding_dropout", "embedding_dropout_prob")
-                raise ConfigError(f"{name} must lie in [0, 1), found {value!r}.")
-        numbers = ["initializer_range", "layer_norm_eps", "rotary_theta"]
-        numbers += ["local_rotary_theta"] if self.local_rotary_theta is not None else []
-        for name in numbers:
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not value > 0.0:
-                raise ConfigError(f"{name} must be a number above 0, found {value!r}.")
 
     def _check_heads(self) -> None:
         heads, size = self.num_attention_heads, self.hidden_size

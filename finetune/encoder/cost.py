@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.feedforward import GATED_ACTIVATIONS
+from finetune.memory import FLOAT, TRAINED, in_gib
 
 LENGTHS = (64, 256, 1024, 4096)
 """Tokens of a sequence, T, for which costs are shown: four columns fit a terminal."""
@@ -19,6 +20,9 @@ WIDTH = 80
 """Columns of text at most."""
 MASKED_SHARE = 0.15
 """Share of the tokens that the LM head sees: BERT's masking rate."""
+
+HALF = 2
+"""Bytes of a number in half precision."""
 
 
 class PartCost(NamedTuple):
@@ -51,6 +55,30 @@ def cost(config: EncoderConfig, length: int, lm_share: float = MASKED_SHARE) -> 
         "norms": PartCost(2 * size * _norms(config), 0),
         "lm head": _lm_head(config, lm_share),
     }
+
+
+def parameters(config: EncoderConfig, *, language_model: bool = False) -> int:
+    """Count the weights and biases of an encoder, with its masked-LM head if it is wanted."""
+    parts = cost(config, length=1)
+    left_out = 0 if language_model else parts["lm head"].parameters
+    return sum(part.parameters for part in parts.values()) - left_out
+
+
+def activation_bytes(config: EncoderConfig, sequences: int, tokens: int) -> int:
+    """Count what the backward pass surely needs of a batch: less than it takes in the end.
+
+    Args:
+        config: Sizes and variants.
+        sequences: B.
+        tokens: T.
+
+    Returns:
+        Bytes, as if all numbers had half precision.
+    """
+    width = config.hidden_size  # the input of each block
+    if not config.gradient_checkpointing:  # query, key, value and output; inner states
+        width = 4 * width + config.intermediate_size
+    return sequences * tokens * width * config.num_hidden_layers * HALF
 
 
 def _norms(config: EncoderConfig) -> int:
@@ -142,9 +170,9 @@ def describe(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> str:
     for part, first in columns[0].items():
         flops = [column[part].flops for column in columns]
         rows.append([part, f"{first.parameters:,}", *map(_millions, flops)])
-    parameters = sum(part.parameters for part in columns[0].values())
+    weights = parameters(config, language_model=True)
     totals = [forward_flops_per_token(config, length) for length in lengths]
-    rows.append(["all", f"{parameters:,}", *map(_millions, totals)])
+    rows.append(["all", f"{weights:,}", *map(_millions, totals)])
     remarks = [line for remark in _remarks(config) for line in textwrap.wrap(remark, WIDTH)]
     unit = "Millions of operations a token, forward, in sequences of T tokens:"
     return "\n".join([_headline(config), "", unit, *_aligned(rows), "", *remarks])
@@ -248,11 +276,14 @@ def _headline(config: EncoderConfig) -> str:
 
 
 def _remarks(config: EncoderConfig) -> list[str]:
+    weights = parameters(config, language_model=True)
     alone = attention_overtakes(config)
     whole = attention_overtakes(config, with_projections=True)
     remarks = [
         f"Scores and mixing overtake the feed-forward part at T = {alone:,}, "
         f"attention with its projections at T = {whole:,}.",
+        f"The weights take {in_gib(weights * FLOAT)} in float32; with gradients and Adam's moments "
+        f"{in_gib(weights * TRAINED)}, besides what a batch needs.",
         f"The LM head sees {MASKED_SHARE:.0%} of the tokens (the masked ones).",
     ]
     if config.position == "learned":

@@ -13,9 +13,11 @@ from torch.utils.checkpoint import checkpoint
 from finetune.encoder.attention import mask_bias, visible_tokens
 from finetune.encoder.block import EncoderBlock
 from finetune.encoder.config import EncoderConfig
+from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
 from finetune.encoder.ragged import Ragged
 from finetune.errors import ConfigError
+from finetune.memory import FLOAT, check_fits
 
 Contexts = dict[bool, tuple[Tensor | None, Rotation | None]]
 """Bias of the logits and rotary positions, for blocks with local attention (True) and others."""
@@ -69,8 +71,16 @@ class Encoder(nn.Module):
     """
 
     def __init__(self, config: EncoderConfig) -> None:
-        """Build the encoder with fresh weights from torch's default generator."""
+        """Build the encoder with fresh weights from torch's default generator.
+
+        Raises:
+            ConfigError: Its weights are more than this machine's memory.
+        """
         super().__init__()
+        if torch.get_default_device().type == "cpu":
+            weights = parameters(config)
+            what = f"an encoder of {weights:,} parameters in float32"
+            check_fits(weights * FLOAT, what, "lower its sizes")
         self.config = config
         self.embeddings = Embeddings(config)
         self.blocks = nn.ModuleList(

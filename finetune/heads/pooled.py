@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
 from finetune.errors import ConfigError, nearest
 from finetune.heads.masked_lm import IGNORED
+from finetune.ranges import check_values, within
 
 
 def first_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -65,18 +66,16 @@ class HeadConfig:
 
     pooling: str = field(default="cls", metadata={"words": tuple(POOLINGS)})
     """cls, mean, max, or concat (first token, max and mean, as in ULMFiT)."""
-    head_dropout: float | None = None
+    head_dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout before the output layer, in [0, 1); hidden_dropout_prob unless set."""
 
     def __post_init__(self) -> None:
         """Refuse what no head can be made from."""
+        check_values(self)
         if self.pooling not in POOLINGS:
             raise ConfigError(
                 f"unknown pooling '{self.pooling}'; {nearest(self.pooling, POOLINGS)}"
             )
-        rate = 0.0 if self.head_dropout is None else self.head_dropout
-        if not isinstance(rate, (int, float)) or not 0.0 <= rate < 1.0:
-            raise ConfigError(f"head_dropout must lie in [0, 1), found {rate!r}.")
 
     def dropout(self, config: EncoderConfig) -> float:
         """Choose the rate: the head's own, or the encoder's."""

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
-from finetune.errors import ConfigError
 from finetune.heads.masked_lm import IGNORED
 from finetune.heads.pooled import HeadConfig
+from finetune.ranges import MOST_TOKENS, check_values, within
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,17 @@ class SpanConfig:
     """Which spans of a window are looked at.
 
     Raises:
-        ConfigError: A number is not positive.
+        ConfigError: A number lies outside its range.
     """
 
-    n_best: int = 20
+    n_best: int = within(1, 10_000, default=20)
     """Spans that are kept of each window, and answers that are listed for each question."""
-    max_answer_length: int = 30
+    max_answer_length: int = within(1, MOST_TOKENS, default=30)
     """Tokens of the longest answer."""
 
     def __post_init__(self) -> None:
         """Refuse what no span can satisfy."""
-        for name in ("n_best", "max_answer_length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 1 or more, found {getattr(self, name)}")
+        check_values(self)
 
 
 class Span(nn.Module):

@@ -31,6 +31,7 @@ from finetune.inspection.sources import (
     open_task,
     without_label,
 )
+from finetune.ranges import MOST_SEED, MOST_STEPS, check_values, within
 from finetune.run_folder import summarise
 from finetune.tables import table
 from finetune.task import Answer, Example, Task
@@ -51,9 +52,9 @@ class ProbeConfig:
 
     pooling: str = "mean"
     """One vector a text: cls, mean, max or concat."""
-    seeds: tuple[int, ...] = (1, 2, 3)
+    seeds: tuple[int, ...] = within(0, MOST_SEED, default=(1, 2, 3))
     """Each holds out another tenth of the training examples."""
-    limit: int | None = LIMIT
+    limit: int | None = within(1, MOST_STEPS, default=LIMIT)
     """Examples of the training and of the validation split at most."""
 
     def __post_init__(self) -> None:
@@ -62,6 +63,7 @@ class ProbeConfig:
         Raises:
             ConfigError: The pooling is unknown, or there is no seed.
         """
+        check_values(self)
         check_pooling(self.pooling)
         if not self.seeds:
             raise ConfigError("a probe needs a seed at least, found none")

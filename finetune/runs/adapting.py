@@ -26,6 +26,7 @@ from finetune.task import Task
 from finetune.text.corpus import build_corpus
 from finetune.training.pretrainer import Pretrainer
 from finetune.training.randomness import seed_weights
+from finetune.training.required_memory import check_training
 
 
 def adapt(
@@ -55,6 +56,7 @@ def adapt(
         say("left out: the encoder's pooler, which language modelling does not train")
     tokenizer = start.tokenizer()
     check_length(run.text.max_length, start.encoder_config)
+    check_training(start.encoder_config, run.trainer, language_model=True)
     cache = cache_folder(run.cache_dir)
     if run.task is not None:
         task = task or _task(run, families)

@@ -36,6 +36,7 @@ from finetune.training.finetuner import FineTuner, Scored
 from finetune.training.plan_table import Row
 from finetune.training.prefix_cache import RowSet
 from finetune.training.randomness import seed_weights
+from finetune.training.required_memory import check_training
 from finetune.training.task_data import TaskData
 from finetune.training.trainer import pick_device
 
@@ -279,6 +280,8 @@ def _inputs(
     """
     tokenizer, config = _start(run, start)
     check_length(run.max_length, config)
+    of_all = run.unfreezing.unfreeze == "all" and run.unfreezing.phases is None
+    check_training(config, run.trainer, all_trained=of_all)
     data = task_data(run, task, tokenizer)
     data.features(data.train_split, training=True)
     for split in task.validation_splits:

@@ -33,6 +33,7 @@ from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.data import CorpusData
 from finetune.training.pretrainer import Pretrainer, masked_lm_metrics
 from finetune.training.randomness import seed_weights
+from finetune.training.required_memory import check_training
 from finetune.training.trainer import pick_device
 
 
@@ -102,8 +103,11 @@ def pretrain(run: PretrainRun) -> Results:
     check_length(run.data.max_length, run.encoder)
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     tokenizer = _tokenizer_for(run, folder)
-    corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache_folder(run.cache_dir))
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
+    check_training(config, run.trainer, language_model=True)
+    corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache_folder(run.cache_dir))
+    sequences = min(run.loader.batch_size, len(corpus.train))
+    check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
     seed_weights(run.seed)
     module = Pretrainer(
         Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed

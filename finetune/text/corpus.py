@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.errors import ConfigError, DataError, nearest
+from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text import documents as files
 from finetune.text.packing import FRAME, Blocks, Packing
 from finetune.text.split import (
@@ -53,13 +54,13 @@ class CorpusConfig:
     """Field with the text in .jsonl, .parquet and hub rows."""
     file_is_document: bool = False
     """A text file is one document; otherwise a blank line ends a document."""
-    validation_fraction: float = 0.02
+    validation_fraction: float = within(0, 1, below=True, default=0.02)
     """Share of the documents held out for validation, 0 to below 1."""
-    max_length: int = 128
+    max_length: int = within(FRAME + 1, MOST_TOKENS, default=128)
     """Tokens in a block, [CLS] and [SEP] included."""
     documents: str = field(default="joined", metadata={"words": tuple(DOCUMENTS)})
     """Documents in one block: joined (attention over all) or separate (inside a document only)."""
-    tokenize_workers: int = 0
+    tokenize_workers: int = within(0, 1024, default=0)
     """Threads that tokenize; 0 for one a core."""
 
     def __post_init__(self) -> None:
@@ -68,18 +69,11 @@ class CorpusConfig:
         Raises:
             ConfigError: A setting is out of its range.
         """
+        check_values(self)
         if self.documents not in DOCUMENTS:
             raise ConfigError(
                 f"documents '{self.documents}' is unknown; {nearest(self.documents, DOCUMENTS)}"
             )
-        if not 0 <= self.validation_fraction < 1:
-            raise ConfigError(
-                f"validation_fraction must be from 0 to below 1, found {self.validation_fraction}"
-            )
-        if self.max_length <= FRAME:
-            raise ConfigError(f"max_length must be more than {FRAME}, found {self.max_length}")
-        if self.tokenize_workers < 0:
-            raise ConfigError(f"tokenize_workers must be 0 or more, found {self.tokenize_workers}")
 
 
 @dataclass(frozen=True)

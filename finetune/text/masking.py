@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.errors import ConfigError, nearest
+from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.counter import mix, random_bits, uniform
 
 IGNORED = -100
@@ -37,17 +38,17 @@ class MaskingConfig:
 
     masking: str = field(default="token", metadata={"words": MASKING})
     """What is masked as a whole: token, word or span."""
-    mask_rate: float = 0.15
+    mask_rate: float = within(0, 1, above=True, default=0.15)
     """Share of the tokens that is masked, above 0 to 1."""
-    replace_mask_share: float = 0.8
+    replace_mask_share: float = within(0, 1, default=0.8)
     """Share of the masked tokens that become the mask token, 0 to 1."""
-    replace_random_share: float = 0.1
+    replace_random_share: float = within(0, 1, default=0.1)
     """Share of the masked tokens that become a random token, 0 to 1; the rest stay as they are."""
     masks: str = field(default="dynamic", metadata={"words": MASKS})
     """New masks in each epoch (dynamic) or the first epoch's for ever (static)."""
-    span_geometric_p: float = 0.2
+    span_geometric_p: float = within(0, 1, above=True, default=0.2)
     """Span masking: a span ends after each word with this probability, above 0 to 1."""
-    span_max: int = 10
+    span_max: int = within(1, MOST_TOKENS, default=10)
     """Span masking: words in the longest span."""
 
     def __post_init__(self) -> None:
@@ -56,25 +57,19 @@ class MaskingConfig:
         Raises:
             ConfigError: A name is unknown or a number out of its range.
         """
+        check_values(self)
         for name, value, legal in (
             ("masking", self.masking, MASKING),
             ("masks", self.masks, MASKS),
         ):
             if value not in legal:
                 raise ConfigError(f"{name} '{value}' is unknown; {nearest(value, legal)}")
-        for name in ("mask_rate", "span_geometric_p"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(
-                    f"{name} must be above 0 and at most 1, found {getattr(self, name)}"
-                )
         shares = (self.replace_mask_share, self.replace_random_share)
-        if min(shares) < 0 or sum(shares) > 1:
+        if sum(shares) > 1:
             raise ConfigError(
-                "replace_mask_share and replace_random_share must be 0 or more and together at "
-                f"most 1, found {shares[0]} and {shares[1]}"
+                "replace_mask_share and replace_random_share must together be at most 1, found "
+                f" {shares[0]} and {shares[1]}"
             )
-        if self.span_max < 1:
-            raise ConfigError(f"span_max must be 1 or more, found {self.span_max}")
 
 
 class Key(NamedTuple):

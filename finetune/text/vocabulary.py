@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from finetune.errors import ConfigError, DataError, nearest
+from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.text.parallel import tokenizer_threads
 from finetune.text.stated import ROLES
 from finetune.text.tokenizer import Tokenizer
@@ -31,28 +32,26 @@ class TokenizerConfig:
 
     algorithm: str = field(default="wordpiece", metadata={"words": ("wordpiece", "bpe")})
     """How words are split: wordpiece or bpe (byte-level)."""
-    vocab_size: int = 8192
+    vocab_size: int = within(1, 10_000_000, default=8192)
     """Number of tokens, special tokens included."""
     lowercase: bool = True
     """Fold upper to lower case; WordPiece also drops accents, as BERT's uncased models do."""
-    min_frequency: int = 2
+    min_frequency: int = within(1, MOST_STEPS, default=2)
     """A pair of tokens seen less often than this is not joined."""
-    limit_alphabet: int = 1000
+    limit_alphabet: int = within(1, 0x110000, default=1000)
     """WordPiece: how many different characters are kept; rarer ones become the unknown token."""
 
     def __post_init__(self) -> None:
         """Check the settings.
 
         Raises:
-            ConfigError: The algorithm is unknown or a number is not positive.
+            ConfigError: The algorithm is unknown or a number lies outside its range.
         """
+        check_values(self)
         if self.algorithm not in ALGORITHMS:
             raise ConfigError(
                 f"algorithm '{self.algorithm}' is unknown; {nearest(self.algorithm, ALGORITHMS)}"
             )
-        for name in ("vocab_size", "min_frequency", "limit_alphabet"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 1 or more, found {getattr(self, name)}")
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:

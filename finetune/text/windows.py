@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.errors import ConfigError, nearest
+from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.features import Features, Span
 from finetune.text.masking import IGNORED
 from finetune.text.parallel import tokenizer_threads
@@ -37,9 +38,9 @@ _TOGETHER = 256
 class WindowConfig:
     """How contexts that are too long for one sequence are cut."""
 
-    stride: int = 128
+    stride: int = within(0, MOST_TOKENS, default=128)
     """Tokens of the context that a window shares with the one before it."""
-    max_question_length: int = 64
+    max_question_length: int = within(1, MOST_TOKENS, default=64)
     """Longer questions lose tokens at their end."""
     without_answer: str = field(default="auto", metadata={"words": WITHOUT_ANSWER})
     """What is learnt from a window without the answer of its question: cls (no answer), drop
@@ -49,15 +50,10 @@ class WindowConfig:
         """Check the settings.
 
         Raises:
-            ConfigError: The stride is negative, a question may have no token, or the choice for
-                windows without the answer is unknown.
+            ConfigError: A number lies outside its range, or the choice for windows without the
+                answer is unknown.
         """
-        if self.stride < 0:
-            raise ConfigError(f"stride must be 0 or more tokens, found {self.stride}")
-        if self.max_question_length < 1:
-            raise ConfigError(
-                f"max_question_length must be 1 or more tokens, found {self.max_question_length}"
-            )
+        check_values(self)
         if self.without_answer not in WITHOUT_ANSWER:
             raise ConfigError(
                 f"without_answer '{self.without_answer}' is unknown; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from finetune.errors import ConfigError
+from finetune.ranges import check_values, within
 
 FURTHER = ("tensorboard", "csv")
 """What `logger` may name."""
@@ -26,7 +27,7 @@ class TrackingConfig:
     """Runs that belong together; task and encoder if none, and the folder where it holds seeds."""
     logger: list[str] = dataclasses.field(default_factory=list)
     """Where the numbers go besides: tensorboard (RUN/tensorboard), csv (RUN/metrics.csv)."""
-    table_examples: int = 200
+    table_examples: int = within(0, 1_000_000, default=200)
     """Examples that a table of answers shows, the hardest first; 0 = no such tables."""
     checkpoint_artifact: bool = False
     """Hand the best checkpoint to Weights & Biases too (sync uploads it from the run folder)."""
@@ -37,11 +38,10 @@ class TrackingConfig:
         Raises:
             ConfigError: A logger is unknown, or the number of examples is negative.
         """
+        check_values(self)
         for name in self.logger:
             if name not in FURTHER:
                 raise ConfigError(
                     f"logger: expected {' or '.join(FURTHER)}, found {name!r} (Weights & Biases is "
                     "on unless --no-wandb is given)"
                 )
-        if self.table_examples < 0:
-            raise ConfigError(f"table_examples must be 0 or more, found {self.table_examples}")

@@ -18,6 +18,7 @@ import pytorch_lightning as pl
 import torch
 
 from finetune.errors import FinetuneError
+from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.training.progress import RunLength
 from finetune.training.resume import (
     Standing,
@@ -44,10 +45,18 @@ class Interrupted(Exception):
 class CheckpointConfig:
     """When to write checkpoints and when to stop early."""
 
-    checkpoint_every_steps: int = 500
+    checkpoint_every_steps: int = within(1, MOST_STEPS, default=500)
     """Steps between two states to resume from; the end of the run always writes one."""
-    patience: int | None = None
+    patience: int | None = within(1, MOST_STEPS, default=None)
     """Stop after so many validations without a better monitored value; none = never."""
+
+    def __post_init__(self) -> None:
+        """Check the counts.
+
+        Raises:
+            ConfigError: A count is below one.
+        """
+        check_values(self)
 
 
 class Checkpointer(pl.Callback):

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from finetune.errors import ConfigError, DataError
+from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.text.corpus import Corpus
 from finetune.text.masking import IGNORED, MaskingConfig, mask_blocks
 from finetune.text.packing import Blocks, document_mask, document_positions
@@ -34,11 +35,11 @@ Indices = npt.NDArray[np.int64]
 class LoaderConfig:
     """Batches and who makes them."""
 
-    batch_size: int = 32
+    batch_size: int = within(1, 1_000_000, default=32)
     """Sequences in a batch, for each process."""
-    num_workers: int = 0
+    num_workers: int = within(0, 1024, default=0)
     """Processes that make batches ahead; 0 = the training process does it."""
-    validation_batches: int = 32
+    validation_batches: int = within(1, MOST_STEPS, default=32)
     """Pretraining: validation stops after so many batches."""
 
     def __post_init__(self) -> None:
@@ -47,9 +48,7 @@ class LoaderConfig:
         Raises:
             ConfigError: A count is out of range.
         """
-        for name, least in (("batch_size", 1), ("num_workers", 0), ("validation_batches", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, found {getattr(self, name)}")
+        check_values(self)
 
 
 class OrderedData(pl.LightningDataModule):

@@ -14,44 +14,35 @@ from typing import Any
 import torch
 from torch import nn
 
-from finetune.errors import ConfigError
+from finetune.ranges import check_values, within
 
 
 @dataclass
 class OptimizerConfig:
     """AdamW (Loshchilov and Hutter, 2019) over layer groups."""
 
-    learning_rate: float = 1e-4
+    learning_rate: float = within(
+        0, 1000, above=True, default=1e-4, hint="try 1e-3 for a small encoder"
+    )
     """Peak learning rate of the topmost group."""
-    weight_decay: float = 0.01
+    weight_decay: float = within(0, 1000, default=0.01)
     """Decoupled weight decay; biases and normalisation weights have none."""
-    rate_decay: float = 1.0
+    rate_decay: float = within(1, 1000, default=1.0, hint="ULMFiT uses 2.6, 1 means one rate")
     """Each group's rate is that of the group above divided by this (ULMFiT: 2.6; 1 = one rate)."""
-    adam_beta1: float = 0.9
+    adam_beta1: float = within(0, 1, below=True, default=0.9)
     """Decay of the running mean of gradients."""
-    adam_beta2: float = 0.999
+    adam_beta2: float = within(0, 1, below=True, default=0.999)
     """Decay of the running mean of squared gradients."""
-    adam_epsilon: float = 1e-6
+    adam_epsilon: float = within(0, 1, default=1e-6)
     """Added to the denominator (BERT: 1e-6)."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
 
         Raises:
-            ConfigError: A rate is negative or the discriminative factor is below one.
+            ConfigError: A number lies outside its range.
         """
-        if self.learning_rate <= 0:
-            raise ConfigError(
-                f"learning_rate must be positive, found {self.learning_rate}; try 1e-3 for a "
-                "small encoder"
-            )
-        if self.weight_decay < 0:
-            raise ConfigError(f"weight_decay must be 0 or more, found {self.weight_decay}")
-        if self.rate_decay < 1:
-            raise ConfigError(
-                f"rate_decay must be at least 1, found {self.rate_decay}; ULMFiT uses 2.6, 1 "
-                "means one rate"
-            )
+        check_values(self)
 
 
 def group_rates(count: int, learning_rate: float, rate_decay: float) -> list[float]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from finetune.encoder import Encoder
 from finetune.errors import ConfigError, nearest
+from finetune.ranges import check_values, within
 from finetune.text.features import Features
 from finetune.training.frozen_prefix import frozen_hidden, frozen_states, weight_keys
 from finetune.training.prefix_store import (
@@ -43,7 +44,7 @@ class CacheConfig:
 
     cache: bool = True
     """Compute the frozen part once and keep its hidden states on disk."""
-    cache_gib: float = 8.0
+    cache_gib: float = within(0, 1_000_000, default=8.0)
     """Largest size of the cache, in GiB; what does not fit is computed again each time."""
     cache_precision: str = field(default="fp32", metadata={"words": PRECISIONS})
     """fp32 (the same numbers as without the cache) or bf16 (half the size, rounded to 8 bits)."""
@@ -54,8 +55,7 @@ class CacheConfig:
         Raises:
             ConfigError: A value is out of range.
         """
-        if self.cache_gib < 0:
-            raise ConfigError(f"cache_gib must be 0 or more, found {self.cache_gib}")
+        check_values(self)
         if self.cache_precision not in PRECISIONS:
             choice = nearest(self.cache_precision, PRECISIONS)
             raise ConfigError(f"unknown cache_precision '{self.cache_precision}'; {choice}")

@@ -8,9 +8,10 @@ clock, so the rate ends at zero whatever the machine's speed.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from finetune.errors import ConfigError
+from finetune.ranges import MOST_STEPS, check_values, within
 
 DEFAULT_EPOCHS = 3
 """Of a fine-tuning whose length is not said (Devlin et al., 2019, section 4.1)."""
@@ -20,16 +21,16 @@ DEFAULT_EPOCHS = 3
 class LengthConfig:
     """How long to train: one of the three."""
 
-    max_steps: int | None = field(
-        default=None, metadata={"instead_of": ("max_epochs", "max_minutes")}
+    max_steps: int | None = within(
+        1, MOST_STEPS, default=None, instead_of=("max_epochs", "max_minutes")
     )
     """Optimizer steps to take."""
-    max_epochs: int | None = field(
-        default=None, metadata={"instead_of": ("max_steps", "max_minutes")}
+    max_epochs: int | None = within(
+        1, MOST_STEPS, default=None, instead_of=("max_steps", "max_minutes")
     )
     """Passes over the training data."""
-    max_minutes: float | None = field(
-        default=None, metadata={"instead_of": ("max_steps", "max_epochs")}
+    max_minutes: float | None = within(
+        0, 1e9, above=True, default=None, instead_of=("max_steps", "max_epochs")
     )
     """Minutes on the clock, validation included; the learning rate follows the clock."""
 
@@ -39,15 +40,13 @@ class LengthConfig:
         Raises:
             ConfigError: Two limits, or one that is not positive.
         """
+        check_values(self)
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) > 1:
             raise ConfigError(
                 f"expected one of max_steps, max_epochs, max_minutes, found "
                 f"{' and '.join(given)}; keep one"
             )
-        for name, value in given.items():
-            if value <= 0:
-                raise ConfigError(f"{name} must be positive, found {value}")
 
     def or_default(self) -> LengthConfig:
         """This limit, or `DEFAULT_EPOCHS` where none was given."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from finetune.console import printable
 from finetune.training.progress import RunLength
 
 REDRAW_SECONDS = 0.5
@@ -56,11 +57,11 @@ class ProgressDisplay:
             title: What stands in front.
             console: Where to; stderr if none.
         """
-        self.length, self.title = length, title
+        self.length, self.title = length, printable(title, lines=False)
         self.console = console or Console(stderr=True)
         self._bar = _bar(self.console) if _is_terminal(self.console) else None
         self._task = (
-            None if self._bar is None else self._bar.add_task(_cut(title), total=1, told="")
+            None if self._bar is None else self._bar.add_task(_cut(self.title), total=1, told="")
         )
         self._figures: Mapping[str, float] = {}
         self._running = False

@@ -7,7 +7,6 @@ the encoder as it was given, also when an interrupted run goes on.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from finetune.encoder.block import EncoderBlock
 from finetune.encoder.dropout import drop_on_cpu
 from finetune.errors import ConfigError
 from finetune.heads import IGNORED
+from finetune.ranges import check_values, within
 from finetune.training.randomness import keyed_seed
 
 
@@ -27,15 +27,15 @@ from finetune.training.randomness import keyed_seed
 class AidsConfig:
     """Aids for fine-tuning on small data; all are off unless set."""
 
-    reinit_blocks: int = 0
+    reinit_blocks: int = within(0, 10_000, default=0)
     """Top blocks that start from fresh weights instead of the pretrained ones."""
-    mixout: float = 0.0
+    mixout: float = within(0, 1, below=True, default=0.0)
     """Probability of reading the pretrained weight in place of the trained one, in [0, 1)."""
-    l2_sp: float = 0.0
+    l2_sp: float = within(0, 1_000_000, default=0.0)
     """Strength of the pull to the pretrained weights, added to the gradient (0.01 is usual)."""
-    label_smoothing: float = 0.0
+    label_smoothing: float = within(0, 1, below=True, default=0.0)
     """Share of the target that is spread over all classes, in [0, 1)."""
-    r_drop: float = 0.0
+    r_drop: float = within(0, 1_000_000, default=0.0)
     """Weight of the divergence between two passes with different dropout (1 to 5 is usual)."""
 
     def __post_init__(self) -> None:
@@ -44,12 +44,7 @@ class AidsConfig:
         Raises:
             ConfigError: A probability lies outside [0, 1), or a strength is negative.
         """
-        for name in ("mixout", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must lie in [0, 1), found {getattr(self, name):g}")
-        for name in ("reinit_blocks", "l2_sp", "r_drop"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} must be 0 or more, found {getattr(self, name):g}")
+        check_values(self)
 
 
 CLASS_HEADS = ("classification", "choice")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from finetune.errors import ConfigError
+from finetune.ranges import check_values, within
 
 ScheduleName = Literal["slanted_triangular", "linear", "cosine", "constant"]
 
@@ -24,11 +24,15 @@ class ScheduleConfig:
 
     schedule: ScheduleName = "linear"
     """slanted_triangular (ULMFiT), or a linear warm-up and then linear, cosine or constant."""
-    warmup_ratio: float = 0.1
+    warmup_ratio: float = within(
+        0, 1, below=True, default=0.1, hint="choose 0.1 for a tenth of the run"
+    )
     """Fraction of the run in which the rate rises linearly from 0 to its peak, in [0, 1)."""
-    cut_fraction: float = 0.1
+    cut_fraction: float = within(
+        0, 1, above=True, below=True, default=0.1, hint="the paper uses 0.1"
+    )
     """Slanted triangular: fraction of the run in which the rate rises, in (0, 1)."""
-    ratio: float = 32.0
+    ratio: float = within(1, 1_000_000, default=32.0, hint="the paper uses 32")
     """Slanted triangular: how many times smaller the lowest rate is than the peak."""
 
     def __post_init__(self) -> None:
@@ -37,18 +41,7 @@ class ScheduleConfig:
         Raises:
             ConfigError: A ratio or fraction is out of its range.
         """
-        if not 0 <= self.warmup_ratio < 1:
-            raise ConfigError(
-                f"warmup_ratio must lie in [0, 1), found {self.warmup_ratio}; choose 0.1 for a "
-                "tenth of the run"
-            )
-        if not 0 < self.cut_fraction < 1:
-            raise ConfigError(
-                f"cut_fraction must lie between 0 and 1, found {self.cut_fraction}; the paper "
-                "uses 0.1"
-            )
-        if self.ratio < 1:
-            raise ConfigError(f"ratio must be at least 1, found {self.ratio}; the paper uses 32")
+        check_values(self)
 
 
 def slanted_triangular(progress: float, config: ScheduleConfig) -> float:

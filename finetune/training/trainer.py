@@ -18,6 +18,7 @@ from pytorch_lightning.utilities.exceptions import (  # type: ignore[attr-define
 )
 
 from finetune.errors import ConfigError
+from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.training.freed_memory import FreedMemory, keep_freed_memory
 from finetune.training.progress import LengthConfig, RunLength
 
@@ -30,7 +31,7 @@ class TrainerConfig:
 
     accelerator: str = field(default="auto", metadata={"words": ("auto", "cpu", "gpu")})
     """Lightning's name of the device: auto, cpu, gpu."""
-    devices: int = 1
+    devices: int = within(1, 1024, default=1)
     """Processes of this machine, each with its own device."""
     strategy: str = field(default="auto", metadata={"words": ("auto", "ddp")})
     """Lightning's name of the strategy: auto, ddp."""
@@ -38,13 +39,13 @@ class TrainerConfig:
         default="32-true", metadata={"words": ("32-true", "bf16-mixed", "16-mixed")}
     )
     """Lightning's name of the precision: 32-true, bf16-mixed, 16-mixed."""
-    accumulate_grad_batches: int = 1
+    accumulate_grad_batches: int = within(1, 1_000_000, default=1)
     """Batches that make one optimizer step, as if they were one large batch."""
-    gradient_clip: float | None = 1.0
+    gradient_clip: float | None = within(0, 1e12, default=1.0)
     """Largest norm of the gradient over all weights; none = no clipping."""
-    log_every_steps: int = 50
+    log_every_steps: int = within(1, MOST_STEPS, default=50)
     """Steps between two lines of metrics.jsonl."""
-    validate_every_steps: int | None = None
+    validate_every_steps: int | None = within(1, MOST_STEPS, default=None)
     """Steps between two validations; none = at the end of each epoch."""
     progress: bool = True
     """Show progress: a bar where stderr is a terminal, elsewhere a line a minute at most."""
@@ -55,15 +56,7 @@ class TrainerConfig:
         Raises:
             ConfigError: A count is below one.
         """
-        for name in (
-            "devices",
-            "accumulate_grad_batches",
-            "log_every_steps",
-            "validate_every_steps",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, found {value}")
+        check_values(self)
 
 
 def build_trainer(

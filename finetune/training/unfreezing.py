@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from finetune.errors import ConfigError, nearest
+from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.training.optimizer import group_rates
 from finetune.training.plan import Phase, Plan, exact, group_names
 
@@ -36,15 +37,17 @@ class UnfreezeConfig:
         metadata={"instead_of": ("phases",), "words": lambda: [*POLICIES, "top:2"]},
     )
     """all, head, gradual (ULMFiT), chain (chain-thaw), lp-ft (head, then all), top:N (blocks)."""
-    phase_epochs: float = 1.0
+    phase_epochs: float = within(0, MOST_STEPS, above=True, default=1.0)
     """Gradual and chain: epochs of a phase, may be a fraction; the last runs to the end."""
-    head_epochs: float = 1.0
+    head_epochs: float = within(0, MOST_STEPS, above=True, default=1.0)
     """lp-ft: epochs in which the head alone is trained, may be a fraction."""
     phases: list[str] | None = None
     """Own phases in place of a policy: GROUP=EPOCHS or LOWEST..HIGHEST=EPOCHS, as head=1."""
     span: Literal["run", "phase"] = "run"
     """The schedule of the rate runs once over the whole run, or anew in each phase."""
-    rewarm_fraction: float = 0.0
+    rewarm_fraction: float = within(
+        0, 1, below=True, default=0.0, hint="choose 0.05 for a twentieth of the run"
+    )
     """Fraction of the run in which a newly thawed group's rate rises from 0; 0 = at once."""
     moments: Literal["kept", "cleared"] = "kept"
     """Adam's moments at the start of a phase: kept, or cleared in all groups (fastai's way)."""
@@ -59,17 +62,9 @@ class UnfreezeConfig:
         Raises:
             ConfigError: The policy is unknown, or a number is out of its range.
         """
+        check_values(self)
         if not re.fullmatch(r"top:\d+", self.unfreeze) and self.unfreeze not in POLICIES:
             raise _unknown_policy(self.unfreeze)
-        for name in ("phase_epochs", "head_epochs"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise ConfigError(f"{name} must be positive, found {value:g}")
-        if not 0 <= self.rewarm_fraction < 1:
-            raise ConfigError(
-                f"rewarm_fraction must lie in [0, 1), found {self.rewarm_fraction:g}; choose 0.05 "
-                "for a twentieth of the run"
-            )
         if self.phases is not None and not self.phases:
             raise ConfigError("phases: expected at least one as 'head=1', found none")
 
