@@ -235,7 +235,8 @@ def test_unknown_key_names_the_nearest_one(text: str, message: str, tmp_path: Pa
         ("seed: 1\nname: b\nseed: 2\n", 3, "key 'seed' is given twice, first in line 1"),
         ("shape:\n  width: 4\n  width: 8\n", 3, "key 'width' is given twice, first in line 2"),
         ("seed: 1\n\tname: b\n", 2, "cannot start any token"),
-        ("seed: *x\n", 1, "found undefined alias"),
+        ("seed: *x\n", 1, "expected values, found an alias (*name); write the value out"),
+        ("seed: 1\nseeds: &a [1]\nname: *a\n", 3, "found an alias"),
     ],
 )
 def test_bad_yaml_names_file_and_line(text: str, line: int, problem: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class MaskingConfig:
         if sum(shares) > 1:
             raise ConfigError(
                 "replace_mask_share and replace_random_share must together be at most 1, found "
-                f" {shares[0]} and {shares[1]}"
+                f"{shares[0]} and {shares[1]}"
             )
 
 
