@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError
 from finetune.files import new_folder, old_of
+from finetune.placeholders import refuse_placeholder_file
 from finetune.seed_folders import seed_folders
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.tokenizer_files import holds_tokenizer
@@ -107,6 +108,7 @@ class Checkpoint:
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
+    refuse_placeholder_file(path, CheckpointError)
     return CheckpointError(
         f"{path}: expected weights in safetensors form, found {error}; "
         "take another checkpoint or train again"
@@ -273,6 +275,7 @@ def _instead(root: Path) -> str:
 
 def _read_description(folder: Path) -> Checkpoint:
     path = folder / CONFIG
+    refuse_placeholder_file(path, CheckpointError)
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from finetune.errors import DataError
 from finetune.files import new_file
+from finetune.placeholders import refuse_placeholder_file
 
 
 def write_predictions(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
@@ -44,6 +45,7 @@ def read_predictions(path: Path) -> list[dict[str, Any]]:
             f"expected a predictions file at {path}, found none; "
             "`finetune evaluate` and `finetune predict` write them"
         )
+    refuse_placeholder_file(path, DataError)
     with path.open("rb") as file:
         return [_row(line, f"{path}:{number}") for number, line in enumerate(file, start=1)]
 

@@ -22,6 +22,7 @@ import yaml
 
 from finetune.console import printable, quoted
 from finetune.errors import ConfigError, nearest
+from finetune.placeholders import refuse_placeholder_file
 
 _WORDS = {
     bool: "true or false",
@@ -260,6 +261,7 @@ def load(file: Path) -> Any:
         ConfigError: The file cannot be read, is no YAML, is far too long, or gives a key twice;
             with file and line.
     """
+    refuse_placeholder_file(file, ConfigError)
     try:
         with file.open("rb") as stream:
             text = stream.read(_LONGEST + 1)

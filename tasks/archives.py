@@ -18,6 +18,7 @@ from tarfile import ReadError, TarFile
 from typing import IO, Self, cast
 
 from finetune.errors import DataError
+from finetune.placeholders import START, refuse_placeholder
 
 ENDINGS = (".tar", ".tar.gz", ".tgz")
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -87,6 +88,7 @@ def _folder(path: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, s
             content = (path / name).read_bytes()
         except OSError as error:
             raise DataError(f"{path / name}: expected a readable file, found: {error}") from error
+        refuse_placeholder(content, path / name, DataError)
         yield str(path / name), name, content
 
 
@@ -102,6 +104,7 @@ def _archive(path: Path, matches: Callable[[str], bool]) -> dict[str, bytes]:
             content = archive.extractfile(member)
             assert content is not None  # isfile() above
             found[name] = content.read()
+            refuse_placeholder(found[name], f"{path}:{name}", DataError)
     return found
 
 
@@ -124,6 +127,7 @@ def _opened(path: Path) -> Iterator[TarFile]:
 def _decompressed(path: Path) -> IO[bytes]:
     # By the first bytes: an archive whose name has lost or gained a .gz is read all the same.
     with path.open("rb") as file:
+        refuse_placeholder(file.peek(START), path, DataError)
         is_gzip = file.read(2) == _GZIP_MAGIC
     return cast("IO[bytes]", gzip.open(path)) if is_gzip else path.open("rb")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.errors import DataError
+from finetune.placeholders import refuse_placeholder
 from finetune.task import Example, GoldAnswer
 from finetune.text.rows import read_rows
 
@@ -142,8 +143,10 @@ def text_of(row: Row, field: str, where: str) -> str:
 def _load(path: Path) -> Any:
     try:
         data = path.read_bytes()
+        refuse_placeholder(data, path, DataError)
         if path.suffix == ".gz":
             data = gzip.decompress(data)
+            refuse_placeholder(data, path, DataError)
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(

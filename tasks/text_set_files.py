@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from finetune.errors import DataError
+from finetune.placeholders import refuse_placeholder
 from finetune.text.rows import read_records
 from tasks.archives import ENDINGS, read_members
 from tasks.columns import id_column
@@ -284,6 +285,7 @@ def _lines(path: Path) -> list[str]:
     """The lines of a file; one that is not UTF-8 is ISO-8859-1, as one of upstream's TREC is."""
     try:
         content = path.read_bytes()
+        refuse_placeholder(content, path, DataError)
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from finetune.errors import DataError
+from finetune.placeholders import refuse_placeholder
 from finetune.text.rows import FROM_UTF16, FROM_WINDOWS, UTF16_MARKS, refuse_other_file
 
 
@@ -92,6 +93,7 @@ def _either(widths: set[int]) -> str:
 def _lines(path: Path) -> list[str]:
     try:
         data = path.read_bytes()
+        refuse_placeholder(data, path, DataError)
         if path.suffix == ".gz":
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:

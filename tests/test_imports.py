@@ -16,7 +16,10 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted([*(ROOT / "finetune").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")])
 
 # A room imports from lower floors only; those of GROUND are open to all.
-GROUND = {f"finetune.{room}" for room in ("console", "errors", "files", "memory", "ranges")}
+GROUND = {
+    f"finetune.{room}"
+    for room in ("console", "errors", "files", "memory", "placeholders", "ranges")
+}
 FLOORS = {
     "tasks": 9,
     "finetune": 8,  # the public face

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from finetune.errors import CheckpointError
+from finetune.placeholders import refuse_placeholder_file
 from finetune.text.stated import read_json
 
 CONFIG = "config.json"
@@ -69,6 +70,7 @@ def other_modules(folder: Path) -> list[str]:
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:
+    refuse_placeholder_file(path, CheckpointError)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -109,6 +111,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    refuse_placeholder_file(path, CheckpointError)
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
@@ -118,6 +121,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
+    refuse_placeholder_file(path, CheckpointError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is odd about a file that is refused anyway

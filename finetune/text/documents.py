@@ -18,9 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from finetune.errors import DataError
+from finetune.placeholders import START, refuse_placeholder, refuse_placeholder_file
+
+if TYPE_CHECKING:
+    from io import BufferedReader
 
 HUB = "hf://"
 _BOM = b"\xef\xbb\xbf"
@@ -223,6 +227,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _read_parquet(file: Path, options: _Options) -> Iterator[str]:
+    refuse_placeholder_file(file, DataError)
     rows = _stream(str(file), "parquet", data_files=[str(file)], split="train")
     yield from _texts(rows, options.text_field, str(file))
     options.advance(file.stat().st_size)
@@ -280,8 +285,10 @@ def _raw_lines(file: Path, advance: Advance) -> Iterator[bytes]:
     reported = 0
     try:
         with file.open("rb") as raw:
+            refuse_placeholder(raw.peek(START), file, DataError)
             packed = file.suffix.lower() == ".gz"
-            lines = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+            lines = cast("BufferedReader", gzip.GzipFile(fileobj=raw)) if packed else raw
+            refuse_placeholder(lines.peek(START), file, DataError)
             for number, line in enumerate(lines):
                 yield line
                 if number % _LINES_BETWEEN_REPORTS == 0:

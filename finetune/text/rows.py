@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from finetune.errors import ConfigError, DataError, nearest
+from finetune.placeholders import START, refuse_placeholder
 from finetune.text.delimiters import DELIMITERS, find_delimiter
 
 STDIN = "-"
@@ -138,6 +139,7 @@ def _opened(path: Path | str) -> Iterator[Iterable[bytes]]:
         return
     try:
         with Path(path).open("rb") as file:
+            refuse_placeholder(file.peek(START), path, DataError)
             packed = str(path).lower().endswith(".gz")
             yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
     except OSError as error:
@@ -148,6 +150,8 @@ def _text_lines(name: str, stream: Iterable[bytes]) -> _Lines:
     """Decode line by line; the ends are kept, because a cell of a CSV may go on behind them."""
     number = 0
     try:
+        if hasattr(stream, "peek"):
+            refuse_placeholder(stream.peek(START), name, DataError)
         for number, line in enumerate(stream, start=1):
             yield _decode(line, f"{name}:{number}", first=number == 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

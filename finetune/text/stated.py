@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.errors import CheckpointError
+from finetune.placeholders import refuse_placeholder_file
 
 if TYPE_CHECKING:
     import tokenizers
@@ -191,6 +192,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: It cannot be read or holds something else.
     """
+    refuse_placeholder_file(path, CheckpointError)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -206,6 +208,7 @@ def read_text(path: Path) -> str:
     Raises:
         CheckpointError: It cannot be read, or is not UTF-8.
     """
+    refuse_placeholder_file(path, CheckpointError)
     try:
         content = path.read_bytes()
         return content.decode("utf-8")

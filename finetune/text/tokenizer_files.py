@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.errors import CheckpointError
+from finetune.placeholders import refuse_placeholder_file
 from finetune.text.stated import BERT_SETTINGS, ROLES, flag, read_json, read_stated, role_names
 from finetune.text.vocabulary_files import byte_level, wordpiece
 
@@ -84,6 +85,7 @@ def _form(folder: Path, stated: dict[str, Any]) -> str:
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
     import tokenizers
 
+    refuse_placeholder_file(path, CheckpointError)
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except BaseException as error:  # bare Exception for a malformed file, or a panic
@@ -127,6 +129,7 @@ def _converted(folder: Path, *, named: bool) -> tuple[tokenizers.Tokenizer, dict
     from transformers.convert_slow_tokenizer import convert_slow_tokenizer
 
     found = next(name for name in _ALL_FILES if (folder / name).is_file())
+    refuse_placeholder_file(folder / found, CheckpointError)
     if not named:
         raise CheckpointError(
             f"{folder}: expected the class of tokenizer that {found} is for, found none; write it "

@@ -334,3 +334,18 @@ def test_a_split_that_is_needed_is_asked_for(
     shutil.rmtree(files.own(""))
     words = classify_words(world, files, tmp_path)
     refuses(".*train.csv.*", *words)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 44\n"
+
+
+@pytest.mark.parametrize("name", ["input.txt", "model.safetensors", "config.json", "config.yaml"])
+def test_git_lfs_pointer_is_called_that(
+    name: str, world: World, tmp_path: Path, refuses: Refuses
+) -> None:
+    run, source = tmp_path / "run", tmp_path / "input.txt"
+    shutil.copytree(world.tuned, run)
+    source.write_text("a dog\n")
+    place = {"input.txt": source, "config.yaml": run / "config.yaml"}
+    (place.get(name) or run / "checkpoints" / "best" / name).write_text(POINTER)
+    refuses(f".*{name}: .*found a git-lfs pointer.*", "predict", run, "--input", source)
