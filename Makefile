@@ -10,13 +10,16 @@ EXECUTE := import sys, nbclient, nbformat; name = sys.argv[1]; notebook = nbform
 	nbclient.NotebookClient(notebook, record_timing=False, resources=place).execute(); \
 	nbformat.write(notebook, name)
 
-.PHONY: demo test check bench notebooks docs clean
+.PHONY: demo test test-all check bench notebooks docs clean
 
 demo: $(INSTALLED)  ## pretrain, fine-tune and compare on the embedded sample
 	$(BIN)/finetune demo
 
-test: $(INSTALLED)  ## the tests, one thread a process
+test: $(INSTALLED)  ## the tests but for the slow ones, one thread a process
 	$(BIN)/pytest --numprocesses $(WORKERS)
+
+test-all: $(INSTALLED)  ## all of them: the slow ones too, and with FINETUNE_DATA those on the official data
+	$(BIN)/pytest --numprocesses $(WORKERS) -m "slow or not slow"
 
 check: $(INSTALLED)  ## format, lint, types, tests
 	$(BIN)/ruff format --check

@@ -229,7 +229,7 @@ def save_checkpoint(
         tokenizer.save(temporary)
         if trainer_state is not None:
             # Through a file of Python's: torch's own writer does not tell why it failed.
-            with (temporary / TRAINER).open("wb") as file:
+            with (temporary / TRAINER).open("wb", buffering=1 << 20) as file:
                 torch.save(dict(trainer_state), file)
 
 

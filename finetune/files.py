@@ -29,6 +29,8 @@ from finetune.errors import FinetuneError
 
 TEMPORARY = ".finetune-tmp-"
 """How the names of files and folders begin that are being written."""
+OLD = ".finetune-old-"
+"""How the names of folders begin that are being replaced."""
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """What a file system answers that knows no locks; there nothing is swept."""
 NO_FLUSH = (errno.EINVAL, errno.EOPNOTSUPP)
@@ -53,7 +55,7 @@ def new_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
     Raises:
         OSError: It cannot be written; `filename` is the path, and what was there is as it was.
     """
-    with _named(path):
+    with named(path):
         descriptor = _stream(path)
         if descriptor is None:
             with _replaced(Path(os.path.realpath(path)), mode) as file:
@@ -98,7 +100,7 @@ def new_folder(folder: Path, *, is_whole: Callable[[Path], bool] | None = None) 
     Raises:
         OSError: It cannot be written; what was there is as it was.
     """
-    with _named(folder):
+    with named(folder):
         place = Path(os.path.realpath(folder))
         place.parent.mkdir(parents=True, exist_ok=True)
         sweep(place.parent)
@@ -126,8 +128,8 @@ def _swap_unless_whole(temporary: Path, place: Path, is_whole: Callable[[Path], 
     if is_whole(place):
         return
     if place.exists():  # damaged
-        with _temporary(place.parent) as left, suppress(FileNotFoundError):
-            place.rename(left)  # unless another process was faster
+        with suppress(FileNotFoundError):  # another process was faster
+            remove(place)
     try:
         temporary.rename(place)
     except OSError:
@@ -137,23 +139,21 @@ def _swap_unless_whole(temporary: Path, place: Path, is_whole: Callable[[Path], 
 
 def old_of(folder: Path) -> Path:
     """Where the old folder is while a new one takes its place."""
-    return folder.with_name(f".finetune-old-{folder.name}")
+    return folder.with_name(f"{OLD}{folder.name}")
 
 
 def settle(folder: Path) -> None:
-    """End what a kill cut off in the replacement of a folder; for its only writer.
+    """End what a kill cut off in a folder; for its only writer.
 
-    The old folder comes back if the new one is not there, and goes if it is.
-
-    Args:
-        folder: The place that `new_folder` was given.
+    An old folder comes back if the new one that was to take its place is not there, and goes if it
+    is. What was being written goes.
     """
-    place = Path(os.path.realpath(folder))
-    old = old_of(place)
-    if old.exists() and not place.exists():
-        old.rename(place)
-    remove(old)
-    sweep(place.parent)
+    for old in folder.glob(f"{OLD}*"):
+        place = folder / old.name.removeprefix(OLD)
+        if not place.exists():
+            old.rename(place)
+        remove(old)
+    sweep(folder)
 
 
 def sweep(folder: Path) -> None:
@@ -179,16 +179,22 @@ def is_temporary(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that it holds; nothing where there is none."""
-    if path.is_dir() and not path.is_symlink():
+    """Remove a file, a link or a folder with all that it holds; nothing where there is none.
+
+    A folder vanishes at one stroke, under the name that it had.
+    """
+    if path.is_dir() and not path.is_symlink() and not path.name.startswith((TEMPORARY, OLD)):
+        with _temporary(path.parent) as left:
+            path.rename(left)
+    elif path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
-    else:
+    elif os.path.lexists(path):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Let an error of the temporary file name the file that was meant."""
+def named(path: Path) -> Iterator[None]:
+    """Let an error of the machine that names no file, or a temporary one, name the one meant."""
     try:
         yield
     except FinetuneError:  # of what is written, and in its own words
@@ -246,6 +252,10 @@ def _own_descriptor(path: Path) -> int | None:
 
 @contextmanager
 def _replaced(place: Path, mode: str) -> Iterator[IO[Any]]:
+    if _is_temporary_name(str(place)):  # a part of what is whole or not as a folder
+        with _opened(place, mode) as file:
+            yield file
+        return
     place.parent.mkdir(parents=True, exist_ok=True)
     sweep(place.parent)
     with _temporary(place.parent) as temporary:
@@ -259,9 +269,11 @@ def _replaced(place: Path, mode: str) -> Iterator[IO[Any]]:
         _flush(place.parent)
 
 
-def _opened(descriptor: int, mode: str) -> IO[Any]:
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    return open(descriptor, mode, **text)  # type: ignore[call-overload, no-any-return]
+def _opened(file: int | Path, mode: str) -> IO[Any]:
+    """Open a file of bytes, or of UTF-8."""
+    if "b" in mode:
+        return open(file, mode)
+    return open(file, mode, encoding="utf-8", newline="\n")
 
 
 @contextmanager

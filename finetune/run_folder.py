@@ -16,7 +16,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from finetune import settings
 from finetune.cache_folder import cache_folder as cache_folder
 from finetune.console import printable
 from finetune.errors import ConfigError, DataError
-from finetune.files import write_text
+from finetune.files import is_temporary, remove, settle, write_text
 from finetune.run_lock import LOCK, held, in_use, is_running
 from finetune.seed_folders import seed_folders
 from finetune.values import load
@@ -38,18 +37,22 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PARTS = (
-    "config.yaml",
-    "metrics.jsonl",
-    "metrics.csv",
     "results.json",
     "checkpoints",
+    "metrics.jsonl",
+    "metrics.csv",
     "predictions",
     "submission",
     "tokenizer",
     "wandb",
     "tensorboard",
+    "config.yaml",
 )
-"""What a run writes; `--overwrite` removes these and nothing else."""
+"""What a run writes; `--overwrite` removes these and nothing else, in this order.
+
+A kill on the way leaves a run that can go on, or one that has not started: the results go before
+the checkpoints that they are made of, and the settings last.
+"""
 SESSION_KEYS = (
     "resume",
     "overwrite",
@@ -131,8 +134,13 @@ def _check_content(folder: Path, run: object, *, resume: bool, overwrite: bool) 
         )
     elif there:
         _check_inputs_outside(folder, run)
-    elif folder.exists() and any(path.name != LOCK for path in folder.iterdir()):
+    elif folder.exists() and not all(map(_is_passing, folder.iterdir())):
         raise ConfigError(f"{folder} is not empty and holds no run; name a new folder for --out")
+
+
+def _is_passing(path: Path) -> bool:
+    """Whether it is only there while a process writes, or was left by one that was killed."""
+    return path.name == LOCK or is_temporary(path)
 
 
 def check_writable(folder: Path) -> None:
@@ -153,9 +161,8 @@ def check_writable(folder: Path) -> None:
 def has_started(folder: Path) -> bool:
     """Whether a run folder, or that of one of its seeds, holds a checkpoint or results."""
     kept = ("results.json", "checkpoints/*/config.json")
-    return any(
-        True for part in kept for place in ("", "seed-*/") for _ in folder.glob(place + part)
-    )
+    found = (path for part in kept for at in ("", "seed-*/") for path in folder.glob(at + part))
+    return not all(is_temporary(path.parent) for path in found)
 
 
 def _check_inputs_outside(folder: Path, run: object) -> None:
@@ -187,9 +194,9 @@ def open_run(folder: Path, run: object, *, resume: bool, overwrite: bool) -> Non
     """
     _check_content(folder, run, resume=resume, overwrite=overwrite)
     if resume:
+        settle_run(folder)
         return
     clear_run(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "config.yaml", settings.dump(run))
 
 
@@ -207,11 +214,15 @@ def hold(folder: Path) -> AbstractContextManager[None]:
 
 def clear_run(folder: Path) -> None:
     """Remove what a run wrote into its folder (its seeds' folders too), and leave anything else."""
-    for part in [folder / name for name in PARTS] + list(folder.glob("seed-*")):
-        if part.is_dir() and not part.is_symlink():
-            shutil.rmtree(part)
-        else:
-            part.unlink(missing_ok=True)
+    first, *parts = (folder / name for name in PARTS)
+    for part in [first, *folder.glob("seed-*"), *parts]:
+        remove(part)
+
+
+def settle_run(folder: Path) -> None:
+    """End what a kill cut off in a run's folder, for the process that holds it."""
+    for place in [folder, *filter(Path.is_dir, folder.iterdir())]:
+        settle(place)
 
 
 def read_run(cls: type[T], folder: Path) -> T:

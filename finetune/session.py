@@ -152,6 +152,7 @@ class Session:
             kind=_kind(self.run),
             tags=[task],
             resume=self.run.resume,
+            steps=self.state["standing"]["step"] if self.state else 0,
         )
 
     def _monitor(self, length: RunLength, task: str, unigram_entropy: float | None) -> Monitor:

@@ -264,10 +264,11 @@ class Killed(BaseException):
 def test_a_replacement_that_was_cut_off_is_settled(tmp_path: Path) -> None:
     place = tmp_path / "it"
     filled(old_of(place), "old")
-    settle(place)  # killed between the two renames
+    settle(tmp_path)  # killed between the two renames
     assert content(place) == "old"
     filled(old_of(place), "older")
-    settle(place)  # killed after them
+    (tmp_path / f"{files.TEMPORARY}left").mkdir()
+    settle(tmp_path)  # killed after them
     assert content(place) == "old"
     assert names(tmp_path) == ["it"]
 

@@ -19,6 +19,7 @@ from finetune.run_folder import (
     open_run,
     over_seeds,
     say,
+    settle_run,
     write_results,
 )
 from finetune.run_settings import FitRun, PretrainRun
@@ -206,9 +207,15 @@ def _find(run: FitRun, task: Task) -> Results:
 def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
     """Adapt the encoder in a run of its own, unless that has ended, and start from it."""
     before = run.adaptation()
-    run = dataclasses.replace(run, encoder_from=before.out)
+    folder = Path(before.out)
+    # A run that was stopped in its first stage has nothing to go on with in the second.
+    resume = run.resume and (not before.resume or (Path(str(run.out)) / "config.yaml").is_file())
+    run = dataclasses.replace(run, encoder_from=before.out, resume=resume)
     check_folder(Path(str(run.out)), run, resume=run.resume, overwrite=run.overwrite)
-    if not (before.resume and (Path(before.out) / "results.json").is_file()):
+    if before.resume and (folder / "results.json").is_file():
+        with hold(folder):  # as one that ends does: nothing is left of one that was killed
+            settle_run(folder)
+    else:
         # What the second stage would refuse is told before the first one takes its time.
         _get_ready(dataclasses.replace(run, encoder_from=before.encoder_from), task)
         adapt(before, families, task)

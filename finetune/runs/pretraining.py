@@ -11,6 +11,7 @@ import torch
 from finetune.checkpoint import find_tokenizer, load_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
+from finetune.files import new_folder
 from finetune.run_folder import (
     Results,
     cache_folder,
@@ -29,6 +30,7 @@ from finetune.session import Session
 from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.documents import corpus_sources, read_documents
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.tokenizer_files import holds_tokenizer
 from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.data import CorpusData
 from finetune.training.pretrainer import Pretrainer, masked_lm_metrics
@@ -50,7 +52,8 @@ def make_tokenizer(run: TokenizerRun) -> Tokenizer:
     tokenizer = _train_tokenizer(
         run.corpus, run.vocabulary, text_field=run.text_field, file_is_document=run.file_is_document
     )
-    tokenizer.save(folder)
+    with new_folder(folder) as made:
+        tokenizer.save(made)
     say(f"{tokenizer.vocab_size:,} tokens; the tokenizer is in {folder}")
     return tokenizer
 
@@ -117,8 +120,8 @@ def pretrain(run: PretrainRun) -> Results:
         return find(run, folder, module, data, "pretrain")
     with hold(folder):
         open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-        if run.tokenizer is None and not run.resume and is_first_process():
-            tokenizer.save(folder / "tokenizer")
+        if run.tokenizer is None and is_first_process():
+            _keep_tokenizer(tokenizer, folder / "tokenizer")
         return train_language_model(
             run, module, tokenizer, corpus, run.data, "pretrain", run.corpus
         )
@@ -201,7 +204,7 @@ def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
     """The tokenizer that is named, or that of the run that goes on, or one trained now."""
     if run.tokenizer is not None:
         return find_tokenizer(run.tokenizer)
-    if run.resume or not is_first_process():
+    if not is_first_process() or (run.resume and holds_tokenizer(folder / "tokenizer")):
         return Tokenizer.load(folder / "tokenizer")
     return _train_tokenizer(
         run.corpus,
@@ -209,6 +212,13 @@ def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
         text_field=run.data.text_field,
         file_is_document=run.data.file_is_document,
     )
+
+
+def _keep_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write a run's tokenizer, whole or not at all, unless it is there."""
+    if not holds_tokenizer(folder):
+        with new_folder(folder) as made:
+            tokenizer.save(made)
 
 
 def check_length(max_length: int, config: EncoderConfig) -> None:

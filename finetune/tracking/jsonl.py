@@ -13,31 +13,35 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from finetune.files import new_file, write_bytes
+from finetune.files import named, new_file, write_bytes
 
 
 class JsonlLogger(Logger):
     """Writes RUN/metrics.jsonl: one JSON object a step, with `step`, `epoch` and named values.
 
     A line is in the file as soon as it is logged; what is logged at the same step later is added to
-    it. Floats are written exactly; what is no finite number is null. In a run that goes on, the
-    first step to be logged drops the lines of later steps, which the run is about to write again.
+    it. Floats are written exactly; what is no finite number is null. A run that goes on drops the
+    lines of the steps that it is about to make again.
     """
 
-    def __init__(self, run_dir: Path, *, resume: bool = False, as_csv: bool = False) -> None:
+    def __init__(
+        self, run_dir: Path, *, resume: bool = False, steps: int = 0, as_csv: bool = False
+    ) -> None:
         """Open the file, with what is in it if the run goes on.
 
         Args:
             run_dir: The run folder.
             resume: Whether lines that are there are kept.
+            steps: Optimizer steps that are behind in a run that goes on; the lines of later ones
+                are dropped.
             as_csv: Whether `metrics.csv` is written beside it when the run ends.
         """
         super().__init__()
         self.path = run_dir / "metrics.jsonl"
         self._line: dict[str, Any] = {}
         self._start = 0  # of the last line, in bytes
-        self._resumes, self._as_csv = resume, as_csv
-        self._make_file()
+        self._as_csv = as_csv
+        self._make_file(steps if resume else None)
 
     @property
     def name(self) -> str | None:
@@ -68,13 +72,11 @@ class JsonlLogger(Logger):
         """
         if step is None:
             step = int(self._line.get("step", 0))
-        if self._resumes:
-            self._go_on_at(step)
         if self._line.get("step") != step:
             self._start, self._line = self.path.stat().st_size, {"step": step}
         self._line |= {name: _number(value) for name, value in metrics.items()}
         line = json.dumps(_step_first(self._line), allow_nan=False) + "\n"
-        with self.path.open("r+b") as file:
+        with named(self.path), self.path.open("r+b") as file:
             file.seek(self._start)
             file.write(line.encode())
             file.truncate()
@@ -86,17 +88,13 @@ class JsonlLogger(Logger):
             write_csv(self.path, self.path.with_suffix(".csv"))
 
     @rank_zero_only
-    def _make_file(self) -> None:
-        if not (self._resumes and self.path.exists()):
-            self.path.write_bytes(b"")
-
-    def _go_on_at(self, step: int) -> None:
-        """Keep the lines up to a step; that step's own line is added to."""
-        kept = [line for line in _whole_lines(self.path) if json.loads(line)["step"] <= step]
-        if kept and (last := json.loads(kept[-1]))["step"] == step:
-            self._line, self._start = last, sum(map(len, kept[:-1]))
+    def _make_file(self, steps: int | None) -> None:
+        """Make it, or keep the lines up to a step; what is logged there is added to its line."""
+        there = _whole_lines(self.path) if steps is not None and self.path.exists() else []
+        kept = [line for line in there if json.loads(line)["step"] <= (steps or 0)]
+        if kept:
+            self._line, self._start = json.loads(kept[-1]), sum(map(len, kept[:-1]))
         write_bytes(self.path, b"".join(kept))
-        self._resumes = False
 
 
 def write_csv(lines: Path, table: Path) -> None:

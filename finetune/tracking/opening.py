@@ -30,6 +30,7 @@ def loggers(
     kind: str | None = None,
     tags: Sequence[str] = (),
     resume: bool = False,
+    steps: int = 0,
 ) -> list[Logger]:
     """Open the places that a run's numbers go to.
 
@@ -42,6 +43,7 @@ def loggers(
         kind: What it does: a job type of Weights & Biases, by which runs can be told apart.
         tags: Words that every run of this kind gets.
         resume: Whether this goes on with the run in the folder, or starts one.
+        steps: Optimizer steps that are behind in a run that goes on.
 
     Returns:
         Lightning loggers, the local one first; hand them to `finish` in the end.
@@ -51,7 +53,8 @@ def loggers(
     """
     further = _further(config, run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    found = [JsonlLogger(run_dir, resume=resume, as_csv="csv" in config.logger), *further]
+    as_csv = "csv" in config.logger
+    found = [JsonlLogger(run_dir, resume=resume, steps=steps, as_csv=as_csv), *further]
     mode = wandb_mode() if config.wandb else "disabled"
     if mode == "disabled":
         return found

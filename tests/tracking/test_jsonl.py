@@ -59,7 +59,7 @@ def test_resume_writes_no_step_twice(tmp_path: Path) -> None:
     first = JsonlLogger(tmp_path)
     for step in range(10, 60, 10):
         first.log_metrics({"train/loss": step}, step)
-    second = JsonlLogger(tmp_path, resume=True)
+    second = JsonlLogger(tmp_path, resume=True, steps=30)
     second.log_metrics({"val/loss": 0.5}, 30)  # the checkpoint was made at step 30
     second.log_metrics({"train/loss": 40.5}, 40)
     assert lines(tmp_path) == [
@@ -74,14 +74,25 @@ def test_resume_between_logged_steps_keeps_the_earlier_ones(tmp_path: Path) -> N
     first = JsonlLogger(tmp_path)
     first.log_metrics({"a": 1}, 10)
     first.log_metrics({"a": 2}, 20)
-    JsonlLogger(tmp_path, resume=True).log_metrics({"a": 3}, 15)
+    JsonlLogger(tmp_path, resume=True, steps=12).log_metrics({"a": 3}, 15)
     assert [row["step"] for row in lines(tmp_path)] == [10, 15]
 
 
 def test_resume_drops_a_line_that_a_crash_cut_off(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 10, "a": 1}\n{"step": 20, "a"')
-    JsonlLogger(tmp_path, resume=True).log_metrics({"a": 2}, 20)
+    JsonlLogger(tmp_path, resume=True, steps=20).log_metrics({"a": 2}, 20)
     assert lines(tmp_path) == [{"step": 10, "a": 1}, {"step": 20, "a": 2}]
+
+
+def test_a_run_that_goes_on_drops_the_lines_of_steps_it_makes_again(tmp_path: Path) -> None:
+    """Also where it logs nothing more: what a killed run had logged last is none of its lines."""
+    first = JsonlLogger(tmp_path)
+    for step in (10, 20, 30):
+        first.log_metrics({"a": step}, step)
+    JsonlLogger(tmp_path, resume=True, steps=20)
+    assert [row["step"] for row in lines(tmp_path)] == [10, 20]
+    JsonlLogger(tmp_path, resume=True)  # killed before its first checkpoint
+    assert lines(tmp_path) == []
 
 
 def test_new_run_starts_an_empty_file_and_resume_without_one_too(tmp_path: Path) -> None:
