@@ -54,6 +54,7 @@ FLOORS = {
     "finetune.tables": 1,
     "finetune.values": 1,
     "finetune.cache_folder": 1,
+    "finetune.checksums": 1,
     "finetune.run_lock": 1,
     "finetune.seed_folders": 1,
     **dict.fromkeys(GROUND, 0),
@@ -86,10 +87,11 @@ ONLY = {
         "finetune.encoder",
         "finetune.text",
         "finetune.seed_folders",
+        "finetune.checksums",
         "finetune.errors",
     },
     "finetune.encoder": {"finetune.errors"},
-    "finetune.text": {"finetune.errors"},
+    "finetune.text": {"finetune.checksums", "finetune.errors"},
     "tasks": {*_BELOW_TRAINING, "finetune.answers", "finetune.metrics"},
 }
 # The command tables and what starts runs.
