@@ -80,7 +80,7 @@ ONE_FLOOR_OF_TASKS = {"finetune.answers", "finetune.task"}
 _BELOW_TRAINING = {f"finetune.{room}" for room in ("task", "heads", "encoder", "text", "errors")}
 ONLY = {
     "finetune.training": _BELOW_TRAINING,
-    "finetune.predictions": _BELOW_TRAINING,
+    "finetune.predictions": {*_BELOW_TRAINING, "finetune.checksums"},
     "finetune.heads": {"finetune.encoder", "finetune.errors"},
     "finetune.benchmark": {"finetune.encoder", "finetune.errors"},
     "finetune.checkpoint": {
