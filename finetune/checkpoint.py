@@ -4,14 +4,11 @@ It is written whole or not at all: into a temporary folder beside its place, flu
 then renamed. It holds no pickle and no code: weights in safetensors, everything else in JSON.
 
 What only resuming needs (optimizer moments, position in the data) lies in the same folder as
-`trainer.pt` and is read with `weights_only=True`. `checksums.json` holds a digest of each file,
-which is checked when the file is read; a checkpoint of an earlier version has none and is read
-without a check.
+`trainer.pt` and is read with `weights_only=True`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -24,20 +21,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from finetune.checksums import check_files, file_digest, read_checksums, write_checksums
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError
 from finetune.files import new_folder, old_of
 from finetune.placeholders import refuse_placeholder_file
 from finetune.seed_folders import seed_folders
-from finetune.text.tokenizer import TOKENIZER_FILES, Tokenizer
+from finetune.text.tokenizer import Tokenizer
 from finetune.text.tokenizer_files import holds_tokenizer
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TRAINER = "trainer.pt"
-FILES = (WEIGHTS, CONFIG, *TOKENIZER_FILES)
-"""What decides an answer."""
 FORMAT = "finetune"
 FORMAT_VERSION = 1
 
@@ -57,44 +51,6 @@ class Checkpoint:
     """Numbers, tuned on a validation split, by which answers are decided."""
     source: dict[str, str] = field(default_factory=dict)
     """`family` and `name` of the published encoder it was imported from; {} for one of ours."""
-    checksums: dict[str, str] = field(default_factory=dict, repr=False)
-    """File -> digest, as they were when the folder was found; {} where it has none."""
-    _checked: set[str] = field(default_factory=set, repr=False, compare=False)
-    """Files that were read and have the content that was saved."""
-
-    def check(self, name: str) -> None:
-        """Refuse a file that is not as it was saved; each is read for this once.
-
-        Raises:
-            CheckpointError: It is damaged.
-        """
-        if name not in self._checked:
-            check_files(self.folder, [name], self.checksums)
-            self._checked.add(name)
-
-    def check_all(self) -> None:
-        """Refuse a checkpoint of which any file is not as it was saved; its trainer's state aside.
-
-        Raises:
-            CheckpointError: One is damaged or missing.
-        """
-        for name in FILES:
-            self.check(name)
-
-    def digests(self) -> dict[str, str]:
-        """SHA-256 of each file that decides an answer: the weights, their config, the tokenizer.
-
-        Of a checkpoint with checksums no file is read; each is checked when it is.
-        """
-        names = [name for name in FILES if (self.folder / name).is_file()]
-        known = self.checksums
-        return {name: known.get(name) or file_digest(self.folder / name) for name in names}
-
-    @property
-    def digest(self) -> str:
-        """One hash of `digests`, 64 hexadecimal digits: equal where the answers are."""
-        text = json.dumps(self.digests(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer the weights were trained with.
@@ -114,11 +70,9 @@ class Checkpoint:
         """
         path = self.folder / WEIGHTS
         try:
-            weights = load_file(path)
+            return load_file(path)
         except (OSError, SafetensorError) as error:
             raise _damaged(path, error) from error
-        self.check(WEIGHTS)
-        return weights
 
     def encoder(self) -> Encoder:
         """The encoder with its weights, in eval mode."""
@@ -140,8 +94,6 @@ class Checkpoint:
                 named = {name: file.get_tensor(name) for name in file.keys() if "pooler." in name}
         except (OSError, SafetensorError) as error:
             raise _damaged(path, error) from error
-        if named:
-            self.check(WEIGHTS)
         return _below("pooler.", named) or None
 
     def load_into(self, module: nn.Module) -> None:
@@ -279,7 +231,6 @@ def save_checkpoint(
             # Through a file of Python's: torch's own writer does not tell why it failed.
             with (temporary / TRAINER).open("wb", buffering=1 << 20) as file:
                 torch.save(dict(trainer_state), file)
-        write_checksums(temporary)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -325,7 +276,6 @@ def _instead(root: Path) -> str:
 def _read_description(folder: Path) -> Checkpoint:
     path = folder / CONFIG
     refuse_placeholder_file(path, CheckpointError)
-    checksums = read_checksums(folder)  # first: a run that goes on may replace the folder
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -341,7 +291,7 @@ def _read_description(folder: Path) -> Checkpoint:
             f"{description.get('format_version')!r}; use the version of finetune that wrote it"
         )
     try:
-        checkpoint = Checkpoint(
+        return Checkpoint(
             folder=folder,
             encoder_config=EncoderConfig.from_dict(description["encoder"]),
             head=description["head"],
@@ -349,7 +299,6 @@ def _read_description(folder: Path) -> Checkpoint:
             labels=tuple(description["labels"]),
             decision=description.get("decision", {}),
             source=description.get("source", {}),
-            checksums=checksums,
         )
     except KeyError as error:
         raise CheckpointError(
@@ -359,8 +308,6 @@ def _read_description(folder: Path) -> Checkpoint:
         raise CheckpointError(
             f"{path}: expected the shape of an encoder, found: {error}; take another checkpoint"
         ) from error
-    checkpoint.check(CONFIG)
-    return checkpoint
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any] | None:
@@ -370,10 +317,7 @@ def load_trainer_state(folder: Path) -> dict[str, Any] | None:
         CheckpointError: The file is damaged.
     """
     found = find_folder(folder)
-    if found is None:
-        return None
-    if not (found / TRAINER).is_file():
-        check_files(found, [TRAINER])  # it may have been lost
+    if found is None or not (found / TRAINER).is_file():
         return None
     try:
         state: dict[str, Any] = torch.load(found / TRAINER, map_location="cpu", weights_only=True)
@@ -383,5 +327,4 @@ def load_trainer_state(folder: Path) -> dict[str, Any] | None:
             f"{found / TRAINER}: expected the state of an interrupted run, found a damaged file "
             f"({reason}); start again with --overwrite"
         ) from error
-    check_files(found, [TRAINER])
     return state

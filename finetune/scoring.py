@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from finetune.checkpoint import Checkpoint
@@ -11,18 +11,17 @@ from finetune.encoder import Encoder
 from finetune.errors import CheckpointError, ConfigError
 from finetune.families import Family, installed_families, make_task, read_fit
 from finetune.heads import HeadConfig
-from finetune.predictions import Origin, read_origin, read_predictions, write_predictions
+from finetune.predictions import write_predictions
 from finetune.pretrained import find_checkpoint
 from finetune.run_folder import (
     Results,
     cache_folder,
     first_process_only,
     over_seeds,
-    say,
     write_files,
 )
 from finetune.run_settings import FitRun
-from finetune.task import Answer, Task, examples_digest
+from finetune.task import Answer, Task
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.finetuner import FineTuner, collapsed, predict
 from finetune.training.task_data import TaskData
@@ -39,12 +38,6 @@ class Scorer:
     module: FineTuner
     task: Task
     data: TaskData
-    checkpoint: str
-    """Digest of the checkpoint that the model is of."""
-
-    def origin(self, split: str) -> Origin:
-        """What the answers on a split are of."""
-        return Origin(self.task.name, self.checkpoint, self.data.digest(split))
 
     def answers(self, split: str) -> list[Answer]:
         """The answers on a split, in the order of its examples."""
@@ -79,12 +72,6 @@ def load_tuner(
         CheckpointError: There is no checkpoint, or its head is for other answers than the task's.
     """
     checkpoint = find_checkpoint(place, run.cache_dir)
-    return _tuner(checkpoint, place, run, families), checkpoint.tokenizer()
-
-
-def _tuner(
-    checkpoint: Checkpoint, place: Path, run: FitRun, families: Mapping[str, Family]
-) -> FineTuner:
     task = make_task(run, families, checkpoint.labels or None)
     config = checkpoint.encoder_config
     head = task.head(config, head_config(checkpoint))
@@ -97,7 +84,7 @@ def _tuner(
     checkpoint.load_into(module)
     module.decision = dict(checkpoint.decision)
     module.to(pick_device(run.trainer.accelerator)).eval()
-    return module
+    return module, checkpoint.tokenizer()
 
 
 def head_config(checkpoint: Checkpoint) -> HeadConfig:
@@ -108,23 +95,14 @@ def head_config(checkpoint: Checkpoint) -> HeadConfig:
 
 def load_scorer(place: Path, run: FitRun, families: Mapping[str, Family]) -> Scorer:
     """A model with the data of the run's task; see `load_tuner`."""
-    checkpoint = find_checkpoint(place, run.cache_dir)
-    module = _tuner(checkpoint, place, run, families)
-    data = task_data(run, module.task, checkpoint.tokenizer())
-    return Scorer(module, module.task, data, checkpoint.digest)
-
-
-def predictions_file(folder: Path, split: str) -> Path:
-    """RUN/predictions/SPLIT.jsonl."""
-    return folder / "predictions" / f"{split}.jsonl"
+    module, tokenizer = load_tuner(place, run, families)
+    return Scorer(module, module.task, task_data(run, module.task, tokenizer))
 
 
 @first_process_only
-def write_answers(
-    task: Task, folder: Path, split: str, answers: Sequence[Answer], origin: Origin
-) -> None:
+def write_answers(task: Task, folder: Path, split: str, answers: Sequence[Answer]) -> None:
     """Write RUN/predictions/SPLIT.jsonl, and the files in the benchmark's own form."""
-    write_predictions(answers, predictions_file(folder, split), origin)
+    write_predictions(answers, folder / "predictions" / f"{split}.jsonl")
     write_files(folder / "submission", task.submission(split, answers))
 
 
@@ -137,11 +115,10 @@ def score_splits(
         The metrics (those of a second split behind its name), and what else is to be told.
     """
     metrics: dict[str, float] = {}
-    told: Results = {"collapsed": False, "predictions": {}}
+    told: Results = {"collapsed": False}
     for number, split in enumerate(splits):
         answers = scorer.answers(split)
-        write_answers(scorer.task, folder, split, answers, scorer.origin(split))
-        told["predictions"][split] = asdict(scorer.origin(split))
+        write_answers(scorer.task, folder, split, answers)
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in scorer.task.score(answers).items()}
         told["collapsed"] |= collapsed(answers)
@@ -214,13 +191,11 @@ def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
     return Path(run.encoder_from) if task.train_split is None else folder
 
 
-def fixed_answers(task: Task, split: str) -> tuple[list[Answer], Origin]:
-    """The same answer for every example of a split, as the task says; and what that is of."""
+def fixed_answers(task: Task, split: str) -> list[Answer]:
+    """The same answer for every example of a split, as the task says."""
     from finetune.answers.classes import constant_answers
 
-    examples, answer = task.examples(split), task.fixed_answer
-    origin = Origin(task.name, f"always {answer}", examples_digest(examples))
-    return constant_answers(answer, examples), origin
+    return constant_answers(task.fixed_answer, task.examples(split))
 
 
 def _score_fixed(
@@ -228,54 +203,24 @@ def _score_fixed(
 ) -> tuple[dict[str, float], Results, int]:
     """Metrics, what else is to be told, and how many examples the first split has."""
     metrics: dict[str, float] = {}
-    counts, origins = [], {}
+    counts = []
     for number, split in enumerate(splits):
-        answers, origins[split] = fixed_answers(task, split)
-        write_answers(task, folder, split, answers, origins[split])
+        answers = fixed_answers(task, split)
+        write_answers(task, folder, split, answers)
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in task.score(answers).items()}
         counts.append(len(answers))
-    told: Results = {"collapsed": False, "fixed_answer": task.fixed_answer}
-    told["predictions"] = {split: asdict(origin) for split, origin in origins.items()}
-    return metrics, told, counts[0]
+    return metrics, {"collapsed": False, "fixed_answer": task.fixed_answer}, counts[0]
 
 
-@dataclass(frozen=True)
-class _Question:
-    """What a run is asked: a task's split, and whose head answers."""
-
-    run: FitRun
-    task: Task
-    split: str
-    place: Path
-    """Where the checkpoint is; none is read where all answers are the same."""
-
-    def origin(self) -> Origin:
-        """What the answers would be of."""
-        if self.task.fixed_answer is not None:
-            return fixed_answers(self.task, self.split)[1]
-        digest = find_checkpoint(self.place, self.run.cache_dir).digest
-        return Origin(self.task.name, digest, examples_digest(self.task.examples(self.split)))
-
-    def answers(self, families: Mapping[str, Family]) -> tuple[Task, list[Answer], Origin]:
-        """The answers as they are now, by the task whose classes are in the head's order."""
-        if self.task.fixed_answer is not None:
-            return self.task, *fixed_answers(self.task, self.split)
-        scorer = load_scorer(self.place, self.run, families)
-        return scorer.task, scorer.answers(self.split), scorer.origin(self.split)
-
-
-def answer_split(
+def predict_split(
     folder: Path,
     families: Mapping[str, Family],
     split: str,
     task_name: str | None = None,
     data: str | None = None,
 ) -> list[Answer]:
-    """The answers of a run's best checkpoint to a split: those on file, or new ones.
-
-    Those on file are taken only if they are of that very checkpoint, to these very examples.
-    New ones are written into the run's folder.
+    """Answer a split with a run's best checkpoint, write the answers into its folder, return them.
 
     Args:
         folder: RUN, of one seed.
@@ -283,9 +228,6 @@ def answer_split(
         split: The split.
         task_name: Another task with the same classes, such as a diagnostic set.
         data: Another data folder than the run's.
-
-    Raises:
-        CheckpointError: There is no checkpoint to answer with, or it is damaged.
     """
     run = read_fit(folder, families)
     if run.seeds:
@@ -294,39 +236,11 @@ def answer_split(
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
     task = make_task(run, families)
-    place = folder if task_name else checkpoint_of(folder, run, task)
-    question, path = _Question(run, task, split, place), predictions_file(folder, split)
-    if (reason := _outdated(path, question.origin())) is None:
-        return read_predictions(path)
-    say(f"{path}: {reason}; answering by {place}")
-    task, answers, origin = question.answers(families)
-    write_answers(task, folder, split, answers, origin)
+    if task.fixed_answer is not None:
+        answers = fixed_answers(task, split)
+    else:
+        place = folder if task_name else checkpoint_of(folder, run, task)
+        scorer = load_scorer(place, run, families)
+        task, answers = scorer.task, scorer.answers(split)
+    write_answers(task, folder, split, answers)
     return answers
-
-
-def _outdated(path: Path, wanted: Origin) -> str | None:
-    """Why the answers of a file are not those that are wanted; None where they are."""
-    if not path.is_file():
-        return "no answers on file yet"
-    found = read_origin(path)
-    if found is None:
-        return "its answers may be of another checkpoint or to other data: nothing beside it says"
-    if found.checkpoint != wanted.checkpoint:
-        return "its answers are of another checkpoint"
-    return None if found == wanted else "its answers are to other data"
-
-
-def warn_of_other_answers(folder: Path, checkpoint: str) -> None:
-    """Name the predictions files of a run that another checkpoint has answered.
-
-    Args:
-        folder: RUN.
-        checkpoint: The digest of its best one.
-    """
-    for path in sorted((folder / "predictions").glob("*.jsonl")):
-        origin = read_origin(path)
-        if origin is None or origin.checkpoint != checkpoint:
-            say(
-                f"warning: {path} may hold answers of another checkpoint than the best one; "
-                "finetune evaluate and finetune submit answer again"
-            )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 import shlex
 import string
@@ -13,6 +15,7 @@ import torch
 
 from finetune import settings
 from finetune.encoder import Encoder
+from finetune.encoder.cost import counts as plain_counts
 from finetune.run_settings import PretrainRun
 from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.pretrainer import Pretrainer
@@ -53,6 +56,32 @@ def test_its_header_has_a_command_that_is_understood(
     for words in commands(config):
         assert f"configs/{config.parent.name}/{config.name}" in words
         assert main([*words, "--print-config"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "config", [*PRETRAIN, *FIT], ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_its_encoder_is_described(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kind = PretrainRun if config in PRETRAIN else FAMILIES[config.parent.name].settings()
+    missing = {"encoder_from": "none", "corpus": ["x"], "out": "y"}
+    known = {field.name for field in dataclasses.fields(kind)}
+    run = settings.read(kind, config, {key: missing[key] for key in missing.keys() & known})
+    assert main(["describe", str(config), "--json"]) == 0, capsys.readouterr().err
+    (counts,) = json.loads(capsys.readouterr().out).values()
+    size = run.vocabulary.vocab_size if "vocabulary" in known else run.encoder.vocab_size
+    assert counts == plain_counts(dataclasses.replace(run.encoder, vocab_size=size))
+
+
+@pytest.mark.parametrize("config", MINILM, ids=lambda path: path.stem)
+def test_settings_that_name_no_encoder_are_not_described_as_another(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["describe", str(config)]) == 2
+    assert "found settings of training alone" in capsys.readouterr().err
+    named = tmp_path / "named.yaml"
+    named.write_text(f"encoder_from: {tmp_path / 'none'}\n{config.read_text()}")
+    assert main(["describe", str(named)]) == 2
+    assert f"finetune: {tmp_path / 'none'}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("config", PRETRAIN, ids=lambda path: path.stem)

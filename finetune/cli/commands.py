@@ -37,10 +37,12 @@ def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
     own["report"] = Command("look", "runs as one page that opens anywhere", _report(families))
     own["dashboard"] = Command("look", "runs in Weights & Biases, arranged", _dashboard)
     own["describe"] = Command(
-        "measure", "parameters and FLOPs of a config or checkpoint", _describe
+        "measure", "parameters and FLOPs of a config or checkpoint", _describe(families)
     )
     own["cache"] = Command("measure", "hidden states that are kept: list, clear", _cache)
-    own["bench"] = Command("measure", "speed of this machine and of an encoder on it", _bench)
+    own["bench"] = Command(
+        "measure", "speed of this machine and of an encoder on it", _bench(families)
+    )
     return own
 
 
@@ -192,7 +194,6 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         note("comparing: the bootstrap over examples may take a minute")
         a, b = read_group(space.a), read_group(space.b)
         score = _score_of((*a.runs, *b.runs), families)
-        _warn_of_other_answers((*a.runs, *b.runs))
         found = compare(a, b, space.metric, score=score)
         put(json.dumps(as_json(found)) if space.json else as_text(found))
         return 0
@@ -246,21 +247,6 @@ def _score_of(runs: Iterable[Run], families: Mapping[str, Family]) -> Callable[.
     return None
 
 
-def _warn_of_other_answers(runs: Iterable[Run]) -> None:
-    """Name the predictions files that a run's results were not computed from."""
-    from finetune.predictions import foreign_splits
-    from finetune.run_folder import read_results, say
-
-    for run in runs:
-        if run.folder is None or not (run.folder / "results.json").is_file():
-            continue
-        for split in foreign_splits(run.folder, read_results(run.folder)):
-            say(
-                f"warning: {run.folder}/predictions/{split}.jsonl holds other answers than "
-                f"results.json was computed from; finetune evaluate {run.folder} writes them again"
-            )
-
-
 def _show(results: Results, folder: Path, words: list[str], *, trained: bool = True) -> None:
     """A table on stderr for people, the metrics as one JSON line on stdout for programs.
 
@@ -278,10 +264,13 @@ def _show(results: Results, folder: Path, words: list[str], *, trained: bool = T
     print(json.dumps({key: results[key] for key in keys}))
 
 
-def _describe(words: list[str]) -> int:
-    from finetune.cli import measure
+def _describe(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        from finetune.cli import measure
 
-    return measure.describe(words)
+        return measure.describe(words, families)
+
+    return command
 
 
 def _cache(words: list[str]) -> int:
@@ -290,7 +279,10 @@ def _cache(words: list[str]) -> int:
     return measure.cache(words)
 
 
-def _bench(words: list[str]) -> int:
-    from finetune.cli import measure
+def _bench(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
+    def command(words: list[str]) -> int:
+        from finetune.cli import measure
 
-    return measure.bench(words)
+        return measure.bench(words, families)
+
+    return command

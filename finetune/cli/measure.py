@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import add_json, command_parser, positive
 from finetune.console import put
@@ -13,6 +14,7 @@ from finetune.errors import ConfigError
 
 if TYPE_CHECKING:
     from finetune.encoder import EncoderConfig
+    from finetune.families import Family
 
 TINY = {
     "hidden_size": 128,
@@ -24,7 +26,7 @@ TINY = {
 SOURCE = "a YAML config, a run or checkpoint folder, a Hugging Face folder or hub name"
 
 
-def describe(words: list[str]) -> int:
+def describe(words: list[str], families: Mapping[str, Family]) -> int:
     """Count parameters and arithmetic; takes the words after `finetune describe`."""
     parser = command_parser(
         "describe", "Parameters and floating-point operations a token, part by part."
@@ -34,7 +36,7 @@ def describe(words: list[str]) -> int:
     space = parser.parse_args(words)
     from finetune.encoder import cost
 
-    configs = {str(source): _encoder_config(source) for source in space.source}
+    configs = {str(source): _encoder_config(source, families) for source in space.source}
     if space.json:
         print(json.dumps({name: cost.counts(config) for name, config in configs.items()}))
         return 0
@@ -99,7 +101,7 @@ def _list(folder: Path, *, in_json: bool) -> int:
     return 0
 
 
-def bench(words: list[str]) -> int:
+def bench(words: list[str], families: Mapping[str, Family]) -> int:
     """Measure this machine and encoders on it; takes the words after `finetune bench`."""
     parser = command_parser("bench", "Measure matrix products, and a training step of encoders.")
     parser.add_argument("source", type=Path, nargs="*", help=f"{SOURCE}; default: 2 blocks of 128")
@@ -119,7 +121,7 @@ def bench(words: list[str]) -> int:
 
     flush_denormals()
     results = {}
-    encoders = {str(source): _encoder_config(source) for source in space.source}
+    encoders = {str(source): _encoder_config(source, families) for source in space.source}
     for source, config in (encoders or {"2x128": EncoderConfig.from_dict(TINY)}).items():
         learned = config.position == "learned"
         note(f"measuring {source}")
@@ -139,27 +141,58 @@ def bench(words: list[str]) -> int:
     return 0
 
 
-def _encoder_config(source: Path) -> EncoderConfig:
-    """The encoder that a checkpoint holds, or that a run with these settings would build."""
-    from finetune import settings
-    from finetune.checkpoint import find_tokenizer
+def _encoder_config(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
+    """The encoder that a checkpoint holds, or that a run with these settings would start from."""
     from finetune.pretrained import HUB_NAME, find_checkpoint
-    from finetune.run_settings import FitRun, PretrainRun
-    from finetune.values import load
 
     on_the_hub = not source.exists() and source.suffix not in (".yaml", ".yml")
     if source.is_dir() or (on_the_hub and HUB_NAME.fullmatch(str(source))):
         return find_checkpoint(source).encoder_config
+    return _of_settings(source, families)
+
+
+def _of_settings(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
+    """The encoder of a run with the settings in a file."""
+    from finetune import settings
+    from finetune.checkpoint import find_tokenizer
+    from finetune.pretrained import find_checkpoint
+    from finetune.values import load
+
     content = load(source)
-    if not isinstance(content, dict) or "encoder" not in content:
-        raise ConfigError(f"{source}: expected settings with a section 'encoder', found none")
-    of_fit, of_pretrain = ({field.name for field in fields(cls)} for cls in (FitRun, PretrainRun))
-    if content.keys() & (of_fit - of_pretrain):
-        fit = settings.read(FitRun, source, {"encoder_from": "none"})
-        config, tokenizer, size = fit.encoder, fit.tokenizer, fit.encoder.vocab_size
-    else:
-        run = settings.read(PretrainRun, source, {"corpus": ["-"], "out": "-"})
-        config, tokenizer, size = run.encoder, run.tokenizer, run.vocabulary.vocab_size
-    if tokenizer is not None:
-        size = find_tokenizer(tokenizer).vocab_size
-    return replace(config, vocab_size=size)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{source}: expected the settings of a run, found none")
+    kind = _kind_of(content, families)
+    missing = {"encoder_from": "none", "corpus": ["-"], "out": "-"}
+    wanted = {field.name for field in fields(kind)} - content.keys()
+    run = settings.read(kind, source, {key: missing[key] for key in missing.keys() & wanted})
+    _check_names_encoder(source, content, kind)
+    if (start := getattr(run, "encoder_from", "none")) != "none":
+        return find_checkpoint(start, run.cache_dir).encoder_config
+    size = run.vocabulary.vocab_size if "vocabulary" in vars(run) else run.encoder.vocab_size
+    if run.tokenizer is not None:
+        size = find_tokenizer(run.tokenizer).vocab_size
+    config: EncoderConfig = replace(run.encoder, vocab_size=size)
+    return config
+
+
+def _kind_of(content: Mapping[str, object], families: Mapping[str, Family]) -> type[Any]:
+    """The kind of run that settings are for: the first of those that know most of the keys."""
+    from finetune.run_settings import AdaptRun, FitRun, PretrainRun
+
+    kinds = [PretrainRun, FitRun, AdaptRun, *(family.settings() for family in families.values())]
+    known = [len(content.keys() & {field.name for field in fields(kind)}) for kind in kinds]
+    return kinds[known.index(max(known))]
+
+
+def _check_names_encoder(source: Path, content: Mapping[str, object], kind: type[Any]) -> None:
+    """Refuse settings of training alone, which would be described as the default encoder."""
+    from finetune.run_settings import FitRun, PretrainRun
+
+    names = {"encoder", "encoder_from"}
+    if kind is PretrainRun:  # which builds an encoder, if need be by the defaults alone
+        names |= {field.name for field in fields(kind)} - {field.name for field in fields(FitRun)}
+    if not names & content.keys():
+        raise ConfigError(
+            f"{source}: expected an encoder (encoder: its sizes, or encoder_from: where it is), "
+            "found settings of training alone; describe the encoder that --encoder names"
+        )

@@ -319,6 +319,5 @@ def test_settings_without_an_encoder_cannot_be_described(
     config.write_text("seed: 1\n")
     outcome = call("describe", config)
     assert outcome.status == 2
-    assert outcome.err == (
-        f"finetune: {config}: expected settings with a section 'encoder', found none\n"
-    )
+    assert outcome.err.startswith(f"finetune: {config}: expected an encoder (encoder: its sizes, ")
+    assert outcome.err.count("\n") == 1
