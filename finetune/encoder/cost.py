@@ -2,11 +2,15 @@
 
 Counted are matrix products, two operations a multiply-add, and the sums and tanh of the additive
 score, which are as many. Norms, activations, softmax and look-ups are left out, being small.
+With local attention a token's scores are those of the tokens nearby: what the encoder needs, though
+a kernel may compute all of them and mask the rest. For a causal mask nothing is taken off, as usual
+(Chowdhery et al., 2022, appendix B).
 """
 
 from __future__ import annotations
 
 import textwrap
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +23,7 @@ LENGTHS = (64, 256, 1024, 4096)
 WIDTH = 80
 """Columns of text at most."""
 MASKED_SHARE = 0.15
-"""Share of the tokens that the LM head sees: BERT's masking rate."""
+"""Fraction of the tokens that the LM head sees: BERT's masking rate. A causal one sees them all."""
 
 HALF = 2
 """Bytes of a number in half precision."""
@@ -34,26 +38,34 @@ class PartCost(NamedTuple):
     """Floating-point operations a token, forward."""
 
 
-def cost(config: EncoderConfig, length: int, lm_share: float = MASKED_SHARE) -> dict[str, PartCost]:
-    """Count an encoder and its masked-LM head, part by part.
+def lm_head_share(config: EncoderConfig) -> float:
+    """Fraction of the tokens that the language-model head usually sees, in [0, 1]."""
+    return 1.0 if config.causal else MASKED_SHARE
+
+
+def cost(config: EncoderConfig, length: int, lm_share: float | None = None) -> dict[str, PartCost]:
+    """Count an encoder and its language-model head, part by part.
 
     Args:
         config: Sizes and variants.
         length: Tokens in a sequence, T; only scores and mixing depend on it.
-        lm_share: Share of the tokens that the LM head sees, in [0, 1].
+        lm_share: Fraction of the tokens that the LM head sees, in [0, 1]; None: as usual, all of
+            them where the encoder is causal, otherwise 15 %.
 
     Returns:
         Name of the part -> its cost. The parameters add up to those of the two modules.
     """
     size, blocks = config.hidden_size, config.num_hidden_layers
-    score_parameters, score_flops = _scores(config, length)
+    scores = [_scores(config, depth, length) for depth in range(1, blocks + 1)]
     return {
         "embeddings": _embeddings(config),
         "attention projections": PartCost(blocks * _linear(size, 4 * size), blocks * 8 * size**2),
-        "scores and mixing": PartCost(blocks * score_parameters, blocks * score_flops),
+        "scores and mixing": PartCost(
+            sum(part.parameters for part in scores), sum(part.flops for part in scores)
+        ),
         "feed-forward": _feed_forward(config),
         "norms": PartCost(2 * size * _norms(config), 0),
-        "lm head": _lm_head(config, lm_share),
+        "lm head": _lm_head(config, lm_head_share(config) if lm_share is None else lm_share),
     }
 
 
@@ -88,14 +100,14 @@ def _norms(config: EncoderConfig) -> int:
 
 
 def forward_flops_per_token(
-    config: EncoderConfig, length: int, lm_share: float = MASKED_SHARE
+    config: EncoderConfig, length: int, lm_share: float | None = None
 ) -> float:
     """Add up a forward pass; a training step costs three of them (Kaplan et al., 2020, table 1).
 
     Args:
         config: Sizes and variants.
         length: Tokens in a sequence, T.
-        lm_share: Share of the tokens that the LM head sees, in [0, 1]; 0 without that head.
+        lm_share: As for `cost`; 0 without that head.
 
     Returns:
         Floating-point operations a token.
@@ -125,16 +137,15 @@ def training_flops_per_token(
     Returns:
         Floating-point operations a token.
     """
-    parts, blocks = cost(config, length, lm_share=0.0), config.num_hidden_layers
-    embeddings = parts["embeddings"].flops
-    block = (sum(part.flops for part in parts.values()) - embeddings) / blocks
-    trained = (blocks - (frozen or 0)) * block
+    embeddings = _embeddings(config).flops
+    blocks = [_block(config, depth, length) for depth in range(1, config.num_hidden_layers + 1)]
+    trained = sum(blocks[frozen or 0 :])
     if first_only and trained:
         keys_and_values = 4 * config.hidden_size**2  # the rest is for one token of T
-        trained -= (block - keys_and_values) * (1 - 1 / length)
+        trained -= (blocks[-1] - keys_and_values) * (1 - 1 / length)
     if frozen is None:
         return 3 * (embeddings + trained)
-    return 3 * trained + (0.0 if cached else embeddings + frozen * block)
+    return 3 * trained + (0.0 if cached else embeddings + sum(blocks[:frozen]))
 
 
 def attention_overtakes(config: EncoderConfig, *, with_projections: bool = False) -> int:
@@ -148,11 +159,16 @@ def attention_overtakes(config: EncoderConfig, *, with_projections: bool = False
         T, at least 1.
     """
     blocks, size = config.num_hidden_layers, config.hidden_size
-    feed_forward = int(_feed_forward(config).flops) // blocks
-    fixed = _scores(config, 0)[1]
-    for_each_token_seen = _scores(config, 1)[1] - fixed
-    fixed += 8 * size**2 if with_projections else 0
-    return max(1, (feed_forward - fixed) // for_each_token_seen + 1)
+    limit = _feed_forward(config).flops - (blocks * 8 * size**2 if with_projections else 0)
+
+    def overtakes(length: int) -> bool:
+        depths = range(1, blocks + 1)
+        return sum(_scores(config, depth, length).flops for depth in depths) > limit
+
+    longest = 1
+    while not overtakes(longest):  # it grows with T: the first block sees all tokens
+        longest *= 2
+    return bisect_left(range(longest), True, 1, key=overtakes)
 
 
 def describe(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> str:
@@ -222,18 +238,31 @@ def _embeddings(config: EncoderConfig) -> PartCost:
     return PartCost(rows * size + norm + _linear(size, hidden), 2 * size * hidden)
 
 
-def _scores(config: EncoderConfig, length: int) -> tuple[int, int]:
-    """Count the score and the mixing of one block: parameters, and operations a token."""
+def _block(config: EncoderConfig, depth: int, length: int) -> float:
+    """Count the operations a token of block number `depth`, from 1."""
+    rest = 8 * config.hidden_size**2 + _feed_forward(config).flops / config.num_hidden_layers
+    return rest + _scores(config, depth, length).flops
+
+
+def _seen(config: EncoderConfig, depth: int, length: int) -> float:
+    """Tokens that a token sees in a block, averaged over the T of a sequence."""
+    window = config.local_attention
+    if not config.is_local(depth) or window >= length:
+        return length
+    return 2 * window + 1 - window * (window + 1) / length  # fewer near both ends
+
+
+def _scores(config: EncoderConfig, depth: int, length: int) -> PartCost:
+    """Count the score and the mixing of block number `depth`, from 1."""
     size, head_size = config.hidden_size, config.head_size
-    mixing = 2 * length * size
-    product = 2 * length * size
+    mixing = product = 2 * _seen(config, depth, length) * size
     matrix = size * head_size  # H square matrices of K x K
     if config.attention_score == "bilinear":
-        return matrix, 2 * matrix + product + mixing
+        return PartCost(matrix, 2 * matrix + product + mixing)
     if config.attention_score == "additive":
-        sum_and_tanh = 2 * length * size
-        return 2 * matrix + size, 4 * matrix + sum_and_tanh + product + mixing
-    return 0, product + mixing
+        sum_and_tanh = product
+        return PartCost(2 * matrix + size, 4 * matrix + sum_and_tanh + product + mixing)
+    return PartCost(0, product + mixing)
 
 
 def _feed_forward(config: EncoderConfig) -> PartCost:
@@ -284,8 +313,14 @@ def _remarks(config: EncoderConfig) -> list[str]:
         f"attention with its projections at T = {whole:,}.",
         f"The weights take {in_gib(weights * FLOAT)} in float32; with gradients and Adam's moments "
         f"{in_gib(weights * TRAINED)}, besides what a batch needs.",
-        f"The LM head sees {MASKED_SHARE:.0%} of the tokens (the masked ones).",
+        f"The LM head sees {lm_head_share(config):.0%} of the tokens"
+        f"{' (it is causal)' if config.causal else ' (the masked ones)'}.",
     ]
+    if config.local_attention:
+        remarks.append(
+            f"In local blocks a token sees {config.local_attention} tokens to each side; only "
+            "those are counted."
+        )
     if config.position == "learned":
         remarks.append(f"Learned positions reach T = {config.max_position_embeddings:,}.")
     return remarks

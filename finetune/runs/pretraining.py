@@ -154,6 +154,7 @@ def train_language_model(
     """
     folder = Path(run.out)
     say(corpus.statistics.as_text())
+    module.lm_share = None if module.encoder.config.causal else run.masks.mask_rate
     data = corpus_data(run, module, tokenizer, corpus, text)
     session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})
     session.train(

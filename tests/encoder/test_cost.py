@@ -59,9 +59,45 @@ def test_counted_operations_are_those_that_torch_counts(
         batch = {"input_ids": torch.ones(1, length, dtype=torch.long)}
         head(encoder(batch, output_attentions=True).last_hidden_state[0])
     counted = forward_flops_per_token(config, length, lm_share=1.0) * length
-    if config.attention_score == "additive":  # torch counts products only
+    if config.attention_score == "additive":  # torch counts products only; nothing is local
         counted -= 2 * length**2 * config.hidden_size * config.num_hidden_layers
-    assert counted == counter.get_total_flops()
+    hidden = length**2 * config.num_hidden_layers - seen_pairs(config, length)
+    counted += 4 * hidden * config.hidden_size  # the kernel computes all, and masks what is far
+    assert counted == pytest.approx(counter.get_total_flops())
+
+
+def seen_pairs(config: EncoderConfig, length: int) -> int:
+    """Pairs of tokens of which one sees the other, in all blocks together."""
+    windows = [
+        config.local_attention if config.is_local(depth) else length
+        for depth in range(1, config.num_hidden_layers + 1)
+    ]
+    places = torch.arange(length)
+    return sum(int(((places[:, None] - places).abs() <= window).sum()) for window in windows)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("window", [1, 2, 6, 7])
+def test_local_attention_costs_what_a_token_sees(tiny: Tiny, window: int, length: int) -> None:
+    config = tiny(num_hidden_layers=5, local_attention=window, global_every=2)
+    found = cost(config, length)["scores and mixing"].flops * length
+    assert found == pytest.approx(4 * config.hidden_size * seen_pairs(config, length))
+    frozen = 3  # below are two global blocks and a local one, above one of each
+    above = cost(tiny(num_hidden_layers=2, local_attention=window, global_every=2), length)
+    trained = 3 * (sum(part.flops for part in above.values()) - above["lm head"].flops)
+    counted = training_flops_per_token(config, length, frozen=frozen, cached=True)
+    assert counted == pytest.approx(trained)
+
+
+def test_the_head_of_a_causal_encoder_sees_every_token(tiny: Tiny) -> None:
+    plain, causal = cost(tiny(), 64), cost(tiny(causal=True), 64)
+    assert causal["lm head"].flops == pytest.approx(plain["lm head"].flops / 0.15)
+    assert "sees 100% of the tokens (it is causal)" in describe(tiny(causal=True))
+    assert "sees 15% of the tokens (the masked ones)" in describe(tiny())
+
+
+def test_the_table_says_that_attention_is_local(tiny: Tiny) -> None:
+    assert "sees 2 tokens to each side" in describe(tiny(local_attention=2))
 
 
 def test_bert_base_has_its_known_size() -> None:

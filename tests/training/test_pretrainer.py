@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from finetune import runs, settings
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.config import NORM_POSITIONS, POSITIONS
+from finetune.encoder.cost import forward_flops_per_token
 from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
 from finetune.encoder.scores import SCORES
 from finetune.run_settings import PretrainRun
@@ -247,3 +248,25 @@ def combination_batches(
         return [dataset[indices] for indices in data.order(0)[:3]]
 
     return make
+
+
+@pytest.mark.parametrize(("causal", "share"), [(False, 0.4), (True, 1.0)])
+def test_the_arithmetic_of_a_step_is_that_of_the_masks(
+    causal: bool,
+    share: float,
+    pretraining: Callable[..., PretrainRun],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    modules: list[Pretrainer] = []
+
+    def keep(session: Session, *args: Any, **more: Any) -> None:
+        modules.append(session.module)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "train", keep)
+    encoder = EncoderConfig(**SIZES, causal=causal)
+    run = pretraining("run", encoder=encoder, masks=MaskingConfig(mask_rate=0.4))
+    with pytest.raises(KeyboardInterrupt):
+        runs.pretrain(run)
+    expected = 3 * forward_flops_per_token(modules[0].encoder.config, 16, share)
+    assert modules[0].flops_per_token(16) == expected
