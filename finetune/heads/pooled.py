@@ -152,6 +152,11 @@ class PooledHead(nn.Module):
         if self.pool is first_token:
             self.layers[0].load_state_dict(pooler)
 
+    def reset_pooler(self, initializer_range: float) -> None:
+        """Give BERT's pooler fresh weights, where the pooling is `cls`; else change nothing."""
+        if self.pool is first_token:
+            initialize_weights(self.layers[0], initializer_range)
+
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Pool the hidden states and compute the outputs.
 

@@ -102,7 +102,7 @@ class FineTuner(EncoderWithHead):
         self.task = task
         self.aids = aids or AidsConfig()
         check_aids(self.aids, head)
-        reinitialise(encoder, self.aids.reinit_blocks, seed)
+        reinitialise(encoder, self.aids.reinit_blocks, seed, head)
         start: dict[str, Tensor] = {}
         if self.aids.mixout or self.aids.l2_sp:
             start = pretrained_weights(encoder, self.aids.reinit_blocks)

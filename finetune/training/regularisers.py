@@ -18,7 +18,7 @@ from finetune.encoder import Encoder, initialize_weights
 from finetune.encoder.block import EncoderBlock
 from finetune.encoder.dropout import drop_on_cpu
 from finetune.errors import ConfigError
-from finetune.heads import IGNORED
+from finetune.heads import IGNORED, PooledHead
 from finetune.ranges import check_values, within
 from finetune.training.randomness import keyed_seed
 
@@ -28,7 +28,7 @@ class AidsConfig:
     """Aids for fine-tuning on small data; all are off unless set."""
 
     reinit_blocks: int = within(0, 10_000, default=0)
-    """Top blocks that start from fresh weights instead of the pretrained ones."""
+    """Top blocks that start from fresh weights instead of the pretrained ones; so does a pooler."""
     mixout: float = within(0, 1, below=True, default=0.0)
     """Probability of reading the pretrained weight in place of the trained one, in [0, 1)."""
     l2_sp: float = within(0, 1_000_000, default=0.0)
@@ -65,17 +65,17 @@ def check_aids(config: AidsConfig, head: nn.Module) -> None:
             )
 
 
-def reinitialise(encoder: Encoder, count: int, seed: int) -> None:
-    """Give the top blocks fresh weights, in place (Zhang et al., 2021, section 5).
+def reinitialise(encoder: Encoder, count: int, seed: int, head: nn.Module | None = None) -> None:
+    """Give the top blocks and the pooler fresh weights, in place (Zhang et al., 2021, section 5).
 
     The tensors stay the same objects, and torch's generators are left as they were. A final norm
-    starts afresh with the blocks; the pooler, which the paper starts afresh as well, belongs to the
-    head here and is fresh anyway.
+    starts afresh with the blocks.
 
     Args:
         encoder: Changed from its last block down.
         count: Number of blocks; 0 changes nothing.
         seed: Keys the new weights.
+        head: Its pooler may be a pretrained one.
 
     Raises:
         ConfigError: The encoder has fewer blocks.
@@ -95,6 +95,8 @@ def reinitialise(encoder: Encoder, count: int, seed: int) -> None:
             block.load_state_dict(fresh.state_dict())
         if isinstance(encoder.final_norm, nn.LayerNorm):
             encoder.final_norm.reset_parameters()
+        if isinstance(head, PooledHead):
+            head.reset_pooler(encoder.config.initializer_range)
 
 
 def pretrained_weights(encoder: Encoder, reinit_blocks: int = 0) -> dict[str, Tensor]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
@@ -59,6 +60,31 @@ class TrainerConfig:
         check_values(self)
 
 
+class StepValidation(pl.Callback):
+    """Validates after every so many optimizer steps of the run, whatever is accumulated.
+
+    Lightning counts batches: as an epoch may end with a step of fewer batches, its validations
+    would drift away from the steps, into the middle of one.
+    """
+
+    NEVER = sys.maxsize
+
+    def __init__(self, every: int) -> None:
+        """Validate after every `every`-th step."""
+        self.every = every
+        self._step = 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin at the step where the run stands."""
+        self._step = trainer.global_step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:
+        """Let Lightning validate behind this batch, or not."""
+        before, self._step = self._step, trainer.global_step
+        is_due = self._step > before and self._step % self.every == 0
+        trainer.val_check_batch = 1 if is_due else self.NEVER
+
+
 def build_trainer(
     config: TrainerConfig,
     length: LengthConfig,
@@ -80,6 +106,7 @@ def build_trainer(
         ConfigError: Lightning does not know the accelerator, strategy or precision.
     """
     every = config.validate_every_steps
+    validation = [StepValidation(every)] if every else []
     flush_denormals()
     keep_freed_memory()
     try:
@@ -92,7 +119,7 @@ def build_trainer(
             gradient_clip_val=config.gradient_clip,
             max_steps=length.max_steps or -1,
             max_epochs=length.max_epochs or -1,
-            val_check_interval=every * config.accumulate_grad_batches if every else None,
+            val_check_interval=1 if every else None,  # StepValidation decides, step by step
             check_val_every_n_epoch=None if every else 1,
             reload_dataloaders_every_n_epochs=1,  # a loader is a function of epoch and position
             use_distributed_sampler=False,
@@ -102,7 +129,7 @@ def build_trainer(
             enable_model_summary=False,
             logger=list(loggers) or False,
             log_every_n_steps=1,  # training figures are written by Monitor, at its own interval
-            callbacks=[*callbacks, FreedMemory()],
+            callbacks=[*callbacks, *validation, FreedMemory()],
             default_root_dir=folder,
         )
     except (ValueError, RuntimeError, MisconfigurationException) as error:

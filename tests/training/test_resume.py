@@ -131,6 +131,8 @@ def test_ctrl_c_stops_between_steps_and_resumes_bit_for_bit(
     assert stop.value.signal == signal.SIGINT
     runs.pretrain(dataclasses.replace(cut, resume=True))
     assert_same_run(whole.out, cut.out)
+    validated = [step for step, _, loss in losses(whole.out) if loss is not None]
+    assert validated == [3, 6, 9]  # an epoch ends with a step of fewer batches
 
 
 @pytest.mark.parametrize("step", [5, 12, 13, 24, 30])
