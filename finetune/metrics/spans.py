@@ -159,8 +159,9 @@ def tuned_threshold(rows: Sequence[Row]) -> float:
     """Find the threshold of `null_odds` that gives these rows their best F1 by the rules of 2.0.
 
     Unlike `best_threshold`, whose figures are those of the official script, it takes steps that
-    some threshold can make (equal odds go together), and is below all odds where it is best to
-    answer no question.
+    some threshold can make (equal odds go together), and lies in the middle between the odds of the
+    last question answered and of the first unanswered: there the same outputs with other rounding
+    errors (another machine, another batch) give the same answers.
 
     Args:
         rows: N labelled rows, at least 1.
@@ -175,12 +176,30 @@ def tuned_threshold(rows: Sequence[Row]) -> float:
     levels, level = np.unique(odds, return_inverse=True)
     gains = np.bincount(level, weights=answered - unanswered)
     best = int(np.concatenate([[0.0], np.cumsum(gains)]).argmax())
-    # Below all odds by a step that stays one where denormal floats are flushed to zero.
+    return _between(levels, best)
+
+
+def _between(levels: Floats, answered: int) -> float:
+    """A number from the `answered`-th level up, and below the next.
+
+    Args:
+        levels: Odds, ascending, each once, at least one.
+        answered: How many of them lie at or below the number.
+
+    Returns:
+        The middle of the two; 1 below or above all, or more where the odds are so large that 1 is
+        nothing. Finite.
+    """
     largest = sys.float_info.max
     levels = levels.clip(-largest, largest)
-    lowest = float(levels[0])
-    below = max(lowest - 1e-6 * max(1.0, abs(lowest)), -largest)
-    return float(levels[best - 1]) if best else below
+    first, last = float(levels[0]), float(levels[-1])
+    if answered == 0:
+        return max(first - max(1.0, 1e-6 * abs(first)), -largest)
+    if answered == len(levels):
+        return min(last + max(1.0, 1e-6 * abs(last)), largest)
+    lower, upper = float(levels[answered - 1]), float(levels[answered])
+    middle = lower / 2 + upper / 2  # their sum may be no float
+    return middle if lower <= middle < upper else lower  # no float may lie between them
 
 
 def _golds(

@@ -220,6 +220,12 @@ class TestThreshold:
         every = [f1_at(threshold) for threshold in [-9.0, *(one["null_odds"] for one in rows)]]
         assert f1_at(tuned_threshold(rows)) == pytest.approx(max(every), abs=1e-12)
 
+    def test_tuned_threshold_lies_between_two_questions(self) -> None:
+        right, wrong = row("cat", "cat", null_odds=-3.0), row("dog", null_odds=2.0)
+        assert tuned_threshold([right, wrong]) == -0.5
+        assert tuned_threshold([right]) == -2.0
+        assert tuned_threshold([wrong]) == 1.0
+
     def test_tuned_threshold_is_below_all_odds_where_none_is_to_be_answered(self) -> None:
         assert tuned_threshold([row("cat", null_odds=-3.0), row("dog", null_odds=2.0)]) < -3.0
 

@@ -260,3 +260,19 @@ def test_one_dropout_for_the_encoder_is_that_of_every_part() -> None:
     assert {part.p for part in parts} == {0.05}
     assert chosen.attention_probs_dropout_prob == 0.05
     assert with_dropout(settings, None) == settings
+
+
+@pytest.mark.parametrize("blocks", [0, 1])
+def test_a_pretrained_pooler_starts_afresh_with_the_blocks_above_it(
+    blocks: int, task_data: TaskData
+) -> None:
+    pooler = {"weight": torch.full((16, 16), 0.5), "bias": torch.full((16,), 0.5)}
+    head = Classification(CONFIG, HeadConfig("cls"), 2)
+    head.start_from(pooler)
+    module = fine_tuner(task_data.task, head, aids=AidsConfig(reinit_blocks=blocks))
+    weight, bias = module.head.layers[0].weight, module.head.layers[0].bias  # type: ignore[union-attr, index]
+    if blocks == 0:
+        assert torch.equal(weight, pooler["weight"])
+    else:
+        assert float(weight.detach().std()) == pytest.approx(CONFIG.initializer_range, rel=0.2)
+        assert not bias.any()
