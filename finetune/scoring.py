@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from finetune.checkpoint import Checkpoint
@@ -38,12 +38,29 @@ class Scorer:
     module: FineTuner
     task: Task
     data: TaskData
+    _read: dict[str, list[Answer]] = field(default_factory=dict, repr=False)
 
     def answers(self, split: str) -> list[Answer]:
         """The answers on a split, in the order of its examples."""
-        outputs = predict(self.module, self.data.loader(split))
-        read = self.task.answers(outputs, self.data.examples(split), self.data.features(split))
-        return self.task.decide(read, self.module.decision)
+        return self.task.decide(self._undecided(split), self.module.decision)
+
+    def tune(self) -> dict[str, float]:
+        """Tune the task's numbers on the very answers of the first validation split.
+
+        While training, outputs may be of half precision or of cached states: odds near the
+        threshold then lie elsewhere.
+        """
+        tuned = self.task.tune(self._undecided(self.task.validation_splits[0]))
+        self.module.decision = tuned
+        return tuned
+
+    def _undecided(self, split: str) -> list[Answer]:
+        """The answers before the tuned numbers decide them; computed once."""
+        if split not in self._read:
+            outputs = predict(self.module, self.data.loader(split))
+            examples, features = self.data.examples(split), self.data.features(split)
+            self._read[split] = self.task.answers(outputs, examples, features)
+        return self._read[split]
 
 
 def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
@@ -89,7 +106,7 @@ def load_tuner(
 
 def head_config(checkpoint: Checkpoint) -> HeadConfig:
     """The settings that a checkpoint's head was built with."""
-    known = {field.name for field in fields(HeadConfig)}
+    known = {setting.name for setting in fields(HeadConfig)}
     return HeadConfig(**{name: value for name, value in checkpoint.head.items() if name in known})
 
 

@@ -14,7 +14,7 @@ from finetune import tracking
 from finetune.benchmark import matmul_ceiling, peak_gib
 from finetune.checkpoint import load_checkpoint, load_trainer_state, save_checkpoint
 from finetune.dashboards.shown import shown
-from finetune.run_folder import Results, say, versions
+from finetune.run_folder import Results, is_first_process, say, versions
 from finetune.run_settings import AdaptRun, FitRun, PretrainRun
 from finetune.task import Task
 from finetune.text.tokenizer import Tokenizer
@@ -194,6 +194,11 @@ class Session:
             decision=getattr(self.module, "decision", None),
             trainer_state=state,
         )
+
+    def save_tuned(self) -> None:
+        """Write the best checkpoint again, whose numbers were tuned on its own answers."""
+        if is_first_process():
+            self._write(self.folder / "checkpoints" / "best", None)
 
     def _encoder_name(self) -> str:
         source = getattr(self.run, "encoder_from", "")

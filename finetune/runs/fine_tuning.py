@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from finetune.checkpoint import Checkpoint, check_vocabulary, find_tokenizer, load_checkpoint
@@ -241,7 +241,7 @@ def _train(run: FitRun, task: Task, folder: Path, ready: _Ready) -> Results:
     session.train(monitor=f"val/{task.monitor}", higher_is_better=True, task=task.name)
     for cache in module.caches.values():
         cache.close()
-    metrics, told = _score_best(run, ready, folder)
+    metrics, told = _score_best(run, ready, folder, session.save_tuned)
     split = task.validation_splits[0]
     results = session.results(task.name, split, metrics, len(data.examples(split)))
     results |= told | {"majority": ready.baseline, "data": data.description(), "plan": ready.plan}
@@ -252,7 +252,9 @@ def _train(run: FitRun, task: Task, folder: Path, ready: _Ready) -> Results:
     return results
 
 
-def _score_best(run: FitRun, ready: _Ready, folder: Path) -> tuple[dict[str, float], Results]:
+def _score_best(
+    run: FitRun, ready: _Ready, folder: Path, save_tuned: Callable[[], None]
+) -> tuple[dict[str, float], Results]:
     """Score the best checkpoint on the validation splits, and on a test file that was named."""
     module = ready.module
     module.phases, module.caches = None, {}  # answers are those of the plain encoder
@@ -261,6 +263,8 @@ def _score_best(run: FitRun, ready: _Ready, folder: Path) -> tuple[dict[str, flo
     module.decision = dict(best.decision)
     module.to(pick_device(run.trainer.accelerator))
     scorer = Scorer(module, module.task, ready.data)
+    if scorer.tune() != best.decision:
+        save_tuned()
     metrics, told = score_splits(scorer, folder, module.task.validation_splits)
     if run.test is not None:
         told["test"] = _tested(scorer, folder)

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import finetune
+from finetune.checkpoint import load_checkpoint
+from finetune.metrics import tuned_threshold
 from finetune.predictions import read_predictions
 from tests.cli.families import Files, write_families
 
@@ -211,6 +213,23 @@ def test_the_null_threshold_is_tuned_stored_and_used(runs: dict[str, Path]) -> N
     for row in read_predictions(run / "predictions" / "validation.jsonl"):
         assert (row["prediction"] == "") == (row["null_odds"] > stored["null_threshold"])
     assert "decision" not in results_of(runs["squad 1.1"])
+
+
+def test_the_null_threshold_is_tuned_on_the_answers_that_are_given(
+    world: World, files: Files, tmp_path: Path, call: Call
+) -> None:
+    """Half precision while training, and whole precision afterwards, give other odds."""
+    command = KINDS["squad 2.0"].command(world, files, tmp_path / "run")
+    more = ["--precision", "bf16-mixed", "--cache-dir", tmp_path / "cache", "--unfreeze", "head"]
+    assert call(*command, *more).status == 0
+    stored = load_checkpoint(tmp_path / "run").decision["null_threshold"]
+    answers = read_predictions(tmp_path / "run" / "predictions" / "validation.jsonl")
+    odds = [row["null_odds"] for row in answers]
+    assert stored == tuned_threshold(answers)
+    assert stored not in odds
+    assert call("evaluate", tmp_path / "run").status == 0
+    again = read_predictions(tmp_path / "run" / "predictions" / "validation.jsonl")
+    assert [row["prediction"] for row in again] == [row["prediction"] for row in answers]
 
 
 def test_withheld_answers_give_predictions_and_no_score(
