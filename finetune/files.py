@@ -187,9 +187,16 @@ def remove(path: Path) -> None:
         with _temporary(path.parent) as left:
             path.rename(left)
     elif path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        _remove_tree(path)
     elif os.path.lexists(path):
         path.unlink(missing_ok=True)
+
+
+def _remove_tree(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:  # which names a file in it without its folder
+        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 @contextmanager
@@ -207,7 +214,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 def _is_temporary_name(name: str) -> bool:
-    return any(part.startswith(TEMPORARY) for part in Path(name).parts)
+    return any(part.startswith((TEMPORARY, OLD)) for part in Path(name).parts)
 
 
 def _system_error(error: BaseException) -> tuple[int | None, str | None]:

@@ -197,7 +197,14 @@ def open_run(folder: Path, run: object, *, resume: bool, overwrite: bool) -> Non
         settle_run(folder)
         return
     clear_run(folder)
-    write_text(folder / "config.yaml", settings.dump(run))
+    write_text(folder / "config.yaml", settings.dump(_without_mode(run)))
+
+
+def _without_mode(run: object) -> object:
+    """What is recorded: used again as a --config, it is not to replace the run."""
+    known = {field.name for field in dataclasses.fields(run)}  # type: ignore[arg-type]
+    modes = {name: False for name in ("resume", "overwrite") if name in known}
+    return dataclasses.replace(run, **modes)  # type: ignore[type-var]
 
 
 def hold(folder: Path) -> AbstractContextManager[None]:

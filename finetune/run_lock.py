@@ -6,7 +6,6 @@ killed run locks nothing. Where a file system knows no locks, runs go on without
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import time
@@ -15,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from finetune.errors import ConfigError
+from finetune.files import NO_LOCKS, named
 
 LOCK = "running.lock"
 """The file's name."""
 ATTEMPTS, PAUSE = 20, 0.05
 """How often a lock is tried, and seconds between: one who only looks holds it for an instant."""
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _held: set[int] = set()  # descriptors of this process's locks
 
 
@@ -72,12 +71,22 @@ def _locked(folder: Path) -> int:
                 raise
         else:
             if _is_there(lock, folder):
-                os.ftruncate(lock, 0)
-                os.write(lock, f"{os.getpid()}\n".encode())
-                return lock
+                return _signed(lock, folder / LOCK)
             os.close(lock)
         time.sleep(PAUSE)
     raise in_use(folder)
+
+
+def _signed(lock: int, file: Path) -> int:
+    """Write this process's number into the file, for those who find it held."""
+    try:
+        with named(file):
+            os.ftruncate(lock, 0)
+            os.write(lock, f"{os.getpid()}\n".encode())
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _is_there(lock: int, folder: Path) -> bool:

@@ -122,11 +122,11 @@ def _hushed(words: list[str], table: Mapping[str, Command]) -> int:
 def _warnings_in_one_line() -> Iterator[None]:
     """Show a warning as its message, without the place in the code that gave it."""
 
-    def one_line(message: object, *_: object, **__: object) -> str:
+    def shown(message: object, *_: object, **__: object) -> str:
         prefix = painted("finetune: warning:", "yellow", sys.stderr)
         return f"{prefix} {one_line(str(message))}\n"
 
-    before, warnings.formatwarning = warnings.formatwarning, one_line
+    before, warnings.formatwarning = warnings.formatwarning, shown
     try:
         yield
     finally:

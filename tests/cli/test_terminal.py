@@ -10,13 +10,14 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from finetune.cli.completion import read_pages
-from finetune.cli.main import all_commands
+from finetune.cli.main import _warnings_in_one_line, all_commands
 from finetune.run_folder import hold
 from tasks.__main__ import COMMANDS, FAMILIES, main
 from tests.cli.conftest import ROOT
@@ -248,3 +249,9 @@ def test_a_run_in_another_process_is_seen_until_it_is_killed(
     listed = call("runs", tmp_path, "--json").json["runs"][0]
     assert (listed["state"], listed["task"]) == ("interrupted", "pretrain")
     assert listed["step"] > 0
+
+
+def test_a_warning_is_one_line_without_its_place_in_the_code() -> None:
+    with _warnings_in_one_line():
+        text = warnings.formatwarning("two\nlines", UserWarning, "file.py", 1)
+    assert text == "finetune: warning: two lines\n"

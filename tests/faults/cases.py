@@ -116,6 +116,19 @@ class Reference:
         calls = enumerate(self.calls, start=1)
         return [number for number, call in calls if call.takes_space or not taking_space]
 
+    def points_of_overwriting(self) -> list[int]:
+        """The calls of the command that replaces a finished run, up to its first checkpoint."""
+        self.world.faults.clear()
+        self.start()
+        self.start(None, "--overwrite", trace=True)
+        calls = [call.path for call in self.world.faults.calls()]
+        first = next(
+            n
+            for n, path in enumerate(calls)
+            if "/.finetune-tmp-" in path and "/checkpoints/" in path
+        )
+        return list(range(1, first + 1))
+
     def points_after(self, first: int) -> list[int]:
         """The calls of the command that goes on after it was killed at one."""
         self.world.faults.clear()
@@ -144,10 +157,32 @@ class Reference:
 def survives_kill(reference: Reference, point: int) -> str:
     """Kill a command before a call and go on; says what is wrong in the end, or nothing."""
     reference.world.faults.clear()
-    done = reference.start(kill(point))
+    torn = reference.calls[point - 1].name == "write"
+    done = reference.start(kill(point, torn=torn))
     if done.status != -9:
         return f"not killed but {done.status}: {done.err.strip()[-300:]}"
     return reference.finished()
+
+
+def survives_kill_as_it_overwrites(reference: Reference, point: int, how: str) -> str:
+    """Kill a command that replaces a finished run.
+
+    Args:
+        reference: The command.
+        point: The call before which it is killed.
+        how: What is said afterwards: `--resume` or `--overwrite`.
+    """
+    reference.world.faults.clear()
+    reference.start()
+    done = reference.start(kill(point), "--overwrite")
+    if done.status != -9:
+        return f"not killed but {done.status}: {done.err.strip()[-300:]}"
+    if how == "--resume":
+        return reference.finished()
+    done = reference.start(None, how)
+    if done.status != 0:
+        return f"{how} ends with {done.status}: {done.err.strip()[-300:]}"
+    return "; ".join(differences(reference.left, contents(reference.world.faults.root)))
 
 
 def survives_kill_as_it_goes_on(reference: Reference, first: int, second: int) -> str:
@@ -164,19 +199,20 @@ def survives_error(reference: Reference, point: int, number: int) -> str:
     """Let a call fail and go on; says what is wrong at once or in the end, or nothing."""
     reference.world.faults.clear()
     done = reference.start(Fault(point, error=number))
-    told = complaint(done)
-    return told or reference.finished()
+    return complaint(done, reference.world.faults.root) or reference.finished()
 
 
-def complaint(done: Outcome) -> str:
-    """What is wrong with how an error was told: one line and status 2, or it did no harm."""
+def complaint(done: Outcome, root: Path) -> str:
+    """What is wrong with how an error was told: a line with a file and status 2, or no harm."""
     if "Traceback" in done.err:
         return f"a traceback: {done.err.strip()[-600:]}"
     if done.status not in (0, 2):
         return f"status {done.status}: {done.err.strip()[-300:]}"
     lines = [line for line in done.err.splitlines() if line.startswith("finetune: ")]
     errors = [line for line in lines if not line.startswith("finetune: warning: ")]
-    return "" if len(errors) == (done.status == 2) else f"told in {len(errors)} lines: {errors}"
+    if len(errors) != (done.status == 2):
+        return f"told in {len(errors)} lines: {errors}"
+    return "".join(f"names no file: {line}" for line in errors if str(root) not in line)
 
 
 def spread(points: Sequence[int], count: int) -> list[int]:

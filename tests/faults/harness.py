@@ -50,12 +50,14 @@ class Fault:
     """Which call below the folder, from 1."""
     signal: int = 0
     """Sent to the process before the call."""
+    torn: bool = False
+    """Of a call that writes, half is written before the signal."""
     error: int = 0
     """The call's errno; with ENOSPC all later calls that take space fail too."""
 
 
-def kill(point: int) -> Fault:
-    return Fault(point, signal=signal.SIGKILL)
+def kill(point: int, *, torn: bool = False) -> Fault:
+    return Fault(point, signal=signal.SIGKILL, torn=torn)
 
 
 class Faults:
@@ -142,6 +144,7 @@ class Faults:
                 "root": str(self.root),
                 "point": fault.point,
                 "signal": int(fault.signal),
+                "torn": int(fault.torn),
                 "error": fault.error,
                 "trace": str(self.scratch / "trace") if trace else "",
                 "out": str(out),

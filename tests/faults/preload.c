@@ -2,9 +2,10 @@
  * that change files below a folder, and at one of them sends a signal to the process or lets the
  * call fail. Python's, Rust's and torch's own writing go through these functions alike.
  *
- * armed(root, point, signal, error, trace): count calls below `root` from 1; at call `point` send
- * `signal` (then make the call), or fail with `error`: once, or with ENOSPC from there on, as a full
- * disk does, in every call that takes space. `trace`: a descriptor for a line a call, or -1.
+ * armed(root, point, signal, torn, error, trace): count calls below `root` from 1; at call `point`
+ * send `signal` (then make the call; with `torn`, if it writes, write half of it first), or fail
+ * with `error`: once, or with ENOSPC from there on, as a full disk does, in every call that takes
+ * space. `trace`: a descriptor for a line a call, or -1.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,12 +26,12 @@
 static char root[PATH_MAX];
 static size_t root_length;
 static long point;
-static int number, failure, trace = -1;
+static int number, torn, failure, trace = -1;
 static atomic_long calls;
 
-void armed(const char *folder, long at, int signal_number, int error, int trace_descriptor) {
+void armed(const char *folder, long at, int signal_number, int half, int error, int trace_to) {
     snprintf(root, sizeof root, "%s", folder);
-    point = at, number = signal_number, failure = error, trace = trace_descriptor;
+    point = at, number = signal_number, torn = half, failure = error, trace = trace_to;
     atomic_store(&calls, 0);
     root_length = strlen(root); /* last: from here on calls count */
 }
@@ -60,7 +61,7 @@ static int resolved(int folder, const char *name, char *path) {
     return snprintf(path + length, PATH_MAX - length, "/%s", name), 1;
 }
 
-/* Whether the call is to fail: -1 with errno set, or 0. */
+/* Whether the call is to fail: -1 with errno set, or 0; 1 if half of it is to be written. */
 static int reached(const char *call, const char *path, int takes_space) {
     if (!below(path)) return 0;
     long here = atomic_fetch_add(&calls, 1) + 1;
@@ -69,6 +70,7 @@ static int reached(const char *call, const char *path, int takes_space) {
         int length = snprintf(line, sizeof line, "%s %d %s\n", call, takes_space, path);
         syscall(SYS_write, trace, line, length);
     }
+    if (here == point && number && torn && call[0] == 'w') return 1;
     if (here == point && number) kill(getpid(), number);
     int full = failure == ENOSPC && here > point && takes_space && point;
     if (failure && (here == point || full)) return errno = failure, -1;
@@ -116,19 +118,27 @@ OPENS_AT(openat64)
 
 ssize_t write(int file, const void *content, size_t size) {
     REAL(write);
-    return at_descriptor("write", file, 1) ? -1 : real(file, content, size);
+    int what = at_descriptor("write", file, 1);
+    if (what > 0) real(file, content, size / 2), kill(getpid(), number);
+    return what < 0 ? -1 : real(file, content, size);
 }
 ssize_t pwrite(int file, const void *content, size_t size, off_t offset) {
     REAL(pwrite);
-    return at_descriptor("write", file, 1) ? -1 : real(file, content, size, offset);
+    int what = at_descriptor("write", file, 1);
+    if (what > 0) real(file, content, size / 2, offset), kill(getpid(), number);
+    return what < 0 ? -1 : real(file, content, size, offset);
 }
 ssize_t pwrite64(int file, const void *content, size_t size, off64_t offset) {
     REAL(pwrite64);
-    return at_descriptor("write", file, 1) ? -1 : real(file, content, size, offset);
+    int what = at_descriptor("write", file, 1);
+    if (what > 0) real(file, content, size / 2, offset), kill(getpid(), number);
+    return what < 0 ? -1 : real(file, content, size, offset);
 }
 ssize_t writev(int file, const struct iovec *parts, int count) {
     REAL(writev);
-    return at_descriptor("write", file, 1) ? -1 : real(file, parts, count);
+    int what = at_descriptor("write", file, 1);
+    if (what > 0) kill(getpid(), number);
+    return what < 0 ? -1 : real(file, parts, count);
 }
 int ftruncate(int file, off_t size) {
     REAL(ftruncate);

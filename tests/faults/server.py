@@ -120,7 +120,12 @@ def _arm(request: dict[str, Any]) -> None:
     if request["trace"]:
         trace = os.open(request["trace"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     ctypes.CDLL(None).armed(
-        request["root"].encode(), request["point"], request["signal"], request["error"], trace
+        request["root"].encode(),
+        request["point"],
+        request["signal"],
+        request["torn"],
+        request["error"],
+        trace,
     )
 
 

@@ -23,12 +23,13 @@ from tests.faults.cases import (
     survives_error,
     survives_kill,
     survives_kill_as_it_goes_on,
+    survives_kill_as_it_overwrites,
 )
 
 SAMPLE = 5
 """Kills of each command that every run of the tests tries."""
 ERRORS = {"full": errno.ENOSPC, "failing": errno.EIO}
-MID = 5
+MID = 2
 """States in which a run is resumed to be killed once more."""
 
 
@@ -85,6 +86,17 @@ def errors(reference: Reference, number: int, points: Iterable[int]) -> None:
     check(reference, ((named(reference, p), survives_error(reference, p, number)) for p in points))
 
 
+def kills_as_it_overwrites(reference: Reference, most: int | None) -> None:
+    def tried() -> Iterable[tuple[object, str]]:
+        points = reference.points_of_overwriting()
+        for point in points if most is None else spread(points, most + 2)[1:-1]:
+            for how in ("--resume", "--overwrite"):
+                told = survives_kill_as_it_overwrites(reference, point, how)
+                yield (f"overwriting, call {point}, then {how}", told)
+
+    check(reference, tried())
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_same_command_leaves_the_same_files(command: str, reference: References) -> None:
     found = reference(command)
@@ -107,6 +119,10 @@ def test_killed_once_more_as_it_goes_on_it_ends_as_if_nothing_had_been(
 ) -> None:
     found = reference(command)
     kills_as_it_goes_on(found, [spread(found.points(), 3)[1]], 2)
+
+
+def test_killed_as_it_overwrites_it_goes_on_or_overwrites(reference: References) -> None:
+    kills_as_it_overwrites(reference("seeds"), 2)
 
 
 @pytest.mark.parametrize("disk", ERRORS)
@@ -135,6 +151,14 @@ def test_killed_at_any_call_as_it_goes_on_it_ends_as_if_nothing_had_been(
 ) -> None:
     found = reference(command)
     kills_as_it_goes_on(found, spread(found.points(), MID + 2)[1:-1], None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_killed_at_any_call_as_it_overwrites_it_goes_on_or_overwrites(
+    command: str, reference: References
+) -> None:
+    kills_as_it_overwrites(reference(command), None)
 
 
 @pytest.mark.slow
