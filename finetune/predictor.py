@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -21,8 +22,9 @@ from finetune.task import Answer, Example
 from finetune.text.features import length_batches
 from finetune.text.rows import read_rows
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.unknown import UnknownTexts
 from finetune.training.finetuner import FineTuner, predict
-from finetune.training.task_data import UnitBatches, longest_rows
+from finetune.training.task_data import UnitBatches, examples_of, longest_rows
 
 WINDOW_BATCHES = 32
 """Batches of examples that are read ahead and sorted by length together."""
@@ -91,12 +93,22 @@ class Predictor:
         examples = (
             self.task.example(row, where, number) for number, (where, row) in enumerate(rows)
         )
+        unknown = UnknownTexts(self.tokenizer)
         while window := list(islice(examples, WINDOW_BATCHES * self.batch_size)):
-            yield from self._answers(window)
+            yield from self._answers(window, unknown)
+        if unknown.empty:
+            warnings.warn(
+                f"{unknown.empty:,} of {unknown.texts:,} texts are empty: no character in them can "
+                "be seen",
+                stacklevel=2,
+            )
+        for message in unknown.warnings():
+            warnings.warn(message, stacklevel=2)
 
-    def _answers(self, examples: list[Example]) -> list[Answer]:
+    def _answers(self, examples: list[Example], unknown: UnknownTexts) -> list[Answer]:
         task = self.task
         features = task.features(examples, self.tokenizer, self.max_length, training=False)
+        unknown.add(examples_of(features, task.rows), [example.texts for example in examples])
         lengths = np.array([len(feature.input_ids) for feature in features])
         longest = longest_rows(lengths, task.rows)
         batches = length_batches(longest, self.batch_size, seed=0, epoch=0, shuffle=False)

@@ -167,6 +167,18 @@ class Task(Protocol):
         """Rows of a split that `examples` left out, by reason, for results.json; may be empty."""
         return {}
 
+    def warnings(self, examples: Sequence[Example], features: Sequence[Features]) -> list[str]:
+        """What looks like a mistake in labelled examples, to be told before training.
+
+        Args:
+            examples: The N examples of a split.
+            features: What `features` made of them.
+
+        Returns:
+            Each a sentence that says what was found, in how many examples, and what to do.
+        """
+        return []
+
     def features(
         self,
         examples: Sequence[Example],

@@ -2,8 +2,9 @@
 
 A row has a context, a question, options and an answer: `{"context": "…", "question": "…",
 "options": ["…", "…"], "answer": "B"}`. Files of SWAG's form (Zellers et al., 2018) are read too:
-`sent1`, `sent2`, `ending0` … and `label`. How many options there are is read off the first question
-of the training data; every other one must have as many.
+`sent1`, `sent2`, `ending0` … and `label`; and those of ARC's, with named choices and an `answerKey`
+(Clark et al., 2018). How many options there are is read off the first question of the training
+data; every other one must have as many.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.task import Example
-from tasks.options import ChoiceTask, field_of, letters, read_question, shown
+from finetune.text.visible import is_empty
+from tasks.option_checks import check_options, doubled_options
+from tasks.options import ChoiceTask, field_of, letters, read_question, shown, unfolded
+
+if TYPE_CHECKING:
+    from finetune.text.features import Features
 
 ANSWERS = ("answer", "label")
 """Fields that may hold the right option."""
@@ -140,7 +146,9 @@ class ChooseTask(ChoiceTask):
         """Read a split; see `Task.examples`."""
         seen: dict[int | str, str] = {}
         examples = []
-        for number, (where, row) in enumerate(self._rows(split)):
+        rows = [(where, unfolded(row, where)) for where, row in self._rows(split)]
+        check_options(rows, self._file(split))
+        for number, (where, row) in enumerate(rows):
             example = self.example(row, where, number)
             if example.id in seen:
                 raise DataError(
@@ -150,11 +158,19 @@ class ChooseTask(ChoiceTask):
             seen[example.id] = where
             label = self._answer(row, example.texts[2:], where, withheld=split == "test")
             examples.append(Example(example.id, example.texts, label))
-        if split == "train" and not any(any(example.texts) for example in examples):
-            raise DataError(
-                f"{self._file(split)}: expected texts to train on, found every one empty"
-            )
         return examples
+
+    def warnings(self, examples: Sequence[Example], features: Sequence[Features]) -> list[str]:
+        """Questions that have an option twice."""
+        return doubled_options(examples)
+
+    def describe(self, examples: Sequence[Example]) -> dict[str, Any]:
+        """The usual facts, and how many passages and questions are empty."""
+        facts = super().describe(examples)
+        for name, side in (("empty_contexts", 0), ("empty_questions", 1)):
+            if empty := sum(is_empty(example.texts[side]) for example in examples):
+                facts[name] = empty
+        return facts
 
     def _answer(
         self, row: Mapping[str, Any], options: Sequence[str], where: str, *, withheld: bool

@@ -19,6 +19,7 @@ from finetune.answers.classes import class_answers, constant_answers, number_ans
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.metrics import METRICS
 from finetune.task import Answer, Example, Outputs, Task, most_frequent
+from finetune.text.visible import is_empty
 from tasks.columns import Columns, find_columns, id_column
 from tasks.glue_files import read_examples, row_id
 from tasks.glue_hub import hub_examples, hub_split
@@ -196,7 +197,7 @@ class GlueTask(Task):
 
     def _check_training(self, examples: Sequence[Example], path: Path) -> None:
         """Refuse a file that nothing can be learnt from."""
-        if not any(any(example.texts) for example in examples):
+        if all(is_empty(text) for example in examples for text in example.texts):
             columns = " and ".join(self.row.texts)
             raise DataError(f"{path}: expected texts to train on, found every {columns} empty")
         found = {example.label for example in examples}

@@ -32,7 +32,7 @@ OPTIONS = ("options", "choices", "endings")
 IDS = ("id", "example_id")
 """Fields of a row, under their usual names; SWAG's (Zellers et al., 2018) are `sent1`, `sent2`,
 `ending0`, `ending1`, …"""
-FEWEST_OPTIONS = 2
+FEWEST_OPTIONS, MOST_OPTIONS = 2, len(string.ascii_uppercase)
 
 _BLANK = re.compile("_+")
 _ENDING = re.compile(r"ending\d+")
@@ -76,13 +76,67 @@ def read_question(row: Mapping[str, Any], where: str) -> tuple[str, ...]:
     Raises:
         DataError: A field is missing or of another type, or there are too few options or too many.
     """
-    options = _options(row, where)
-    legal = len(string.ascii_uppercase)
-    if not FEWEST_OPTIONS <= len(options) <= legal:
+    row = unfolded(row, where)
+    options = options_of(row, where)
+    if not all(isinstance(option, str) for option in options):
+        raise DataError(f"{where}: expected options as a list of texts, found {shown(options)}")
+    if not FEWEST_OPTIONS <= len(options) <= MOST_OPTIONS:
         raise DataError(
-            f"{where}: expected {FEWEST_OPTIONS} to {legal} options, found {len(options)}"
+            f"{where}: expected {FEWEST_OPTIONS} to {MOST_OPTIONS} options, found {len(options)}"
         )
     return _text(row, PASSAGES, where), _text(row, QUESTIONS, where), *options
+
+
+def unfolded(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Bring a question in the form of ARC, OpenBookQA and CommonsenseQA into the usual one.
+
+    There the options have names of their own, by which the answer goes: `"choices": [{"label":
+    "A", "text": "…"}, …]`, or `"choices": {"label": […], "text": […]}` as on the hub; question and
+    options may stand together in `question`, as `stem` and `choices`; and there is no passage.
+
+    Args:
+        row: Field -> value.
+        where: `FILE:LINE`, for the message.
+
+    Returns:
+        The row with plain `question`, `options` and, where it is told, `answer`, a letter; a row
+        of another form as it is.
+
+    Raises:
+        DataError: The options have no names or texts, or the answer is none of the names.
+    """
+    inner = row.get("question")
+    if isinstance(inner, dict) and "choices" in inner:
+        row = {**row, "question": inner.get("stem"), "choices": inner["choices"]}
+    choices = row.get("choices")
+    if not _is_named(choices):
+        return row
+    sides = choices if isinstance(choices, dict) else _sides(choices or ())
+    names, texts = sides.get("label"), sides.get("text")
+    if not (isinstance(names, list) and isinstance(texts, list) and len(names) == len(texts)):
+        raise DataError(
+            f"{where}: expected choices with a label and a text each, found {shown(choices)}"
+        )
+    rest = {name: value for name, value in row.items() if name not in ("choices", "answerKey")}
+    plain = {"context": "", **rest, "options": texts}
+    if row.get("answerKey") in (None, ""):
+        return plain
+    if names.count(row["answerKey"]) != 1:
+        raise DataError(
+            f"{where}: expected an answerKey of {', '.join(map(str, names))}, found "
+            f"{shown(row['answerKey'])}"
+        )
+    return {**plain, "answer": string.ascii_uppercase[names.index(row["answerKey"])]}
+
+
+def _is_named(choices: Any) -> bool:
+    if isinstance(choices, list):
+        return bool(choices) and all(isinstance(choice, dict) for choice in choices)
+    return isinstance(choices, dict)
+
+
+def _sides(choices: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [choice.get(name) for choice in choices] for name in ("label", "text")}
 
 
 def _text(row: Mapping[str, Any], names: Sequence[str], where: str) -> str:
@@ -94,7 +148,12 @@ def _text(row: Mapping[str, Any], names: Sequence[str], where: str) -> str:
     return value
 
 
-def _options(row: Mapping[str, Any], where: str) -> list[str]:
+def options_of(row: Mapping[str, Any], where: str) -> list[Any]:
+    """The options of a row, under any of their usual names; what is in them is not checked.
+
+    Raises:
+        DataError: There are none, or they are no list.
+    """
     endings = [name for name in row if _ENDING.fullmatch(name)]
     if endings and not any(name in row for name in OPTIONS):
         expected = [f"ending{number}" for number in range(len(endings))]
@@ -105,7 +164,7 @@ def _options(row: Mapping[str, Any], where: str) -> list[str]:
         options: Any = [row[name] for name in expected]
     else:
         options = row[field_of(row, OPTIONS, where)]
-    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+    if not isinstance(options, list):
         raise DataError(f"{where}: expected options as a list of texts, found {shown(options)}")
     return options
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.task import Answer, Example
+from finetune.text.visible import is_empty
 from tasks.archives import ENDINGS, read_members
 from tasks.options import ChoiceTask
 from tasks.race_files import LETTERS, hub_examples, hub_split, questions, read_passage
@@ -115,7 +116,9 @@ class RaceTask(ChoiceTask):
                 raise DataError(
                     f"{place}: expected questions in files such as {level}/1.txt, found none"
                 )
-        if split == self.train_split and not any(any(example.texts) for example in examples):
+        if split == self.train_split and all(
+            is_empty(text) for example in examples for text in example.texts
+        ):
             raise DataError(f"{place}: expected texts to train on, found every one empty")
         return examples
 

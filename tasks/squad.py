@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.task import Answer, Example, GoldAnswer, Outputs, Task
+from finetune.text.visible import is_empty
 from tasks.squad_files import MovedAnswer, read_official, read_own, text_of
 from tasks.squad_hub import OFFICIAL, hub_examples, hub_split
+from tasks.squad_warnings import long_answers, moved_answers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -197,7 +199,9 @@ class SquadTask(Task):
             examples = read_official(path, self.official, labelled=labelled)
         else:
             examples = self._own_examples(path, labelled=labelled)
-        if split == self.train_split and not any(any(example.texts) for example in examples):
+        if split == self.train_split and all(
+            is_empty(text) for example in examples for text in example.texts
+        ):
             raise DataError(f"{path}: expected texts to train on, found all of them empty")
         return examples
 
@@ -226,9 +230,17 @@ class SquadTask(Task):
             return {}
         moved = sum(isinstance(answer, MovedAnswer) for golds in labels for answer in golds)
         facts = {"answers_moved": moved}
+        for name, side in (("empty_questions", 0), ("empty_contexts", 1)):
+            if empty := sum(is_empty(example.texts[side]) for example in examples):
+                facts[name] = empty
         if self.version == "2.0":
             facts["unanswerable"] = sum(not golds for golds in labels)
         return facts
+
+    def warnings(self, examples: Sequence[Example], features: Sequence[Features]) -> list[str]:
+        """Answers that were moved, and those that are too long to be given."""
+        longest = self.spans.max_answer_length
+        return [*moved_answers(examples), *long_answers(examples, features, longest)]
 
     def features(
         self,

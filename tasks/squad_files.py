@@ -30,7 +30,8 @@ Row = Mapping[str, Any]
 class MovedAnswer(GoldAnswer):
     """An answer that stands elsewhere than its file says: the nearest place where it does."""
 
-    __slots__ = ()
+    stated: int
+    """Where its file says that it begins."""
 
 
 class _Question(NamedTuple):
@@ -257,10 +258,13 @@ def _listed(answers: Any, where: str) -> Sequence[Row]:
 
 def _gold(answer: Row, context: str, where: str) -> GoldAnswer:
     text, start = text_of(answer, "text", where), answer.get("answer_start")
+    if isinstance(start, float) and start.is_integer():
+        start = int(start)  # tables of numbers, such as pandas makes, have 3.0 for 3
     if not isinstance(start, int) or isinstance(start, bool):
         raise DataError(
-            f"{where}: expected answer_start, a number of characters, beside the answer "
-            f"{text[:40]!r}; found {_kind(start)}"
+            f"{where}: expected answer_start, a whole number of characters, beside the answer "
+            f"{text[:40]!r}; found {'nothing' if start is None else json.dumps(start)[:40]}; "
+            "write the number of the context's characters before the answer, without quotes"
         )
     if not text:
         raise DataError(
@@ -269,7 +273,9 @@ def _gold(answer: Row, context: str, where: str) -> GoldAnswer:
         )
     if start >= 0 and context.startswith(text, start):
         return GoldAnswer(text, start)
-    return MovedAnswer(text, _nearest(text, start, context, where))
+    moved = MovedAnswer(text, _nearest(text, start, context, where))
+    moved.stated = start
+    return moved
 
 
 def _nearest(text: str, start: int, context: str, where: str) -> int:

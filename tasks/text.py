@@ -17,6 +17,7 @@ from finetune.answers.multi_label import lists, multi_label_answers
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.ranges import check_values
 from finetune.task import Answer, Example, Label, Outputs, Task, most_frequent
+from finetune.text.visible import is_empty
 from tasks.label_kinds import (
     CLASSES,
     KINDS,
@@ -267,7 +268,7 @@ class ClassifyTask(Task):
     def _check_training(self, examples: Sequence[Example], rows: Sequence[LabelledText]) -> None:
         """Refuse data from which nothing can be learnt, or that are not those of the head."""
         place = self.source.files("train")[0]
-        if not any(text.strip() for example in examples for text in example.texts):
+        if all(is_empty(text) for example in examples for text in example.texts):
             raise DataError(
                 f"{place}: expected texts to train on, found all {len(examples)} of them empty"
             )
@@ -294,7 +295,7 @@ class ClassifyTask(Task):
                 for name in self._names(example.label or ()):
                     counts[name] += 1
             facts["classes"] = counts
-        if empty := sum(not any(map(str.strip, example.texts)) for example in examples):
+        if empty := sum(all(map(is_empty, example.texts)) for example in examples):
             facts["empty_texts"] = empty
         return facts
 

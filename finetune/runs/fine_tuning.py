@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -341,6 +342,8 @@ def _tell(data: TaskData) -> None:
         ]
         facts += [f"{name.replace('_', ' ')}: {value}" for name, value in about.items()]
         say(f"{split} ({files}): {', '.join(facts)}")
+        for message in data.warnings(split, training=split == data.train_split):
+            warnings.warn(message, stacklevel=2)
 
 
 def folder_of(run: PretrainRun | FitRun) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -155,6 +156,8 @@ def train_language_model(
     folder = Path(run.out)
     say(corpus.statistics.as_text())
     module.lm_share = None if module.encoder.config.causal else run.masks.mask_rate
+    for message in corpus.statistics.warnings():
+        warnings.warn(message, stacklevel=2)
     data = corpus_data(run, module, tokenizer, corpus, text)
     session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})
     session.train(

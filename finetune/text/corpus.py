@@ -41,7 +41,7 @@ from finetune.text.tokens import (
 )
 
 # Changes when the files of the cache change their form.
-_FORMAT = 2
+_FORMAT = 3
 DOCUMENTS = {"joined": 1, "separate": 0}
 """How documents share a block -> leading tokens of a stored document that are left out."""
 
@@ -142,6 +142,11 @@ def _check_size(paths: Sequence[str | Path], tokens: TokenFolder, config: Corpus
     counts = tokens.counts
     if not counts.tokens:
         raise DataError(f"{names}: expected a corpus with text in it, found no words")
+    if counts.unknown_tokens == counts.tokens:
+        raise DataError(
+            f"{names}: every word is unknown to the tokenizer, so there is nothing to learn: "
+            f"{counts.unknown_cause}; train a tokenizer on this corpus"
+        )
     length = counts.tokens + counts.documents * (FRAME - DOCUMENTS[config.documents])
     if length < config.max_length - FRAME:
         raise DataError(
@@ -187,6 +192,8 @@ def _statistics(
         tokens=counts.tokens,
         mean_length=counts.tokens / counts.documents,
         unknown_share=counts.unknown_tokens / counts.tokens,
+        unknown_documents=counts.unknown_documents,
+        unknown_cause=counts.unknown_cause,
         unigram_entropy=entropy(frequencies),
         train_blocks=len(train),
         validation_blocks=len(validation),

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.text.unknown import NOTICED
+
 _FILE = "statistics.json"
 
 
@@ -23,13 +25,17 @@ class CorpusStatistics:
     duplicate_documents: int
     """Documents whose text was there before."""
     empty_documents: int
-    """Documents without a token (control characters only), left out."""
+    """Documents without a token (blanks and control characters only), left out."""
     tokens: int
     """Tokens of all documents, without the special tokens put around them."""
     mean_length: float
     """Tokens a document."""
     unknown_share: float
     """Share of the tokens that stand for something not in the vocabulary, 0 to 1."""
+    unknown_documents: int
+    """Documents of which more than half of the characters became the unknown token."""
+    unknown_cause: str
+    """Why words became the unknown token; empty if none did."""
     unigram_entropy: float
     """Entropy of a training token, special tokens apart, in nats: the loss of a model that knows
     how frequent each token is and nothing else."""
@@ -47,6 +53,17 @@ class CorpusStatistics:
     def read(cls, folder: Path) -> CorpusStatistics:
         """Read what `write` wrote."""
         return cls(**json.loads((folder / _FILE).read_text(encoding="utf-8")))
+
+    def warnings(self) -> list[str]:
+        """Say that much of the corpus is unknown to the tokenizer, if it is."""
+        if self.unknown_share <= NOTICED and self.unknown_documents <= NOTICED * self.documents:
+            return []
+        return [
+            f"{self.unknown_share:.1%} of the corpus's tokens are unknown, and "
+            f"{self.unknown_documents:,} of {self.documents:,} documents are mostly so: "
+            f"{self.unknown_cause}; train the tokenizer on this corpus, with a higher "
+            "limit_alphabet or --algorithm bpe"
+        ]
 
     def as_text(self) -> str:
         """Return a table with one number a line."""

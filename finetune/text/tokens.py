@@ -27,11 +27,15 @@ from numpy.typing import DTypeLike, NDArray
 from finetune.files import new_folder
 from finetune.text.parallel import tokenizer_threads
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.unknown import cause, is_mostly_unknown
+from finetune.text.visible import is_empty
 from finetune.text.word_cache import WordCache
 
 MANIFEST = "manifest.json"
 # Characters tokenized at a time: enough for all threads, and a few MB of tokens.
 _CHUNK_CHARACTERS = 1 << 19
+# Documents with unknown words that are looked at for the cause.
+_SAMPLE = 100
 # Elements read from a file at a time when a whole file is gone through.
 _SLICE = 1 << 18
 
@@ -49,7 +53,11 @@ class TokenCounts:
     duplicate_documents: int
     """Documents whose text was there before."""
     empty_documents: int
-    """Documents without a token (control characters only), left out."""
+    """Documents without a token (blanks and control characters only), left out."""
+    unknown_documents: int = 0
+    """Documents of which more than half of the characters became the unknown token."""
+    unknown_cause: str = ""
+    """Why they did."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,7 @@ def _write_files(
     documents: Iterable[str], tokenizer: Tokenizer, folder: Path, dtype: DTypeLike
 ) -> TokenCounts:
     count = tokens = unknown = empty = position = 0
+    unknown_texts = _UnknownDocuments(tokenizer)
     names = ("ids.bin", "word_starts.bin", "bounds.bin", "digests.bin")
     with ExitStack() as stack:
         ids_file, starts_file, bounds_file, digests_file = (
@@ -136,7 +145,7 @@ def _write_files(
         )
         bounds_file.write(np.int64(0).tobytes())
         for text, ids, starts in _tokenized(documents, tokenizer):
-            if not len(ids):
+            if not len(ids) or is_empty(text):
                 empty += 1
                 continue
             framed = np.concatenate([[tokenizer.cls_token_id], ids, [tokenizer.sep_token_id]])
@@ -146,9 +155,30 @@ def _write_files(
             bounds_file.write(np.int64(position).tobytes())
             digests_file.write(hashlib.blake2b(text.encode(), digest_size=8).digest())
             count, tokens = count + 1, tokens + len(ids)
-            unknown += int(np.count_nonzero(ids == tokenizer.unk_token_id))
+            unknown += (unread := int(np.count_nonzero(ids == tokenizer.unk_token_id)))
+            unknown_texts.add(text, unread, len(ids))
     duplicates = count_duplicates(folder / "digests.bin")
-    return TokenCounts(count, tokens, unknown, duplicates, empty)
+    return TokenCounts(
+        count, tokens, unknown, duplicates, empty, unknown_texts.count, unknown_texts.cause()
+    )
+
+
+class _UnknownDocuments:
+    """Counts the documents that are mostly unknown, and keeps some for the cause."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.count = tokenizer, 0
+        self.sample: list[str] = []
+
+    def add(self, text: str, unknown: int, tokens: int) -> None:
+        if not unknown:
+            return
+        self.count += is_mostly_unknown(self.tokenizer, text, unknown, tokens)
+        if len(self.sample) < _SAMPLE:
+            self.sample.append(text)
+
+    def cause(self) -> str:
+        return cause(self.tokenizer, self.sample) if self.sample else ""
 
 
 def _tokenized(

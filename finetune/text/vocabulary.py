@@ -8,6 +8,7 @@ knows every text.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,12 +19,26 @@ from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.text.parallel import tokenizer_threads
 from finetune.text.stated import ROLES
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.unknown import NOTICED, lost_words
+from finetune.text.visible import is_empty
 
 if TYPE_CHECKING:
     import tokenizers
 
 SPECIAL_TOKENS = {role: names[0] for role, names in ROLES.items()}
 """Role -> the name it has in our vocabularies: BERT's."""
+
+
+_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+LONG_WORDS = "|".join(
+    f"{letter}{{1,100}}{end}"
+    for letter in (f"[{_SPACELESS}]", f"[^{_SPACELESS}]")
+    # A mark stays with its letter, unless a hundred of them follow each other.
+    for end in (r"(?!\p{M})", "")
+)
+"""Pieces of a word that WordPiece looks at alone, as it does not split one of more than 100
+characters. Thai, Lao, Burmese and Khmer have no spaces: a run of them is no part of another word,
+and of what is written in one go only the piece with a rare character is unknown."""
 
 
 @dataclass(frozen=True)
@@ -71,36 +86,53 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """
     with tokenizer_threads():
         backend = ALGORITHMS[config.algorithm](_with_text(texts), config)
-    size = backend.get_vocab_size()
+    backend.add_special_tokens(list(SPECIAL_TOKENS.values()))
+    backend.post_processor = _frame(backend, config.algorithm)
+    return Tokenizer(backend, dict(SPECIAL_TOKENS))
+
+
+def _check_size(size: int, config: TokenizerConfig, letters: int = 0) -> None:
+    """Refuse a vocabulary of another size than was asked for.
+
+    Args:
+        size: Tokens there are.
+        config: What was asked for.
+        letters: Different characters of the corpus, where only some of them are kept.
+    """
     if size < config.vocab_size:
+        more = "add text"
+        if letters > config.limit_alphabet:
+            more = f"raise limit_alphabet, which keeps {config.limit_alphabet} of {letters} letters"
         raise ConfigError(
             f"vocab_size {config.vocab_size} is more than this corpus can give: {size} tokens with "
-            f"min_frequency {config.min_frequency}; ask for at most {size} or add text"
+            f"min_frequency {config.min_frequency}; ask for at most {size} or {more}"
         )
     if size > config.vocab_size:
         raise ConfigError(
             f"vocab_size {config.vocab_size} is too small: special tokens and single characters "
             f"alone are {size}; ask for more than that or lower limit_alphabet"
         )
-    backend.add_special_tokens(list(SPECIAL_TOKENS.values()))
-    backend.post_processor = _frame(backend, config.algorithm)
-    return Tokenizer(backend, dict(SPECIAL_TOKENS))
 
 
 def _with_text(texts: Iterable[str]) -> Iterator[str]:
     found = False
     for text in texts:
-        found = found or bool(text.strip())
+        found = found or not is_empty(text)
         yield text
     if not found:
         raise DataError("expected text to learn a vocabulary from, found none in the corpus")
 
 
 def _wordpiece(texts: Iterable[str], config: TokenizerConfig) -> tokenizers.Tokenizer:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
-    splitter = pre_tokenizers.BertPreTokenizer()
+    splitter = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.BertPreTokenizer(),
+            pre_tokenizers.Split(Regex(LONG_WORDS), behavior="isolated"),
+        ]
+    )
     words = _count_words(texts, normalizer, splitter)
     vocabulary = _wordpiece_vocabulary(words, config)
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
@@ -143,7 +175,18 @@ def _wordpiece_vocabulary(words: dict[str, int], config: TokenizerConfig) -> dic
     learner = Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     learner.train_from_iterator(_repeated(words), trainer)
-    return dict(learner.get_vocab(with_added_tokens=True))
+    vocabulary = dict(learner.get_vocab(with_added_tokens=True))
+    there = len(set().union(*words))
+    _check_size(len(vocabulary), config, there)
+    if (lost := lost_words(words, letters)) > NOTICED:
+        warnings.warn(
+            f"{lost:.1%} of the corpus's words become {SPECIAL_TOKENS['unk_token']}: "
+            f"limit_alphabet keeps {len(letters):,} of {there:,} different characters; raise it "
+            f"(--limit-alphabet {there}, with a vocab_size that is larger still), or learn "
+            "--algorithm bpe, which knows every character",
+            stacklevel=2,
+        )
+    return vocabulary
 
 
 def _alphabet(words: dict[str, int], limit: int) -> list[str]:
@@ -179,6 +222,7 @@ def _byte_level_bpe(texts: Iterable[str], config: TokenizerConfig) -> tokenizers
         show_progress=sys.stderr.isatty(),
     )
     backend.train_from_iterator(texts, trainer)
+    _check_size(backend.get_vocab_size(), config)
     return backend
 
 

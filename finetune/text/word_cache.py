@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,11 +97,19 @@ def word_cut(backend: tokenizers.Tokenizer) -> Cut | None:
     state = json.loads(backend.to_str())
     splitter, normalizer = state["pre_tokenizer"] or {}, state["normalizer"] or {}
     scheme = (splitter.get("type"), normalizer.get("type"))
-    if scheme in (("BertPreTokenizer", None), ("BertPreTokenizer", "BertNormalizer")):
+    if _splits_as_bert(splitter) and scheme[1] in (None, "BertNormalizer"):
         return _cut_at_spaces
     if scheme in (("ByteLevel", None), ("ByteLevel", "Lowercase")) and splitter["use_regex"]:
         return _BYTE_LEVEL_CUT.split
     return None
+
+
+def _splits_as_bert(splitter: dict[str, Any]) -> bool:
+    """Whether words end at spaces; whatever else a word is split at is inside of it."""
+    if splitter.get("type") == "Sequence":
+        first, *rest = splitter["pretokenizers"]
+        return _splits_as_bert(first) and all(step.get("type") == "Split" for step in rest)
+    return splitter.get("type") == "BertPreTokenizer"
 
 
 def _cut_at_spaces(text: str) -> Sequence[str]:

@@ -15,6 +15,7 @@ from finetune.task import Example, Task
 from finetune.text.feature_file import load_features, save_features
 from finetune.text.features import Features, collate, length_batches, padding_share
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.unknown import UnknownTexts
 from finetune.training.data import Batch, Indices, LoaderConfig, OrderedData
 
 FORMAT = "3"
@@ -192,21 +193,32 @@ class TaskData(OrderedData):
             task left out, by reason, if it left out any; and the task's facts.
         """
         examples, features = self.examples(split), self.features(split, training=training)
-        owners = [
-            number // self.task.rows if feature.example is None else feature.example
-            for number, feature in enumerate(features)
-        ]
-        trimmed = {o for o, feature in zip(owners, features, strict=True) if feature.trimmed}
+        owned = list(examples_of(features, self.task.rows))
+        trimmed = {owner for owner, feature in owned if feature.trimmed}
         skipped = self.task.skipped(split)
         return {
             "files": [str(path) for path in self.task.data_files(split)],
             "examples": len(examples),
             "sequences": len(features),
-            "left_out": len(examples) - len(set(owners)),
+            "left_out": len(examples) - len({owner for owner, _ in owned}),
             "trimmed": len(trimmed) / len(examples),
             **({"skipped": skipped} if skipped else {}),
             **self.task.describe(examples),
         }
+
+    def warnings(self, split: str, *, training: bool = False) -> list[str]:
+        """What looks like a mistake in a split: see `Task.warnings`; and texts that are unknown."""
+        examples, features = self.examples(split), self.features(split, training=training)
+        unknown = UnknownTexts(self.tokenizer)
+        unknown.add(examples_of(features, self.task.rows), [one.texts for one in examples])
+        found = [*self.task.warnings(examples, features), *unknown.warnings()]
+        return [f"{split}: {message}" for message in found]
+
+
+def examples_of(features: Sequence[Features], rows: int) -> Iterator[tuple[int, Features]]:
+    """Each sequence with the number of its example."""
+    for number, feature in enumerate(features):
+        yield (number // rows if feature.example is None else feature.example), feature
 
 
 def longest_rows(lengths: Indices, rows: int) -> Indices:

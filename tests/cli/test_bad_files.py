@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -240,11 +241,19 @@ def test_strange_texts_simply_work(world: World, files: Files, tmp_path: Path, c
     data = [f"--{split}={files.own(split + '.jsonl')}" for split in ("train", "validation")]
     start = ["--encoder", world.pretrained, "--config", files.config]
     run = tmp_path / "run"
-    assert call("classify", *start, *data, "--out", run).status == 0
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in STRANGE))
-    outcome = call("predict", run, "--input", source)
-    assert outcome.status == 0
+    with warnings.catch_warnings(record=True, action="always") as told:
+        trained = call("classify", *start, *data, "--out", run)
+        outcome = call("predict", run, "--input", source)
+    assert trained.status == outcome.status == 0
+    assert "empty texts: 4" in trained.err
+    assert [str(one.message)[:47] for one in told] == [
+        "train: 4 of 10 texts (40%) are mostly [UNK] to ",
+        "validation: 4 of 10 texts (40%) are mostly [UNK",
+        "2 of 5 texts are empty: no character in them ca",
+        "2 of 5 texts (40%) are mostly [UNK] to this tok",
+    ]
     assert len(outcome.out.splitlines()) == len(STRANGE)
 
 

@@ -187,14 +187,66 @@ class TestFiles:
         ):
             choose_task({"train": tmp_path / "gone.jsonl"}).examples("train")
 
-    def test_empty_texts_are_an_error_in_training_data_alone(self, tmp_path: Path) -> None:
-        empty = row(context="", question="", options=["", "", ""], answer=1)
-        with pytest.raises(
-            DataError, match="train.jsonl: expected texts to train on, found every one"
-        ):
-            task_of(tmp_path, empty, empty).examples("train")
-        assert len(task_of(tmp_path, row(), empty).examples("train")) == 2
-        assert len(task_of(tmp_path, empty, split="validation").examples("validation")) == 1
+    @pytest.mark.parametrize("hole", ["", " ", "\u200b", None, float("nan")])
+    def test_an_option_without_a_text_is_an_error_with_counts(
+        self, hole: Any, tmp_path: Path
+    ) -> None:
+        holed = row(options=["Ann", "Tom", hole])
+        message = (
+            r"train.jsonl:2: expected a text for every option, found option C empty, and an empty "
+            r"one in 2 of 3 questions \(lines 2, 3\)"
+        )
+        with pytest.raises(DataError, match=message):
+            task_of(tmp_path, row(), holed, holed).examples("train")
+
+    def test_uneven_options_are_refused_with_counts_and_a_way_out(self, tmp_path: Path) -> None:
+        more, fewer = row(options=["Ann", "Tom", "Bob", "Eve"]), row(options=["Ann", "Tom"])
+        message = (
+            r"train.jsonl:2: expected 3 options \(A, B, C\) for every question, found 2; of the "
+            r"file's 5 questions there are 3 in 2 \(first in line 1\), 2 in 2 \(first in line 2\), "
+            r"4 in 1 \(first in line 4\); keep .* \(jq -c 'select\(.options . length == 3\)' FILE\)"
+        )
+        with pytest.raises(DataError, match=message):
+            task_of(tmp_path, row(), fewer, row(), more, fewer).examples("train")
+
+    def test_doubled_options_are_told(self, tmp_path: Path) -> None:
+        task = task_of(tmp_path, row(), row(options=["Ann", "Tom", "Ann "]))
+        (message,) = task.warnings(task.examples("train"), [])
+        assert message.startswith("1 of 2 questions have the same option twice")
+        assert "'Ann' of question 1;" in message
+        assert not task.warnings(task.examples("train")[:1], [])
+
+    def test_empty_questions_and_contexts_are_counted(self, tmp_path: Path) -> None:
+        task = task_of(tmp_path, row(question=""), row(context="\u200b"), row(context=" "))
+        facts = task.describe(task.examples("train"))
+        assert (facts["empty_questions"], facts["empty_contexts"]) == (1, 2)
+
+    @pytest.mark.parametrize("key", ["B", "2"])
+    @pytest.mark.parametrize("form", ["nested", "listed", "hub"])
+    def test_files_of_arcs_form_are_read(self, form: str, key: str, tmp_path: Path) -> None:
+        names = ["1", "2", "3"] if key.isdigit() else ["A", "B", "C"]
+        listed = [
+            {"label": name, "text": text} for name, text in zip(names, ROW["options"], strict=True)
+        ]
+        one: dict[str, Any] = {"id": "q", "question": "Who is in?", "answerKey": key}
+        one |= {
+            "nested": {"question": {"stem": "Who is in?", "choices": listed}},
+            "listed": {"choices": listed, "context": "Tom is in."},
+            "hub": {"choices": {"label": names, "text": ROW["options"]}},
+        }[form]
+        passage = "Tom is in." if form == "listed" else ""
+        task = task_of(tmp_path, one)
+        (example,) = task.examples("train")
+        assert example == Example("q", (passage, "Who is in?", "Ann", "Tom", "Bob"), "B")
+        assert task.example(one, "f:1", 0).texts == example.texts
+
+    def test_an_answer_key_that_names_no_choice_is_an_error(self, tmp_path: Path) -> None:
+        one = {
+            "question": "?",
+            "choices": [{"label": "A", "text": "x"}, {"label": "B", "text": "y"}],
+        }
+        with pytest.raises(DataError, match=r"train.jsonl:1: expected an answerKey of A, B, found"):
+            task_of(tmp_path, {**one, "answerKey": "C"}).examples("train")
 
 
 class TestTask:
@@ -253,7 +305,7 @@ class TestTask:
 
     @pytest.mark.parametrize("count", [2, 3, 5])
     def test_from_file_to_accuracy(self, count: int, tmp_path: Path, tokenizer: Tokenizer) -> None:
-        options = ["The cat", "sat", "", "🙂", "שלום"][:count]
+        options = ["The cat", "sat", "\u0000?", "🙂", "שלום"][:count]
         task = task_of(tmp_path, *[row(options=options, answer=n % count) for n in range(5)])
         examples = task.examples("train")
         features = task.features(examples, tokenizer, 24, training=False)

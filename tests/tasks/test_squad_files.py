@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from finetune.errors import DataError
 from finetune.task import Example, GoldAnswer
 from tasks.squad_files import MovedAnswer, read_hub_rows, read_official, read_own
+from tasks.squad_warnings import moved_answers
 
 CONTEXT = "The cat sat on the mat.\nThe cat 😺 ran. "
 ANSWER = {"text": "cat", "answer_start": 4}
@@ -157,6 +158,41 @@ class TestOffsets:
         assert isinstance(gold, MovedAnswer) == (start not in places)
 
 
+class TestWarnings:
+    CONTEXT = "In 1999 the mill closed. The owner sold it in 1999 to Ada Holm, who kept it."
+
+    def moved(self, *starts: float, text: str = "1999") -> list[str]:
+        rows = [
+            {"id": n, "question": "?", "context": self.CONTEXT, "answers": [ANSWER | change]}
+            for n, start in enumerate(starts)
+            for change in [{"text": text, "answer_start": start}]
+        ]
+        return moved_answers(read_hub_rows(rows, "hub"))
+
+    def test_whole_number_with_a_point_is_a_place(self) -> None:
+        assert not self.moved(3.0, 46)
+
+    def test_moves_to_one_of_several_places_are_told(self) -> None:
+        (message,) = self.moved(0, 0, 0)
+        assert "3 of 3 answers (100%) are not where answer_start says" in message
+        assert "3 to one of several places with the same text, 0 by more than 20" in message
+        assert "answer_start is 0 for all of them; the first is '1999' of question 0" in message
+        assert "said to be at 0, taken at 3;" in message
+
+    def test_moves_that_are_alike_are_told_with_their_distance(self) -> None:
+        (message,) = self.moved(50, 50, text="Ada Holm")
+        assert "0 to one of several places" in message
+        assert "all of them by +4 characters" in message
+
+    def test_far_moves_are_told(self) -> None:
+        (message,) = self.moved(54, 0, *[54] * 100, text="Ada Holm")
+        assert "1 of 102 answers (1%)" in message
+        assert "1 by more than 20 characters" in message
+
+    def test_a_few_slips_are_not(self) -> None:
+        assert not self.moved(53, *[54] * 100, text="Ada Holm")
+
+
 class TestOwn:
     ROWS = (
         {**question("q1", ANSWER), "context": CONTEXT},
@@ -255,11 +291,19 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "answer without place": (
         official(question("q1", {"text": "cat"})),
-        "question 'q1': expected answer_start, a number of characters, .* 'cat'; found nothing",
+        "question 'q1': expected answer_start, a whole number of .* 'cat'; found nothing",
     ),
     "answer with a part of a place": (
         official(question("q1", {"text": "cat", "answer_start": "4"})),
-        "found a text",
+        'found "4"; write the number',
+    ),
+    "answer with a flag for a place": (
+        official(question("q1", {"text": "cat", "answer_start": True})),
+        "found true; write the number",
+    ),
+    "answer with half a character for a place": (
+        official(question("q1", {"text": "cat", "answer_start": 4.5})),
+        "found 4.5; write the number",
     ),
     "answer empty": (
         official(question("q1", {"text": "", "answer_start": 0})),

@@ -284,10 +284,10 @@ class TestStrangeTexts:
             assert [example.texts[0] for example in examples] == texts
             features = task.features(examples, tokenizer, 8, training=False)
             assert max(len(feature.input_ids) for feature in features) <= 8
-        assert task.describe(examples)["empty_texts"] == 1
+        assert task.describe(examples)["empty_texts"] == 2
 
     def test_texts_all_empty_are_an_error_in_training_data_only(self, make: Any) -> None:
-        empty = table(("", "pos"), (" ", "neg"))
+        empty = table(("\u200b\ufeff", "pos"), (" ", "neg"))
         assert len(make(TWO, empty).examples("validation")) == 2
         with pytest.raises(DataError, match=r"train.csv: expected texts to train on, found all 2"):
             make(empty).examples("train")
