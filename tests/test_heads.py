@@ -7,10 +7,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from finetune.encoder import EncoderConfig
+from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
 from finetune.errors import ConfigError
-from finetune.heads import POOLINGS, BatchNorm, Classification, HeadConfig, MaskedLM, Regression
+from finetune.heads import (
+    POOLINGS,
+    BatchNorm,
+    Classification,
+    HeadConfig,
+    MaskedLM,
+    MultipleChoice,
+    Regression,
+    Span,
+    SpanConfig,
+)
 
 V, D = 30, 8
 
@@ -100,6 +110,7 @@ def test_mean_and_max_leave_padding_out(hidden: Tensor, attention_mask: Tensor) 
         states = hidden[row, :length]
         expected = {
             "cls": states[0],
+            "last": states[-1],
             "mean": states.mean(dim=0),
             "max": states.amax(dim=0),
             "concat": torch.cat((states[0], states.amax(dim=0), states.mean(dim=0))),
@@ -188,7 +199,10 @@ def test_kinds_are_the_names_in_a_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"pooling": "average"}, "unknown pooling 'average'; choose one of cls, concat, max, mean"),
+        (
+            {"pooling": "average"},
+            "unknown pooling 'average'; choose one of cls, concat, last, max, mean",
+        ),
         ({"pooling": "meen"}, "unknown pooling 'meen'; did you mean 'mean'?"),
         ({"head_dropout": 1.0}, r"head_dropout must be a number from 0 to below 1.*, found 1\.0"),
         ({"head_dropout": "no"}, r"head_dropout must be a number from 0 to below 1.*, found 'no'"),
@@ -197,3 +211,74 @@ def test_kinds_are_the_names_in_a_checkpoint() -> None:
 def test_a_bad_head_setting_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         HeadConfig(**settings)
+
+
+CAUSAL: dict[str, Any] = {
+    "causal": True,
+    "num_hidden_layers": 2,
+    "intermediate_size": 16,
+    "initializer_range": 0.3,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+HEADS = {
+    "classification": lambda config, head: Classification(config, head, 2),
+    "regression": Regression,
+    "choice": lambda config, head: MultipleChoice(config, head, 2),
+    "span": lambda config, head: Span(config, head, SpanConfig(n_best=2)),
+}
+
+
+@pytest.mark.parametrize("pooling", [None, "last", "mean", "max", "concat"])
+@pytest.mark.parametrize("kind", HEADS)
+def test_over_a_causal_encoder_an_answer_depends_on_the_whole_text(
+    kind: str, pooling: str | None
+) -> None:
+    """Of two texts that begin alike and end otherwise, each alone and padded among others."""
+    torch.manual_seed(0)
+    encoder = Encoder(tiny(**CAUSAL)).eval()
+    head = HEADS[kind](encoder.config, HeadConfig(pooling)).eval()
+    ids = torch.tensor([[2, 7, 8, 3, 0, 0], [2, 7, 8, 9, 4, 3]])
+    mask = torch.arange(6) < torch.tensor([[4], [6]])
+    batch = {"input_ids": ids, "attention_mask": mask}
+    logits = head(encoder(batch).last_hidden_state, mask)
+    context = {"context": torch.tensor([[1, 3], [1, 3]])}
+    found = head.outputs(logits, context)[:, 0, 2] if kind == "span" else logits.reshape(2, -1)
+    assert not torch.allclose(found[0], found[1], atol=1e-3)
+    alone = encoder({"input_ids": ids[:1, :4]}).last_hidden_state
+    if kind in ("classification", "span"):
+        torch.testing.assert_close(head(alone)[0], logits[0, :4] if kind == "span" else logits[0])
+
+
+def test_no_answer_is_learnt_from_the_last_token_of_a_causal_encoder() -> None:
+    torch.manual_seed(0)
+    head = HEADS["span"](tiny(**CAUSAL), HeadConfig())
+    hidden = torch.randn(2, 5, D, requires_grad=True)
+    mask = torch.arange(5) < torch.tensor([[5], [3]])
+    plain = head.layer(hidden)
+    logits = head(hidden, mask)
+    for row, last in enumerate((4, 2)):
+        torch.testing.assert_close(logits[row, 0], plain[row, last])
+        assert (logits[row, last:] < -1e30).all()  # the last token is no part of an answer
+        torch.testing.assert_close(logits[row, 1:last], plain[row, 1:last])
+    loss = head.loss(logits, torch.zeros(2, 2, dtype=torch.int64))
+    assert 0 < float(loss.detach()) < 5
+    loss.backward()
+    assert hidden.grad is not None
+    assert not hidden.grad[:, 0].any()  # [CLS] has seen nothing
+    assert hidden.grad[0, 4].any()
+    assert hidden.grad[1, 2].any()
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "choice"])
+def test_the_first_token_of_a_causal_encoder_is_refused(kind: str) -> None:
+    message = "pooling 'cls' reads the first token, .*; choose last, mean, max or concat$"
+    with pytest.raises(ConfigError, match=message):
+        HEADS[kind](tiny(causal=True), HeadConfig("cls"))
+
+
+@pytest.mark.parametrize(("causal", "pooling"), [(False, "cls"), (True, "last")])
+def test_the_usual_pooling_is_that_of_the_encoder(causal: bool, pooling: str) -> None:
+    head = Classification(tiny(causal=causal), HeadConfig(), 2)
+    assert head.config == HeadConfig(pooling)
+    assert head.first_only is not causal

@@ -232,7 +232,9 @@ def _probe(words: list[str], families: Mapping[str, Family]) -> int:
     parser = _parser("probe", PROBE, png=True)
     parser.add_argument("run", type=Path, nargs="+", help=RUNS)
     _add_texts(parser, file=False, limit=LIMIT)
-    parser.add_argument("--pooling", default="mean", help="cls, mean (default), max or concat")
+    parser.add_argument(
+        "--pooling", default="mean", help="cls, last, mean (default), max or concat"
+    )
     parser.add_argument("--seeds", type=_seeds, default=(1, 2, 3), help="default: 1,2,3")
     parser.add_argument("--untrained", action="store_true", help="and one with random weights")
     space = parser.parse_args(words)
@@ -313,7 +315,7 @@ def _similarity(words: list[str], families: Mapping[str, Family]) -> int:
     parser = _parser("similarity", SIMILARITY, png=True)
     parser.add_argument("run", type=Path, nargs="+", help=RUNS)
     _add_texts(parser, file=True, limit=1000)
-    how = "tokens: each is an example (default); or a vector a text: mean, cls, max, concat"
+    how = "tokens: each is an example (default); or a vector a text: mean, cls, last, max, concat"
     parser.add_argument("--pooling", default="tokens", help=how)
     space = parser.parse_args(words)
     _ready(space)

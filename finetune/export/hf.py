@@ -62,11 +62,12 @@ def export_hf(run: Path, out: Path) -> None:
 
 def _check_head(checkpoint: Checkpoint, kind: str | None) -> None:
     """Refuse the poolings that their classifiers do not have."""
-    pooling = checkpoint.head.get("pooling", "cls")
+    pooling = checkpoint.head.get("pooling") or "cls"
     if kind in POOLED and pooling != "cls":
+        way = "" if checkpoint.encoder_config.causal else ", or train with --pooling cls"
         raise CheckpointError(
             f"{checkpoint.folder}: the head pools by '{pooling}', and those of Hugging Face read "
-            f"the first token only; {WAYS_OUT}, or train with --pooling cls"
+            f"the first token only; {WAYS_OUT}{way}"
         )
 
 

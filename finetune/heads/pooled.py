@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,6 +19,20 @@ from finetune.ranges import check_values, within
 def first_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Take the state of [CLS], (B, T, D) -> (B, D)."""
     return hidden[:, 0]
+
+
+def last_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Take the state of the last attended token, (B, T, D) and bool (B, T) -> (B, D)."""
+    if attention_mask is None:
+        return hidden[:, -1]
+    place = last_place(attention_mask)[:, None, None]  # (B, 1, 1)
+    return hidden.gather(1, place.expand(-1, 1, hidden.shape[-1])).squeeze(1)
+
+
+def last_place(attention_mask: Tensor) -> Tensor:
+    """Find the last attended token, bool (B, T) -> int64 (B,); 0 where there is none."""
+    places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    return (places * attention_mask).amax(dim=1)
 
 
 def mean_over_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -43,13 +58,40 @@ def first_max_and_mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     return torch.cat([pool(hidden, attention_mask) for pool in poolings], dim=-1)
 
 
-POOLINGS = {
+def last_max_and_mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Concatenate three poolings, (B, T, D) and bool (B, T) -> (B, 3D); for a causal encoder."""
+    poolings = (last_token, max_over_tokens, mean_over_tokens)
+    return torch.cat([pool(hidden, attention_mask) for pool in poolings], dim=-1)
+
+
+Pooling = Callable[[Tensor, Tensor | None], Tensor]
+"""(hidden (B, T, D), attention_mask bool (B, T) or None) -> a vector a text."""
+
+POOLINGS: dict[str, Pooling] = {
     "cls": first_token,
+    "last": last_token,
     "mean": mean_over_tokens,
     "max": max_over_tokens,
     "concat": first_max_and_mean,
 }
-"""Name in a config -> (hidden (B, T, D), attention_mask bool (B, T) or None) -> vector."""
+"""Name in a config -> how a text becomes one vector."""
+
+
+def find_pooling(name: str, config: EncoderConfig) -> Pooling:
+    """The pooling of this name over an encoder's states.
+
+    In a causal encoder the first token sees itself alone; the last one has seen the whole text.
+
+    Raises:
+        ConfigError: It is `cls`, and the encoder is causal.
+    """
+    if config.causal and name == "cls":
+        choices = [other for other in POOLINGS if other != "cls"]
+        raise ConfigError(
+            "pooling 'cls' reads the first token, which in a causal encoder sees no other: every "
+            f"text would have the same vector; choose {', '.join(choices[:-1])} or {choices[-1]}"
+        )
+    return last_max_and_mean if config.causal and name == "concat" else POOLINGS[name]
 
 
 @dataclass(frozen=True)
@@ -64,18 +106,24 @@ class HeadConfig:
         ConfigError: The pooling is unknown, or the dropout lies outside [0, 1).
     """
 
-    pooling: str = field(default="cls", metadata={"words": tuple(POOLINGS)})
-    """cls, mean, max, or concat (first token, max and mean, as in ULMFiT)."""
+    pooling: str | None = field(default=None, metadata={"words": tuple(POOLINGS)})
+    """cls (first token), last (last token), mean, max, or concat (cls or last, max and mean, as in
+    ULMFiT); unless set, cls, or last where the encoder is causal."""
     head_dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout before the output layer, in [0, 1); hidden_dropout_prob unless set."""
 
     def __post_init__(self) -> None:
         """Refuse what no head can be made from."""
         check_values(self)
-        if self.pooling not in POOLINGS:
+        if self.pooling is not None and self.pooling not in POOLINGS:
             raise ConfigError(
                 f"unknown pooling '{self.pooling}'; {nearest(self.pooling, POOLINGS)}"
             )
+
+    def resolved(self, config: EncoderConfig) -> HeadConfig:
+        """These settings with the pooling that is used over an encoder."""
+        pooling = self.pooling or ("last" if config.causal else "cls")
+        return dataclasses.replace(self, pooling=pooling)
 
     def dropout(self, config: EncoderConfig) -> float:
         """Choose the rate: the head's own, or the encoder's."""
@@ -102,12 +150,12 @@ def output_layers(config: EncoderConfig, head: HeadConfig, num_outputs: int) -> 
     """Make what stands between a pooled vector and the logits.
 
     cls: BERT's pooler (dense and tanh), dropout, linear. concat: ULMFiT's two blocks of batch
-    normalisation, dropout and linear (Howard and Ruder, 2018, section 3.3). mean, max: dropout
-    and linear.
+    normalisation, dropout and linear (Howard and Ruder, 2018, section 3.3). last, mean, max:
+    dropout and linear.
 
     Args:
         config: The encoder's config.
-        head: Names the pooling and the dropout.
+        head: Names the pooling and the dropout; resolved.
         num_outputs: C.
 
     Returns:
@@ -137,7 +185,9 @@ class PooledHead(nn.Module):
     def __init__(self, config: EncoderConfig, head: HeadConfig, num_outputs: int) -> None:
         """Make the output layers that belong to the pooling."""
         super().__init__()
-        self.pool = POOLINGS[head.pooling]
+        head = self.config = head.resolved(config)
+        """The settings, with the pooling that is used."""
+        self.pool = find_pooling(str(head.pooling), config)
         self.first_only = self.pool is first_token
         """Whether it reads the first token's state alone, so that no other need be computed."""
         self.layers = output_layers(config, head, num_outputs)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
 from finetune.heads.masked_lm import IGNORED
-from finetune.heads.pooled import HeadConfig
+from finetune.heads.pooled import HeadConfig, last_place
 from finetune.ranges import MOST_TOKENS, check_values, within
 
 
@@ -39,7 +39,9 @@ class SpanConfig:
 class Span(nn.Module):
     """First and last token of an answer, chosen apart (Devlin et al., 2019, section 4.2).
 
-    [CLS] as first and last token stands for "no answer" (section 4.3).
+    [CLS] as first and last token stands for "no answer" (section 4.3). In a causal encoder [CLS]
+    sees no other token: what stands for it is then scored by the state of the last token, which has
+    seen the whole window, and which is itself no part of an answer.
 
     >>> import torch
     >>> from finetune import EncoderConfig, HeadConfig, Span
@@ -66,6 +68,7 @@ class Span(nn.Module):
         """
         super().__init__()
         self.spans = spans
+        self.causal = config.causal
         self.dropout = Dropout(head.head_dropout or 0.0)
         self.layer = nn.Linear(config.hidden_size, 2)
         initialize_weights(self, config.initializer_range)
@@ -81,9 +84,10 @@ class Span(nn.Module):
             Logits (B, T, 2); the lowest finite number where there is no token.
         """
         logits: Tensor = self.layer(self.dropout(hidden))
-        if attention_mask is None:
-            return logits
-        return logits.masked_fill(~attention_mask.unsqueeze(-1), torch.finfo(logits.dtype).min)
+        lowest = torch.finfo(logits.dtype).min
+        if attention_mask is not None:
+            logits = logits.masked_fill(~attention_mask.unsqueeze(-1), lowest)
+        return _null_from_last(logits, attention_mask) if self.causal else logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Average the cross-entropies of the first and of the last token.
@@ -119,6 +123,17 @@ class Span(nn.Module):
             starts, ends, batch["context"], self.spans.n_best, self.spans.max_answer_length
         )
         return torch.cat((null, best), dim=1)
+
+
+def _null_from_last(logits: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Move the logits of the last token, (B, T, 2), to the first place, where no answer stands."""
+    if attention_mask is None:
+        attention_mask = torch.ones_like(logits[..., 0], dtype=torch.bool)
+    last = last_place(attention_mask)[:, None, None]  # (B, 1, 1)
+    null = logits.gather(1, last.expand(-1, 1, 2))  # (B, 1, 2)
+    place = torch.arange(logits.shape[1], device=logits.device)[None, :, None]  # (1, T, 1)
+    others = logits.masked_fill(place == last, torch.finfo(logits.dtype).min)
+    return torch.cat((null, others[:, 1:]), dim=1)
 
 
 def best_spans(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from finetune.errors import ConfigError, nearest
-from finetune.heads.pooled import POOLINGS
+from finetune.heads.pooled import POOLINGS, find_pooling
 from finetune.inspection.sources import Model, Sequences
 from finetune.run_folder import cache_folder
 from finetune.text.features import length_batches
@@ -107,12 +107,13 @@ class LayerStates:
         """One vector a sequence and layer.
 
         Args:
-            pooling: A name in `POOLINGS`: cls, mean, max or concat.
+            pooling: A name in `POOLINGS`: cls, last, mean, max or concat.
 
         Returns:
             float32 (L + 1, N, D), or (L + 1, N, 3D) for concat.
         """
-        pool, count = POOLINGS[pooling], len(self.sequences.features)
+        pool = find_pooling(pooling, self.encoder.config)
+        count = len(self.sequences.features)
         pooled: list[list[Tensor]] = [[] for _ in range(self.layers)]
         order = []
         for rows, mask, states in self:

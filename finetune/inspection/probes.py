@@ -51,7 +51,7 @@ class ProbeConfig:
     """How probes are made."""
 
     pooling: str = "mean"
-    """One vector a text: cls, mean, max or concat."""
+    """One vector a text: cls, last, mean, max or concat."""
     seeds: tuple[int, ...] = within(0, MOST_SEED, default=(1, 2, 3))
     """Each holds out another tenth of the training examples."""
     limit: int | None = within(1, MOST_STEPS, default=LIMIT)

@@ -235,7 +235,8 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
 def _train(run: FitRun, task: Task, folder: Path, ready: _Ready) -> Results:
     """Train and score, in a folder that is open for the run."""
     module, data = ready.module, ready.data
-    head = {"kind": module.head.kind, **dataclasses.asdict(run.head)}
+    used = module.head.config if isinstance(module.head, PooledHead) else run.head
+    head = {"kind": module.head.kind, **dataclasses.asdict(used)}
     session = Session(run, folder, module, data, ready.tokenizer, head=head, task=task)
     _tell_all(run, ready)
     module.caches = open_caches(run, module, data, ready.sets, ready.choice)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from finetune.checkpoint import load_checkpoint
 from finetune.predictions import read_predictions
 from tasks.__main__ import COMMANDS, FAMILIES
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Start, World
+    from tests.cli.conftest import Call, Refuses, Start, World
 
 ROOT = Path(__file__).parent.parent.parent
 OWN = [
@@ -321,3 +322,27 @@ def test_settings_without_an_encoder_cannot_be_described(
     assert outcome.status == 2
     assert outcome.err.startswith(f"finetune: {config}: expected an encoder (encoder: its sizes, ")
     assert outcome.err.count("\n") == 1
+
+
+# Left to right
+
+
+def test_a_causal_encoder_is_pretrained_and_reads_whole_texts(
+    world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    causal = tmp_path / "causal"
+    made = call(*world.pretrain(causal, "--tokenizer", world.tokenizer, "--causal"))
+    assert made.status == 0
+    assert "next_token_accuracy" in made.json["metrics"]
+    refuses(
+        ".*pooling 'cls' reads the first token, .*choose last, mean, max or concat",
+        *world.glue(tmp_path / "refused", "--pooling", "cls", encoder=causal),
+    )
+    assert not (tmp_path / "refused").exists()
+    tuned = tmp_path / "tuned"
+    assert call(*world.glue(tuned, encoder=causal)).status == 0
+    assert load_checkpoint(tuned).head["pooling"] == "last"
+    rows = read_predictions(tuned / "predictions" / "validation.jsonl")
+    assert len({max(row["probabilities"].values()) for row in rows}) > len(rows) / 2
+    again = call("evaluate", tuned)
+    assert again.json["metrics"] == read(tuned / "results.json")["metrics"]

@@ -71,7 +71,8 @@ def test_the_first_token_has_the_state_and_gradients_that_it_has_among_all(
 
 def test_heads_say_whether_they_read_the_first_token_alone() -> None:
     config = EncoderConfig.from_dict(SIZES)
-    for pooling, expected in {"cls": True, "mean": False, "max": False, "concat": False}.items():
+    reads = {"cls": True, "last": False, "mean": False, "max": False, "concat": False}
+    for pooling, expected in reads.items():
         assert Classification(config, HeadConfig(pooling), 2).first_only is expected
     span = Span(config, HeadConfig(), SpanConfig())
     assert not getattr(span, "first_only", False)

@@ -35,7 +35,7 @@ from tests.export.conftest import MAX_LENGTH, TEXTS
 LABELS = ("yes", "no", "perhaps")
 RUNS = ("classification", "span", "choice", "pretraining")
 VARIANTS: dict[str, dict[str, Any]] = {
-    # All four poolings, positions and scores, and each other choice that changes the graph.
+    # All poolings, positions and scores, and each other choice that changes the graph.
     "concat": {
         "kind": "regression",
         "position": "rotary",
@@ -49,6 +49,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "causal": True,
         "attention_score": "additive",
     },
+    "last": {"kind": "span", "causal": True},  # no answer is read off the last token
     "mean": {
         "kind": "multi_label",
         "position": "sinusoidal",

@@ -79,7 +79,7 @@ def test_unknown_pooling_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown pooling 'meen'; did you mean 'mean'?"):
         check_pooling("meen")
     check_pooling("tokens", "tokens")
-    with pytest.raises(ConfigError, match="choose one of cls, concat, max, mean"):
+    with pytest.raises(ConfigError, match="choose one of cls, concat, last, max, mean"):
         check_pooling("tokens")
 
 
