@@ -298,3 +298,21 @@ def test_what_is_being_written_is_not_swept(tmp_path: Path) -> None:
         sweep(tmp_path)
         (folder / "file").write_text("2")
     assert names(tmp_path) == ["one", "three", "two"]
+
+
+HAMMERS = """
+import sys; from pathlib import Path; from finetune.files import new_folder, write_text
+folder, name = Path(sys.argv[1]), sys.argv[2]
+for number in range(40):
+    write_text(folder / f"{name}-{number}", name)
+    with new_folder(folder / f"folder-{name}-{number}") as made:
+        (made / "file").write_text(name)
+"""
+
+
+def test_processes_that_write_into_one_folder_sweep_nothing_of_each_other(tmp_path: Path) -> None:
+    started = [
+        subprocess.Popen([sys.executable, "-c", HAMMERS, str(tmp_path), name]) for name in "abc"
+    ]
+    assert [process.wait(120) for process in started] == [0, 0, 0]
+    assert len(names(tmp_path)) == 3 * 80

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from finetune import run_folder
 from finetune.errors import ConfigError, DataError
+from finetune.files import TEMPORARY
 from finetune.run_folder import (
     check_folder,
     clear_run,
@@ -202,3 +204,73 @@ def test_seeds_are_summed_up_with_the_deviation_of_a_sample() -> None:
 
 def test_one_value_deviates_by_nothing() -> None:
     assert summarise([0.5]) == {"mean": 0.5, "std": 0.0, "values": [0.5]}
+
+
+# What kills leave
+
+
+def left(folder: Path) -> Path:
+    """What a process that was killed had not finished."""
+    return folder / f"{TEMPORARY}0a1b2c"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_nothing_but_what_a_killed_run_had_begun_takes_a_run(
+    overwrite: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "running.lock").write_text("1\n")
+    left(tmp_path).write_text("out: ")
+    check_folder(tmp_path, Run(), resume=False, overwrite=overwrite)
+    start(tmp_path, overwrite=overwrite)
+    assert not left(tmp_path).exists()
+    assert read_run(Run, tmp_path) == Run()
+
+
+def test_a_checkpoint_that_was_cut_off_is_no_start(tmp_path: Path) -> None:
+    start(tmp_path)
+    place = left(tmp_path / "checkpoints")
+    place.mkdir(parents=True)
+    (place / "config.json").write_text("{}")
+    assert not has_started(tmp_path)
+    start(tmp_path)
+
+
+def test_a_run_that_goes_on_leaves_nothing_of_the_kill(tmp_path: Path) -> None:
+    start(tmp_path)
+    checkpoints = tmp_path / "checkpoints"
+    for name in ("last", ".finetune-old-last", ".finetune-old-best"):
+        (checkpoints / name).mkdir(parents=True)
+        (checkpoints / name / "config.json").write_text(name)
+    left(checkpoints).mkdir()
+    left(tmp_path).write_text("half")
+    start(tmp_path, resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "config.yaml"]
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["best", "last"]
+    assert (checkpoints / "last" / "config.json").read_text() == "last"
+
+
+def test_a_run_is_removed_from_its_results_to_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what a kill leaves of it can go on, or has not started."""
+    removed: list[str] = []
+    monkeypatch.setattr(run_folder, "remove", lambda path: removed.append(path.name))
+    (tmp_path / "seed-1").mkdir()
+    clear_run(tmp_path)
+    assert removed[:3] == ["results.json", "seed-1", "checkpoints"]
+    assert removed[-1] == "config.yaml"
+
+
+@dataclass
+class Replacing(Run):
+    """Do something in the place of something else."""
+
+    resume: bool = False
+    """Go on."""
+    overwrite: bool = False
+    """Replace."""
+
+
+def test_settings_that_are_used_again_do_not_replace_the_run(tmp_path: Path) -> None:
+    start(tmp_path, Replacing(overwrite=True), overwrite=True)
+    assert read_run(Replacing, tmp_path) == Replacing()
