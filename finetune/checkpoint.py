@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.cost import parameters
 from finetune.errors import CheckpointError, ConfigError
 from finetune.files import new_folder, old_of
 from finetune.placeholders import refuse_placeholder_file
 from finetune.seed_folders import seed_folders
+from finetune.stored import check_file_size, check_kinds, check_numbers
+from finetune.text.stated import read_json
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.tokenizer_files import holds_tokenizer
 
@@ -71,7 +74,7 @@ class Checkpoint:
         path = self.folder / WEIGHTS
         try:
             return load_file(path)
-        except (OSError, SafetensorError) as error:
+        except Exception as error:  # of many types, for a damaged or a foreign header
             raise _damaged(path, error) from error
 
     def encoder(self) -> Encoder:
@@ -92,7 +95,7 @@ class Checkpoint:
         try:
             with safe_open(path, "pt") as file:  # the other tensors are not read again
                 named = {name: file.get_tensor(name) for name in file.keys() if "pooler." in name}
-        except (OSError, SafetensorError) as error:
+        except Exception as error:  # of many types, for a damaged or a foreign header
             raise _damaged(path, error) from error
         return _below("pooler.", named) or None
 
@@ -146,7 +149,8 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) 
     """Load by name; every tensor must be used and every tensor of the module must be given.
 
     Raises:
-        CheckpointError: Names the first tensors that are missing, left over or of another shape.
+        CheckpointError: Names the first tensors that are missing, left over, of another shape, of
+            whole numbers, or not finite.
     """
     own = module.state_dict()
     missing = sorted(set(own) - set(weights))
@@ -163,6 +167,7 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) 
                 f"{where}: {name} should have shape {tuple(tensor.shape)}, found "
                 f"{tuple(weights[name].shape)}; the config does not fit the weights"
             )
+        check_numbers(weights[name], name, where)
     module.load_state_dict(dict(weights))
 
 
@@ -275,12 +280,8 @@ def _instead(root: Path) -> str:
 
 def _read_description(folder: Path) -> Checkpoint:
     path = folder / CONFIG
-    refuse_placeholder_file(path, CheckpointError)
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: expected JSON, found {error}") from error
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    description = read_json(path)
+    if description.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: expected a checkpoint of this framework (format: {FORMAT}), found "
             "another format; folders of other libraries must be imported first"
@@ -290,8 +291,9 @@ def _read_description(folder: Path) -> Checkpoint:
             f"{path}: expected format_version {FORMAT_VERSION}, found "
             f"{description.get('format_version')!r}; use the version of finetune that wrote it"
         )
+    check_kinds(description, path)
     try:
-        return Checkpoint(
+        checkpoint = Checkpoint(
             folder=folder,
             encoder_config=EncoderConfig.from_dict(description["encoder"]),
             head=description["head"],
@@ -308,6 +310,8 @@ def _read_description(folder: Path) -> Checkpoint:
         raise CheckpointError(
             f"{path}: expected the shape of an encoder, found: {error}; take another checkpoint"
         ) from error
+    check_file_size(parameters(checkpoint.encoder_config), [folder / WEIGHTS], path)
+    return checkpoint
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any] | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -82,6 +82,11 @@ def _modules(path: Path) -> list[dict[str, Any]]:
     return [module for module in content if isinstance(module, dict)]
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files that may hold the weights of a folder, whichever is read."""
+    return [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
+
+
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read all tensors of a folder, on the CPU, as they are stored.
 
@@ -114,7 +119,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     refuse_placeholder_file(path, CheckpointError)
     try:
         return load_file(path)
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # of many types, for a damaged or a foreign header
         raise CheckpointError(
             f"{path}: expected weights in safetensors form, found {error}; download the file again"
         ) from None
@@ -122,6 +127,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     refuse_placeholder_file(path, CheckpointError)
+    _check_packed(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is odd about a file that is refused anyway
@@ -139,16 +145,46 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     return dict(content)
 
 
+def _check_packed(path: Path) -> None:
+    """Refuse members that are packed: torch writes none, and a few bytes could become gigabytes."""
+    if not zipfile.is_zipfile(path):
+        return  # the older form, which is as long as what it holds
+    try:
+        with zipfile.ZipFile(path) as archive:
+            packed = [one for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED]
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+        return  # torch says what is wrong with it
+    if packed:
+        raise CheckpointError(
+            f"{path}: expected tensors as torch saves them, found the packed member "
+            f"{packed[0].filename!r}; refused, take a folder with model.safetensors"
+        )
+
+
 def _is_state(content: Any) -> bool:
     return isinstance(content, dict) and all(
-        isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()
+        isinstance(key, str) and isinstance(value, Tensor) and _is_plain(value)
+        for key, value in content.items()
     )
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor holds each of its numbers, on the CPU: not sparse, none seen many times."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        return False
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
 def _kind(content: Any) -> str:
     if not isinstance(content, dict):
         return f"a {type(content).__name__}"
-    return "a dict of " + ", ".join(sorted({type(value).__name__ for value in content.values()}))
+    kinds = {
+        "tensors that do not hold their numbers"
+        if isinstance(value, Tensor) and not _is_plain(value)
+        else type(value).__name__
+        for value in content.values()
+    }
+    return "a dict of " + ", ".join(sorted(kinds))
 
 
 def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:

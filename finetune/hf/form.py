@@ -107,7 +107,7 @@ class Form:
         try:
             found |= self.read_more(settings)
             return self._settled(EncoderConfig(**found, **self.fixed))
-        except (ConfigError, TypeError, ValueError, AttributeError) as error:
+        except (ConfigError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(
                 f"config.json: expected the shape of a {self.name} encoder, found: {error}"
             ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from finetune.console import quoted
 from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError
 
@@ -37,12 +38,13 @@ def _global_every(settings: Mapping[str, Any]) -> int:
     kinds = settings.get("layer_types")
     if kinds is None:
         return int(settings.get("global_attn_every_n_layers", 3))
-    for every in range(1, len(kinds) + 1):
-        if list(kinds) == _kinds(len(kinds), every):
+    if isinstance(kinds, list) and kinds:
+        every = kinds.index(FULL, 1) if FULL in kinds[1:] else len(kinds)
+        if kinds == _kinds(len(kinds), every):
             return every
     raise CheckpointError(
         "config.json: expected layer_types with full_attention in every so many-th block, from "
-        f"the first on, found {kinds!r}"
+        f"the first on, found {quoted(kinds)}"
     )
 
 

@@ -11,11 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from finetune.console import quoted
 from finetune.encoder import EncoderConfig
+from finetune.encoder.cost import parameters
 from finetune.errors import CheckpointError, nearest
-from finetune.hf.files import CONFIG, model_folder, other_modules, read_tensors
+from finetune.hf.files import (
+    CONFIG,
+    model_folder,
+    other_modules,
+    read_tensors,
+    weight_files,
+)
 from finetune.hf.form import POOLED, Form, Pair, shapes
 from finetune.hf.forms import FORMS, NOT_OURS
+from finetune.stored import check_file_size, check_numbers, is_precise
 from finetune.text.stated import read_json
 
 HEADS = {
@@ -32,6 +41,8 @@ PROBLEMS = {
     "regression": "regression",
 }
 """`problem_type` -> kind of our head."""
+MOST_LABELS = 1_000_000
+"""Outputs of a head."""
 POSITIONS = "encoder.embeddings.position_embeddings.weight"
 
 
@@ -81,6 +92,7 @@ def read_hf(folder: Path) -> Imported:
         config = form.encoder_config(settings)
     except CheckpointError as error:
         raise CheckpointError(f"{place}: {error}") from None
+    check_file_size(parameters(config), weight_files(place), place / CONFIG)
     tensors = _Tensors(form, place, read_tensors(place), form.absent(settings))
     kind = _head_kind(form, config, settings, tensors)
     labels = _labels(settings, place) if kind in POOLED else ()
@@ -181,16 +193,12 @@ class _Tensors:
         before = self.form.position_rows(config) if POSITIONS in ours else 0
         rows = [shape[0] for shape in ours.values()]
         shape = (before + sum(rows), *first[1:])
-        if tuple(tensor.shape) != shape or not tensor.is_floating_point():
+        if tuple(tensor.shape) != shape or not is_precise(tensor):
             raise CheckpointError(
                 f"{self.folder}: by config.json {self.names[theirs]} should be floating-point "
                 f"{shape}, found {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
             )
-        if not tensor.isfinite().all():
-            raise CheckpointError(
-                f"{self.folder}: expected numbers in {self.names[theirs]}, found NaN or infinity; "
-                "such weights answer nothing: download the folder again, or take another"
-            )
+        check_numbers(tensor, self.names[theirs], self.folder)
         self.kept.add(self.names[theirs])
         parts = torch.split(tensor[before:], rows)
         return {
@@ -286,17 +294,19 @@ def _labels(settings: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
     names = settings.get("id2label")
     if names is None:
         count = settings.get("num_labels", 2)
-        if not isinstance(count, int):
+        if not isinstance(count, int) or not 1 <= count <= MOST_LABELS:
             raise CheckpointError(
-                f"{folder}: config.json: expected num_labels to be a whole number, found {count!r}"
+                f"{folder}: config.json: expected num_labels to be a whole number from 1 to "
+                f"{MOST_LABELS:,}, found {quoted(count)}"
             )
         names = {str(number): f"LABEL_{number}" for number in range(count)}
-    try:
-        return tuple(str(names[str(number)]) for number in range(len(names)))
-    except (KeyError, TypeError):
-        raise CheckpointError(
-            f"{folder}: config.json: expected id2label with a name for 0, 1, 2 …, found {names!r}"
-        ) from None
+    if isinstance(names, dict) and 1 <= len(names) <= MOST_LABELS:
+        ordered = [names.get(str(number)) for number in range(len(names))]
+        if all(isinstance(name, str | int) for name in ordered):
+            return tuple(map(str, ordered))
+    raise CheckpointError(
+        f"{folder}: config.json: expected id2label with a name for 0, 1, 2 …, found {quoted(names)}"
+    )
 
 
 def _outputs(kind: str | None, labels: tuple[str, ...]) -> int:

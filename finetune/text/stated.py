@@ -7,10 +7,11 @@ writes them. Each is optional, and so is each key in it.
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finetune.console import quoted
 from finetune.errors import CheckpointError
 from finetune.placeholders import refuse_placeholder_file
 
@@ -32,6 +33,11 @@ BERT_SETTINGS: dict[str, tuple[str, bool | None]] = {
     "tokenize_chinese_chars": ("handle_chinese_chars", True),
 }
 """Setting in tokenizer_config.json -> name in the library, and what holds where it is not said."""
+
+MOST_UNUSED = 100_000
+"""Ids without a token that a vocabulary may have, besides as many as it has tokens."""
+LONGEST_JSON = 1 << 28
+"""Bytes of a file beside a model: a vocabulary of a million tokens takes a third of it."""
 
 _STATED_IN = ("tokenizer_config.json", "special_tokens_map.json")
 _MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
@@ -194,12 +200,36 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     refuse_placeholder_file(path, CheckpointError)
     try:
+        if (size := path.stat().st_size) > LONGEST_JSON:
+            raise CheckpointError(
+                f"{path}: expected at most {LONGEST_JSON >> 20} MiB of JSON, found {size:,} bytes"
+            )
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: expected JSON, found {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(content).__name__}")
     return content
+
+
+def check_ids(ids: Mapping[str, int], path: Path) -> None:
+    """Refuse ids with large gaps: an encoder has a row for each number up to the highest.
+
+    Args:
+        ids: Token -> id.
+        path: The file that gives them, for the message.
+
+    Raises:
+        CheckpointError: The highest id lies far above the number of tokens.
+    """
+    if not ids:
+        return
+    token = max(ids, key=lambda token: ids[token])
+    if ids[token] > 2 * len(ids) + MOST_UNUSED:
+        raise CheckpointError(
+            f"{path}: expected ids from 0 on for {len(ids):,} tokens, found {quoted(ids[token])} "
+            f"for {quoted(token)}; give the file as it was published with the weights"
+        )
 
 
 def read_text(path: Path) -> str:

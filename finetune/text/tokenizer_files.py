@@ -10,6 +10,7 @@ state names of special tokens and settings in `tokenizer_config.json`, `special_
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.errors import CheckpointError
 from finetune.placeholders import refuse_placeholder_file
-from finetune.text.stated import BERT_SETTINGS, ROLES, flag, read_json, read_stated, role_names
+from finetune.text.stated import (
+    BERT_SETTINGS,
+    ROLES,
+    check_ids,
+    flag,
+    read_json,
+    read_stated,
+    role_names,
+)
 from finetune.text.vocabulary_files import byte_level, wordpiece
 
 if TYPE_CHECKING:
@@ -35,6 +44,8 @@ _FORMS = {
     **dict.fromkeys(("RobertaTokenizer", "roberta"), "byte-level"),
     **dict.fromkeys(("PreTrainedTokenizer", "TokenizersBackend", ""), "any"),
 }
+_SAMPLE = "a \u6f22 \U0010ffff"
+"""Letters that every, that some and that no vocabulary has."""
 _MAKE_ONE = "make one with `finetune tokenizer --corpus PATH --out"
 
 
@@ -85,18 +96,73 @@ def _form(folder: Path, stated: dict[str, Any]) -> str:
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
     import tokenizers
 
-    refuse_placeholder_file(path, CheckpointError)
-    try:
+    check_ids(_ids_in(read_json(path)), path)
+    with _failures_as_errors(path):
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except BaseException as error:  # bare Exception for a malformed file, or a panic
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise CheckpointError(f"{path}: not a readable tokenizer: {error}") from error
     unknown = getattr(backend.model, "unk_token", None)
     # Without it the first unknown word is an error; BPE leaves out what it does not know.
     if type(backend.model).__name__ != "BPE" and unknown:
         _check_unknown(backend, unknown, path)
+    _try_out(backend, path)
     return backend
+
+
+@contextmanager
+def _failures_as_errors(path: Path) -> Iterator[None]:
+    """Tell in one line of what the library cannot read, or panics at; its own report is left out.
+
+    Raises:
+        CheckpointError: It failed.
+    """
+    try:
+        with _unheard():
+            yield
+    except BaseException as error:  # bare Exception for a malformed file, or a panic
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise CheckpointError(f"{path}: not a readable tokenizer: {error}") from error
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Send the error stream of the process nowhere: a panic writes there before it is an error."""
+    try:
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # it is closed already
+        yield
+        return
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _try_out(backend: tokenizers.Tokenizer, path: Path) -> None:
+    """Encode a pair, so that what fails on every text, or on an unknown one, fails now."""
+    with _failures_as_errors(path):
+        sample = backend.encode(_SAMPLE, _SAMPLE)
+    most = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
+    if sample.ids and max(sample.ids) > most:
+        raise CheckpointError(
+            f"{path}: not a readable tokenizer: expected ids up to {most} around a text, found "
+            f"{max(sample.ids)}; give the file as it was published with the weights"
+        )
+
+
+def _ids_in(content: dict[str, Any]) -> dict[str, int]:
+    """The ids that a tokenizer.json gives its tokens; what has another form is the library's."""
+    model, added = content.get("model"), content.get("added_tokens")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    tokens = list(vocabulary.items()) if isinstance(vocabulary, dict) else []
+    if isinstance(vocabulary, list):  # of pieces with their scores
+        tokens = [(str(number), number) for number in range(len(vocabulary))]
+    for each in added if isinstance(added, list) else []:
+        if isinstance(each, dict):
+            tokens.append((str(each.get("content")), each.get("id")))
+    return {token: number for token, number in tokens if isinstance(number, int)}
 
 
 def _check_unknown(backend: tokenizers.Tokenizer, unknown: str, path: Path) -> None:

@@ -14,6 +14,7 @@ from finetune.errors import CheckpointError
 from finetune.text.stated import (
     BERT_SETTINGS,
     added_tokens,
+    check_ids,
     flag,
     read_json,
     read_text,
@@ -171,6 +172,7 @@ def _token_ids(path: Path) -> dict[str, int]:
                 f"{path}: expected each id once, found {number} for {tokens[number]!r} and "
                 f"{token!r}; {_AS_PUBLISHED}"
             )
+    check_ids(vocabulary, path)
     return vocabulary
 
 
