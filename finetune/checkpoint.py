@@ -167,7 +167,8 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) 
                 f"{where}: {name} should have shape {tuple(tensor.shape)}, found "
                 f"{tuple(weights[name].shape)}; the config does not fit the weights"
             )
-        check_numbers(weights[name], name, where)
+        if tensor.is_floating_point():  # a counter of batches is not
+            check_numbers(weights[name], name, where)
     module.load_state_dict(dict(weights))
 
 

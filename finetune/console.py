@@ -24,6 +24,7 @@ _SPECIAL = re.compile(
 )
 _IN_A_LINE = re.compile(rf"{_SPECIAL.pattern}|[\n\t]")
 _LONG = re.compile(rf"(?<!\w)(['\"])((?:(?!\1).){{{QUOTED + 1},}})\1(?!\w)")  # no apostrophes
+_LONG_WORD = re.compile(r"\S{500,}")  # no path that a person can read
 
 _bounded = reprlib.Repr()
 _bounded.maxstring = _bounded.maxother = QUOTED
@@ -68,6 +69,7 @@ def one_line(message: str) -> str:
     """A message as one line that a terminal can be given, long quotations cut."""
     line = printable(" ".join(message.split()))
     line = _LONG.sub(lambda found: f"{found[1]}{_beginning(found[2])}{found[1]}", line)
+    line = _LONG_WORD.sub(lambda found: _beginning(found[0]), line)
     if len(line) <= MESSAGE:
         return line
     end = MESSAGE // 4  # which says what to do

@@ -21,6 +21,9 @@ KINDS: dict[str, tuple[Any, str, Any]] = {
 }
 """Field of config.json -> what it holds, in words too, and what each part of that is."""
 
+SMALL = 1 << 24
+"""So many weights are made at once; what does not fit is told when the weights are compared."""
+
 
 def check_kinds(description: Mapping[str, Any], path: Path) -> None:
     """Refuse a field of another kind than a checkpoint has.
@@ -54,10 +57,10 @@ def check_file_size(needed: int, weights: Iterable[Path], where: Path) -> None:
         where: The config.json, for the message.
 
     Raises:
-        CheckpointError: There is less than a byte for each weight.
+        CheckpointError: There is less than a byte for each weight, and they are many.
     """
     sizes = [file.stat().st_size for file in weights if file.is_file()]
-    if sizes and needed > sum(sizes):
+    if sizes and needed > max(sum(sizes), SMALL):
         raise CheckpointError(
             f"{where}: expected the sizes of the weights beside it, found those of an encoder with "
             f"{needed:,} weights beside files of {sum(sizes):,} bytes; the config does not fit the "

@@ -23,6 +23,19 @@ from finetune.placeholders import START, refuse_placeholder
 ENDINGS = (".tar", ".tar.gz", ".tgz")
 _GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK = 1 << 20
+MOST_WANTED = 1 << 26
+"""Bytes of a file that is read: a review, or a passage with its questions."""
+MOST_HELD = 1 << 31
+"""Bytes of all that are read together; IMDb's reviews have 130 MB."""
+MOST_UNPACKED = 1 << 32
+"""Bytes of the whole archive, unpacked."""
+MOST_HEADER = 1 << 20
+"""Bytes of a long name, or of other facts about a member."""
+_MEND = "unpack and check it by hand, or fetch it anew from its makers"
+_HEADERS = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 _DRIVE = re.compile("[A-Za-z]:")
 _DAMAGED = (  # not in the published types
     tarfile.EmptyHeaderError,  # type: ignore[attr-defined]
@@ -35,12 +48,37 @@ class _Member(tarfile.TarInfo):
     """A member whose damaged header is an error: `tarfile` takes it for the archive's end."""
 
     @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Take a header apart; what it says is to follow must fit into memory."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _HEADERS and member.size > MOST_HEADER:
+            raise ReadError(f"a header of {member.size:,} bytes")
+        return member
+
+    @classmethod
     def fromtarfile(cls, tarfile: TarFile) -> Self:
         """Read the next header."""
         try:
             return super().fromtarfile(tarfile)
         except _DAMAGED as error:
             raise ReadError(f"a cut or damaged archive ({error})") from error
+
+
+class _Counted:
+    """A stream that ends in an error where an archive becomes far longer than any of ours."""
+
+    def __init__(self, stream: IO[bytes], path: Path) -> None:
+        self._stream, self._path, self._read = stream, path, 0
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._read += len(content)
+        if self._read > MOST_UNPACKED:
+            raise DataError(
+                f"{self._path}: expected at most {MOST_UNPACKED >> 30} GiB, found more when it is "
+                f"unpacked; {_MEND}"
+            )
+        return content
 
 
 def read_members(path: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, str, bytes]]:
@@ -62,7 +100,7 @@ def read_members(path: Path, matches: Callable[[str], bool]) -> Iterator[tuple[s
     Raises:
         DataError: The archive is unreadable; or, before anything is yielded, a member (a wanted one
             or not) has an absolute name or one with `..`, is a link or a device, or a wanted one
-            is there twice.
+            is there twice; or it, or the whole archive, is far too large.
     """
     if path.is_dir():
         yield from _folder(path, matches)
@@ -94,6 +132,7 @@ def _folder(path: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, s
 
 def _archive(path: Path, matches: Callable[[str], bool]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
+    total = 0
     with _opened(path) as archive:
         for member in archive:
             name = _safe_name(path, member)
@@ -101,6 +140,12 @@ def _archive(path: Path, matches: Callable[[str], bool]) -> dict[str, bytes]:
                 continue
             if name in found:
                 raise DataError(f"{path}:{name}: expected one member of this name, found two")
+            total += member.size
+            if member.size > MOST_WANTED or total > MOST_HELD:
+                raise DataError(
+                    f"{path}:{name}: expected files of texts, found one of {member.size:,} bytes, "
+                    f"with the others {total:,}; {_MEND}"
+                )
             content = archive.extractfile(member)
             assert content is not None  # isfile() above
             found[name] = content.read()
@@ -112,11 +157,10 @@ def _archive(path: Path, matches: Callable[[str], bool]) -> dict[str, bytes]:
 def _opened(path: Path) -> Iterator[TarFile]:
     """Open an archive for one pass; what goes wrong in it is an error that names the archive."""
     try:
-        with (
-            _decompressed(path) as stream,
-            tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive,
-        ):
-            yield archive
+        with _decompressed(path) as packed:
+            stream = cast("IO[bytes]", _Counted(packed, path))
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
+                yield archive
             # To the end: only there gzip finds whether the content is what was once compressed.
             while stream.read(_BLOCK):
                 pass
@@ -134,8 +178,12 @@ def _decompressed(path: Path) -> IO[bytes]:
 
 def _safe_name(path: Path, member: tarfile.TarInfo) -> str:
     """The member's name without `./`, if unpacking it could not reach outside."""
-    name = member.name
-    mend = "unpack and check it by hand, or fetch it anew from its makers"
+    name, mend = member.name, _MEND
+    if member.issparse() or member.size > MOST_UNPACKED:
+        raise DataError(
+            f"{path}:{name}: expected small files, found "
+            f"{'a sparse one' if member.issparse() else 'one'} of {member.size:,} bytes; {mend}"
+        )
     if not (member.isfile() or member.isdir()):
         kind = "a link" if member.islnk() or member.issym() else "a device or another special file"
         raise DataError(f"{path}:{name}: expected files and folders only, found {kind}; {mend}")

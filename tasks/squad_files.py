@@ -8,9 +8,7 @@ stands nowhere is an error. `plausible_answers` are never read: they are wrong.
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from finetune.errors import DataError
 from finetune.placeholders import refuse_placeholder
 from finetune.task import Example, GoldAnswer
 from finetune.text.rows import read_rows
+from finetune.unpacking import DAMAGED, unpacked
 
 LEVELS = ("data", "paragraphs", "qas")
 """The lists that lead to a question in the official form, from the outermost."""
@@ -146,7 +145,7 @@ def _load(path: Path) -> Any:
         data = path.read_bytes()
         refuse_placeholder(data, path, DataError)
         if path.suffix == ".gz":
-            data = gzip.decompress(data)
+            data = unpacked(data, path)
             refuse_placeholder(data, path, DataError)
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -154,7 +153,7 @@ def _load(path: Path) -> Any:
             f"{path}: expected UTF-8, found the byte 0x{error.object[error.start]:02x} at offset "
             f"{error.start}; save the file as UTF-8"
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except DAMAGED as error:
         raise DataError(f"{path}: expected a readable file, found: {error}") from error
     if not text.strip():
         raise DataError(f"{path}: expected questions as JSON, found an empty file")

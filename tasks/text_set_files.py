@@ -8,9 +8,7 @@ Broken HTML escapes (`#39;`) stay as the files have them.
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +21,7 @@ import numpy as np
 from finetune.errors import DataError
 from finetune.placeholders import refuse_placeholder
 from finetune.text.rows import read_records
+from finetune.unpacking import DAMAGED, unpacked
 from tasks.archives import ENDINGS, read_members
 from tasks.columns import id_column
 from tasks.labelled_texts import LabelledText
@@ -287,8 +286,8 @@ def _lines(path: Path) -> list[str]:
         content = path.read_bytes()
         refuse_placeholder(content, path, DataError)
         if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
+            content = unpacked(content, path)
+    except DAMAGED as error:
         raise DataError(f"{path}: expected a readable file, found: {error}") from error
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     return [_utf8_or_latin(line).removesuffix("\r") for line in lines]

@@ -6,14 +6,13 @@ cut one at U+0085. Here a line ends at the line feed and a cell at the tab, and 
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from finetune.errors import DataError
 from finetune.placeholders import refuse_placeholder
 from finetune.text.rows import FROM_UTF16, FROM_WINDOWS, UTF16_MARKS, refuse_other_file
+from finetune.unpacking import DAMAGED, unpacked
 
 
 def read_table(
@@ -95,8 +94,8 @@ def _lines(path: Path) -> list[str]:
         data = path.read_bytes()
         refuse_placeholder(data, path, DataError)
         if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
+            data = unpacked(data, path)
+    except DAMAGED as error:
         raise DataError(f"{path}: expected a readable file, found: {error}") from error
     refuse_other_file(data[:16], f"{path}:1")
     try:

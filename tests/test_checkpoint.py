@@ -282,7 +282,7 @@ def test_damaged_weights_are_one_clear_error(tokenizer: Tokenizer, tmp_path: Pat
             json.dumps({"format": "finetune", "format_version": 99}),
             "expected format_version 1, found 99; use the version of finetune that wrote it",
         ),
-        ("[]", "another format"),
+        ("[]", "expected a JSON object, found list"),
     ],
 )
 def test_a_damaged_config_is_one_clear_error(

@@ -18,7 +18,7 @@ FILES = sorted([*(ROOT / "finetune").rglob("*.py"), *(ROOT / "tasks").rglob("*.p
 # A room imports from lower floors only; those of GROUND are open to all.
 GROUND = {
     f"finetune.{room}"
-    for room in ("console", "errors", "files", "memory", "placeholders", "ranges")
+    for room in ("console", "errors", "files", "memory", "placeholders", "ranges", "unpacking")
 }
 FLOORS = {
     "tasks": 9,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from finetune.errors import DataError
 from finetune.placeholders import START, refuse_placeholder, refuse_placeholder_file
+from finetune.unpacking import lines_of
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -289,7 +290,7 @@ def _raw_lines(file: Path, advance: Advance) -> Iterator[bytes]:
             packed = file.suffix.lower() == ".gz"
             lines = cast("BufferedReader", gzip.GzipFile(fileobj=raw)) if packed else raw
             refuse_placeholder(lines.peek(START), file, DataError)
-            for number, line in enumerate(lines):
+            for number, line in enumerate(lines_of(lines, file)):
                 yield line
                 if number % _LINES_BETWEEN_REPORTS == 0:
                     advance(raw.tell() - reported)

@@ -16,7 +16,7 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, cast
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.placeholders import START, refuse_placeholder
 from finetune.text.delimiters import DELIMITERS, find_delimiter
+from finetune.unpacking import lines_of
 
 STDIN = "-"
 Row = tuple[str, dict[str, Any]]
@@ -132,7 +133,7 @@ def _kind_of_first(lines: _Lines) -> tuple[_Lines, str]:
 
 
 @contextmanager
-def _opened(path: Path | str) -> Iterator[Iterable[bytes]]:
+def _opened(path: Path | str) -> Iterator[BinaryIO]:
     """Open for reading by lines; a file that is not there is one line."""
     if str(path) == STDIN:
         yield sys.stdin.buffer
@@ -146,13 +147,13 @@ def _opened(path: Path | str) -> Iterator[Iterable[bytes]]:
         raise DataError(f"{path}: expected a readable file, found: {error.strerror}") from error
 
 
-def _text_lines(name: str, stream: Iterable[bytes]) -> _Lines:
+def _text_lines(name: str, stream: BinaryIO) -> _Lines:
     """Decode line by line; the ends are kept, because a cell of a CSV may go on behind them."""
     number = 0
     try:
         if hasattr(stream, "peek"):
             refuse_placeholder(stream.peek(START), name, DataError)
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(lines_of(stream, name), start=1):
             yield _decode(line, f"{name}:{number}", first=number == 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(

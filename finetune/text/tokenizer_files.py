@@ -96,7 +96,7 @@ def _form(folder: Path, stated: dict[str, Any]) -> str:
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
     import tokenizers
 
-    check_ids(_ids_in(read_json(path)), path)
+    check_ids(_ids_in(path), path)
     with _failures_as_errors(path):
         backend = tokenizers.Tokenizer.from_file(str(path))
     unknown = getattr(backend.model, "unk_token", None)
@@ -152,8 +152,12 @@ def _try_out(backend: tokenizers.Tokenizer, path: Path) -> None:
         )
 
 
-def _ids_in(content: dict[str, Any]) -> dict[str, int]:
-    """The ids that a tokenizer.json gives its tokens; what has another form is the library's."""
+def _ids_in(path: Path) -> dict[str, int]:
+    """The ids that a tokenizer.json gives its tokens; of other forms the library says what is bad."""
+    try:
+        content = read_json(path)
+    except CheckpointError:
+        return {}
     model, added = content.get("model"), content.get("added_tokens")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     tokens = list(vocabulary.items()) if isinstance(vocabulary, dict) else []

@@ -124,6 +124,7 @@ class Faults:
         seconds: float = 120,
         environment: dict[str, str] | None = None,
         modules: str = "",
+        gib: float = 0,
     ) -> Outcome:
         """Run a command line in a process of its own.
 
@@ -134,6 +135,7 @@ class Faults:
             seconds: How long it may take before it counts as hung.
             environment: Further variables.
             modules: File for the names of what it imported.
+            gib: Memory that it may take besides what the server has; 0 = any.
         """
         fault = fault or Fault()
         out, err = self.scratch / "out", self.scratch / "err"
@@ -152,6 +154,7 @@ class Faults:
                 "seconds": seconds,
                 "environment": environment or {},
                 "modules": modules,
+                "bytes": int(gib * 2**30),
             }
         )
         return Outcome(

@@ -14,6 +14,7 @@ import importlib
 import io
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -87,6 +88,9 @@ def _child(request: dict[str, Any]) -> None:
         os.environ |= request["environment"]
         os.chdir(request["cwd"])
         _arm(request)
+        if request["bytes"]:
+            has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (has + request["bytes"],) * 2)
         from finetune import session
         from tasks.__main__ import main as command
 

@@ -288,7 +288,7 @@ def test_count_of_labels_that_is_no_number_is_refused(
 ) -> None:
     make("ForSequenceClassification", tmp_path)
     edit(tmp_path, id2label=None, num_labels=count)
-    refused("expected num_labels to be a whole number, found ", tmp_path)
+    refused("expected num_labels to be a whole number from 1 to 1,000,000, found ", tmp_path)
 
 
 @pytest.mark.parametrize("named", [3, {"a": "BertModel"}, [], None, "BertModel"])
