@@ -153,7 +153,7 @@ def _try_out(backend: tokenizers.Tokenizer, path: Path) -> None:
 
 
 def _ids_in(path: Path) -> dict[str, int]:
-    """The ids that a tokenizer.json gives its tokens; of other forms the library says what is bad."""
+    """The ids that a tokenizer.json gives its tokens; of other forms the library tells."""
     try:
         content = read_json(path)
     except CheckpointError:

@@ -301,7 +301,7 @@ def name_of(value: Any) -> str:
 def a_copy(world: World, folder: Path) -> Path:
     """The pretrained encoder, as another program may have written it: without checksums."""
     shutil.copytree(world.place / "encoder" / "checkpoints" / "best", folder)
-    (folder / "checksums.json").unlink()
+    (folder / "checksums.json").unlink(missing_ok=True)
     return folder
 
 
