@@ -41,7 +41,7 @@ from finetune.text.tokens import (
 )
 
 # Changes when the files of the cache change their form.
-_FORMAT = 3
+_FORMAT = 4
 DOCUMENTS = {"joined": 1, "separate": 0}
 """How documents share a block -> leading tokens of a stored document that are left out."""
 

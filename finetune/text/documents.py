@@ -5,6 +5,9 @@ are joined by spaces; or the file is one document, kept as it is. `.jsonl` and `
 document a row, in a named field. `.txt`, `.tokens` and `.jsonl` may be packed with gzip.
 `hf://NAME` is a data set that `datasets` streams. Memory holds one document, never a file (unless
 the file is the document).
+
+A source that begins with a title of WikiText's form, ` = Title = `, has articles: the next title
+ends a document, blank lines and rows do not.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
 HUB = "hf://"
 _BOM = b"\xef\xbb\xbf"
+# WikiText's title of an article, ` = Title = `; sections of it have two signs or more.
+_TITLE = re.compile(r"= (?!=).*(?<!=) =")
 _LINES_BETWEEN_REPORTS = 4096
 
 Advance = Callable[[int], None]
@@ -166,9 +172,27 @@ def read_documents(
             documents = _read_hub(source, text_field)
         else:
             documents = READERS[kind(source)](source, options)
-        for document in documents:
-            if stripped := document.strip():
-                yield stripped
+        yield from _whole_articles(filter(None, map(str.strip, documents)))
+
+
+def _whole_articles(pieces: Iterator[str]) -> Iterator[str]:
+    """Join the paragraphs of an article, in a source that begins with the title of one.
+
+    Otherwise paragraphs of one article would be trained on and validated on.
+    """
+    first = next(pieces, None)
+    if first is None:
+        return
+    if not _TITLE.fullmatch(first):
+        yield from chain([first], pieces)
+        return
+    article = [first]
+    for piece in pieces:
+        if _TITLE.fullmatch(piece):
+            yield " ".join(article)
+            article = []
+        article.append(piece)
+    yield " ".join(article)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,21 @@ def test_validation_documents_are_not_trained_on(
     assert not {text for text in held_out if text in train}
 
 
+def test_paragraphs_of_an_article_are_all_trained_on_or_all_held_out(
+    wordpiece: Tokenizer, documents: list[str], tmp_path: Path
+) -> None:
+    lines = []
+    for number, text in enumerate(documents):
+        lines += [f" = Title {number} = ", text, " = = Section = = ", f"end {text}"]
+    path = tmp_path / "wiki.tokens"
+    path.write_text(" \n" + " \n \n".join(lines), encoding="utf-8")
+    corpus = build(path, wordpiece)
+    assert corpus.statistics.documents == len(documents)
+    for side in sides(corpus):
+        stream = wordpiece.decode([n for block in side for n in block.input_ids])
+        assert abs(stream.count("= title") - stream.count("= = section")) <= 1  # cut at the end
+
+
 def test_statistics_are_those_of_the_documents(
     tokenizer: Tokenizer, documents: list[str], corpus_file: Path
 ) -> None:

@@ -33,10 +33,34 @@ def test_blank_line_ends_a_document(tmp_path: Path, name: str) -> None:
     assert read(file) == ["one two", "three", "four"]
 
 
-def test_wikitext_lines_of_one_space_end_documents(tmp_path: Path) -> None:
+def test_wikitext_lines_of_one_space_end_paragraphs(tmp_path: Path) -> None:
     text = " \n = Title = \n \n A paragraph of @-@ text . \n Its second line . \n"
-    expected = ["= Title =", "A paragraph of @-@ text . Its second line ."]
+    expected = ["= Title = A paragraph of @-@ text . Its second line ."]
     assert read(write(tmp_path / "wiki.train.tokens", text)) == expected
+
+
+WIKI = [
+    *["", "= One =", "", "first", "", "= = Section = =", "", "second", ""],
+    *["= = = Deeper = = =", "", "x = y = z", "", "= Two =", "", "third", "", "fourth", ""],
+]
+ARTICLES = [
+    "= One = first = = Section = = second = = = Deeper = = = x = y = z",
+    "= Two = third fourth",
+]
+
+
+@pytest.mark.parametrize("name", ["wiki.tokens", "wiki.txt", "wiki.txt.gz", "wiki.jsonl"])
+def test_titles_make_articles_of_paragraphs(tmp_path: Path, name: str) -> None:
+    lines = [f" {line} \n" if line else " \n" for line in WIKI]
+    content = jsonl({"text": line} for line in lines) if "jsonl" in name else "".join(lines)
+    assert read(write(tmp_path / name, content)) == ARTICLES
+
+
+def test_source_that_does_not_begin_with_a_title_has_paragraphs(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "text\n\n= One =\n\nmore\n\n= = no title = =\n")
+    assert read(file) == ["text", "= One =", "more", "= = no title = ="]
+    whole = write(tmp_path / "b.txt", "= One =\n\nmore\n")
+    assert read(whole, file_is_document=True) == ["= One =\n\nmore"]
 
 
 def test_byte_order_mark_and_windows_line_ends_are_no_text(tmp_path: Path) -> None:
