@@ -13,7 +13,7 @@ import dataclasses
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,10 @@ WARM_UP = 5
 class Masked(OrderedData):
     """Made batches of masked blocks, as pretraining takes them from a corpus."""
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batches: int, rows: int, length: int) -> None:
         """Make them all beforehand."""
         super().__init__(LoaderConfig(), seed=0)
-        source = masked_batches(SIZE, rows=32, length=128, rate=0.15)
+        source = masked_batches(SIZE, rows=rows, length=length, rate=0.15)
         self.batches = [self._ours(next(source)) for _ in range(batches)]
 
     def _ours(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -119,18 +119,25 @@ def pretrainer() -> Pretrainer:
     return Pretrainer(Encoder(SIZE.ours()))
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Compare in pretraining and in fine-tuning."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="runs of each")
     parser.add_argument("--steps", type=int, default=60, help="steps of a pretraining run")
+    parser.add_argument("--rows", type=int, default=32, help="blocks in a batch of it")
+    parser.add_argument("--length", type=int, default=128, help="tokens in a block")
     parser.add_argument("--examples", type=int, default=6400, help="sentences of a fine-tuning run")
     parser.add_argument("--threads", type=int, help="threads of torch; all cores if not given")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     prepare(options.threads)
+    rows, length = options.rows, options.length
     print(f"{SIZE}, vocabulary {SIZE.vocab_size:,}, {torch.get_num_threads()} threads")
     contests: list[tuple[str, Callable[[], EncoderWithHead], Callable[[], OrderedData]]] = [
-        ("pretraining, 32x128", pretrainer, lambda: Masked(options.steps)),
+        (
+            f"pretraining, {rows}x{length}",
+            pretrainer,
+            lambda: Masked(options.steps, rows, length),
+        ),
         (
             "fine-tuning, SST-2's lengths, batches of 32",
             lambda: classifier(SIZE),

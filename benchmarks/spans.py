@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -59,14 +60,14 @@ def read(
     return middle - start, time.process_time() - middle
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print windows a second: the median of some repetitions, and the range."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=4000)
     parser.add_argument("--length", type=int, default=384, help="T")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=7)
-    settings = parser.parse_args()
+    settings = parser.parse_args(words)
     torch.set_num_threads(1)
     head = Span(
         EncoderConfig(vocab_size=8, hidden_size=8, num_attention_heads=1),
