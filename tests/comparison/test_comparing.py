@@ -99,8 +99,12 @@ def test_undecided_says_how_many_seeds_would_tell() -> None:
     (difference,) = compare(a, b).differences
     assert difference.outcome == "undecided"
     assert difference.verdict.startswith(
-        "No difference in accuracy between a and b is shown: +1.33"
+        "No difference in accuracy between a and b is shown: +1.33 points (95 % interval "
     )
+    loss = compare(
+        values_group("a", [0.80, 0.83, 0.81], "loss"), values_group("b", [0.79, 0.80, 0.81], "loss")
+    )
+    assert loss.verdict.startswith("No difference in loss between a and b is shown: +0.0133 (95 %")
     needed = difference.seeds.seeds_needed
     assert f"not enough seeds: to show one of this size takes about {needed} a side." in (
         difference.verdict
@@ -210,9 +214,25 @@ def test_several_comparisons_are_corrected_together() -> None:
         assert after.adjusted_p is not None
         assert before.adjusted_p == before.seeds.t_p is not None
         assert after.adjusted_p >= before.adjusted_p
-    text = summary(together)
-    assert len(text.splitlines()) == 4
-    assert max(map(len, text.splitlines())) <= 80
+    lines = summary(together).splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 80
+    for line, adjusted in zip(lines[2:], together, strict=True):
+        (difference,) = adjusted.differences
+        name, *cells, corrected_p, won = line.split()
+        assert name == adjusted.a
+        assert cells[:3] == ["81.50", "±", "1.00"] or cells[:3] == ["82.00", "±", "0.82"]
+        assert corrected_p == f"{difference.adjusted_p:.3f}"
+        assert won == "-"
+
+
+def test_summary_without_a_test_shows_dashes_and_who_won() -> None:
+    a, b = values_group("a", [0.6, 0.7, 0.8]), values_group("b", [0.5, 0.6, 0.7])
+    line = summary([compare(a, b)]).splitlines()[-1]
+    assert line.split()[-4:] == ["+10.00", "-", "-", "-"]
+    a = values_group("a", [0.6, 0.71, 0.8])
+    assert summary([compare(a, b)]).splitlines()[-1].split()[-1] == "A"
+    assert summary([compare(b, a)]).splitlines()[-1].split()[-1] == "B"
 
 
 def test_significance_lost_to_the_correction_is_said() -> None:

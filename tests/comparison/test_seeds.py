@@ -41,6 +41,7 @@ def test_unpaired_interval_and_t_are_those_of_welch() -> None:
 def test_spread_divides_by_one_less_and_is_none_for_one_value() -> None:
     assert spread(A).std == pytest.approx(np.std(A, ddof=1))
     assert spread(A).values == tuple(A)
+    assert spread([0.5, 0.7]).std == pytest.approx(0.1 * math.sqrt(2))
     assert spread([0.5]).std is None
 
 
