@@ -27,7 +27,7 @@ from finetune import settings
 from finetune.cache_folder import cache_folder as cache_folder
 from finetune.console import printable
 from finetune.errors import ConfigError, DataError
-from finetune.files import is_temporary, remove, settle, write_text
+from finetune.files import is_temporary, remove, settle, sweep, write_text
 from finetune.run_lock import LOCK, held, in_use, is_running
 from finetune.seed_folders import seed_folders
 from finetune.values import load
@@ -193,6 +193,7 @@ def open_run(folder: Path, run: object, *, resume: bool, overwrite: bool) -> Non
         ConfigError: As for `check_folder`, but that this process may hold the folder.
     """
     _check_content(folder, run, resume=resume, overwrite=overwrite)
+    sweep(cache_folder(getattr(run, "cache_dir", None)))
     if resume:
         settle_run(folder)
         return

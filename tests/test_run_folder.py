@@ -249,6 +249,12 @@ def test_a_run_that_goes_on_leaves_nothing_of_the_kill(tmp_path: Path) -> None:
     assert (checkpoints / "last" / "config.json").read_text() == "last"
 
 
+def test_a_run_that_starts_sweeps_what_killed_ones_left_in_the_cache(tmp_path: Path) -> None:
+    left(run_folder.cache_folder()).mkdir(parents=True)
+    start(tmp_path / "run")
+    assert list(run_folder.cache_folder().iterdir()) == []
+
+
 def test_a_run_is_removed_from_its_results_to_its_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

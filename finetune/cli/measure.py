@@ -63,9 +63,12 @@ def cache(words: list[str]) -> int:
 
 
 def _clear(folder: Path, *, in_json: bool) -> int:
+    from finetune.files import sweep
     from finetune.training.prefix_store import GIB, clear
 
     freed = clear(folder)
+    for place in (folder.parent, folder.parent / "encoders"):
+        sweep(place)  # what killed processes left there
     if in_json:
         print(json.dumps({"folder": str(folder), "freed_bytes": freed}))
     else:
