@@ -72,7 +72,7 @@ VALUES = ["-1", "0", *LARGE, "nan", "inf", "", "a\0b", "caf\udce9", "\x1b[2J"]
         ("pretrain", ["--tokenizer", "a\0b"], ["expected words in UTF-8", r"'a\x00b'"]),
         ("pretrain", ["--corpus", "caf\udce9"], ["expected words in UTF-8", r"'caf\udce9'"]),
         ("pretrain", ["--corpus", "\x1b[2J\u202e"], [r"\u001b[2J\u202e: no such corpus"]),
-        ("pretrain", ["--tokenizer", "x" * 5000], ["x" * 200 + "…: File name too long"]),
+        ("pretrain", ["--tokenizer", "x" * 5000], ["x" * 200 + "… File name too long"]),
         ("pretrain", ["--seed", "9" * 5000], ["--seed: expected a whole number, found '999", "…'"]),
         ("pretrain", ["--num-hidden-layers", 9999, "--hidden-size", 99_998], ["GiB"]),
         ("pretrain", ["--intermediate-size", 10_000_000, "--hidden-size", 2000], ["GiB"]),
