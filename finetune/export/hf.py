@@ -56,7 +56,7 @@ def export_hf(run: Path, out: Path) -> None:
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
         # safetensors lets only the owner read; the folder is to be passed on.
         shutil.copymode(folder / CONFIG, folder / WEIGHTS)
-        _write_tokenizer(folder, tokenizer, source)
+        _write_tokenizer(folder, tokenizer, source, kind)
         (folder / CARD).write_text(card, encoding="utf-8")
 
 
@@ -131,7 +131,7 @@ def _weights(checkpoint: Checkpoint, kind: str | None, form: Form) -> dict[str, 
     return {name: tensor.contiguous() for name, tensor in named.items()}
 
 
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source) -> None:
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source, kind: str | None) -> None:
     """Write the tokenizer, and what `transformers` wants to know besides."""
     tokenizer.save(folder)
     path = folder / "tokenizer_config.json"
@@ -141,6 +141,8 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source) -> None
     # Without a list of its own the generic tokenizer class gives no segments.
     segments = ["token_type_ids"] if source.checkpoint.encoder_config.type_vocab_size > 1 else []
     settings["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+    if kind not in (None, "masked_lm"):  # which are given texts with the mask itself
+        settings["split_special_tokens"] = True  # a [SEP] in a text is text, as in training
     _write_json(path, settings)
 
 

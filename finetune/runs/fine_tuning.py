@@ -17,6 +17,7 @@ from finetune.run_folder import (
     Results,
     check_folder,
     hold,
+    is_first_process,
     open_run,
     over_seeds,
     say,
@@ -343,8 +344,9 @@ def _tell(data: TaskData) -> None:
         ]
         facts += [f"{name.replace('_', ' ')}: {value}" for name, value in about.items()]
         say(f"{split} ({files}): {', '.join(facts)}")
-        for message in data.warnings(split, training=split == data.train_split):
-            warnings.warn(message, stacklevel=2)
+        if is_first_process():
+            for message in data.warnings(split, training=split == data.train_split):
+                warnings.warn(message, stacklevel=2)
 
 
 def folder_of(run: PretrainRun | FitRun) -> str:

@@ -156,7 +156,7 @@ def train_language_model(
     folder = Path(run.out)
     say(corpus.statistics.as_text())
     module.lm_share = None if module.encoder.config.causal else run.masks.mask_rate
-    for message in corpus.statistics.warnings():
+    for message in corpus.statistics.warnings() if is_first_process() else ():
         warnings.warn(message, stacklevel=2)
     data = corpus_data(run, module, tokenizer, corpus, text)
     session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})

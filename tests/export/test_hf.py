@@ -173,13 +173,12 @@ def test_tokenizer_gives_the_ids_and_the_length_of_the_run(
     )
     assert theirs.model_max_length == MAX_LENGTH
     long = " ".join(TEXTS * 3)
-    examples = [
-        predictor.task.example({"text": text}, "here", n) for n, text in enumerate([*TEXTS, long])
-    ]
+    texts = [*TEXTS, "the [SEP] of a [MASK]", long]
+    examples = [predictor.task.example({"text": text}, "here", n) for n, text in enumerate(texts)]
     features = predictor.task.features(
         examples, predictor.tokenizer, predictor.max_length, training=False
     )
-    ids = theirs([*TEXTS, long], truncation=True)["input_ids"]
+    ids = theirs(texts, truncation=True)["input_ids"]
     assert ids == [list(feature.input_ids) for feature in features]
     assert len(ids[-1]) == MAX_LENGTH
 

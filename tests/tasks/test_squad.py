@@ -421,3 +421,17 @@ def pets() -> Tokenizer:
 
     words = [f"{CONTEXT} Who sat? 😺 é שלום عربي"] * 3
     return train_tokenizer(words, TokenizerConfig(vocab_size=65, min_frequency=1))
+
+
+def test_answers_longer_than_may_be_given_are_told(tmp_path: Path, pets: Tokenizer) -> None:
+    long = {"text": "cat sat on the mat. A dog", "answer_start": 4}
+    task = own(tmp_path, train=document("1.1", question("q1", CAT), question("q2", long)))
+    examples = task.examples("train")
+    for training in (True, False):
+        features = task.features(examples, pets, 32, training=training)
+        (message,) = task.warnings(examples, features)
+        assert message.startswith(
+            "1 of 2 answers (50%) have more than 5 tokens, the longest 8, and"
+        )
+        assert message.endswith("raise --max-answer-length (to 8 for all of them)")
+        assert not task.warnings(examples[:1], features[:1])
