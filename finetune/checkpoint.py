@@ -4,11 +4,14 @@ It is written whole or not at all: into a temporary folder beside its place, flu
 then renamed. It holds no pickle and no code: weights in safetensors, everything else in JSON.
 
 What only resuming needs (optimizer moments, position in the data) lies in the same folder as
-`trainer.pt` and is read with `weights_only=True`.
+`trainer.pt` and is read with `weights_only=True`. `checksums.json` holds a digest of each file,
+which is checked when the file is read; a checkpoint of an earlier version has none and is read
+without a check.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -21,6 +24,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from finetune.checksums import check_files, file_digest, read_checksums, write_checksums
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.errors import CheckpointError, ConfigError
@@ -29,12 +33,14 @@ from finetune.placeholders import refuse_placeholder_file
 from finetune.seed_folders import seed_folders
 from finetune.stored import check_file_size, check_kinds, check_numbers
 from finetune.text.stated import read_json
-from finetune.text.tokenizer import Tokenizer
+from finetune.text.tokenizer import TOKENIZER_FILES, Tokenizer
 from finetune.text.tokenizer_files import holds_tokenizer
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TRAINER = "trainer.pt"
+FILES = (WEIGHTS, CONFIG, *TOKENIZER_FILES)
+"""What decides an answer."""
 FORMAT = "finetune"
 FORMAT_VERSION = 1
 
@@ -54,6 +60,44 @@ class Checkpoint:
     """Numbers, tuned on a validation split, by which answers are decided."""
     source: dict[str, str] = field(default_factory=dict)
     """`family` and `name` of the published encoder it was imported from; {} for one of ours."""
+    checksums: dict[str, str] = field(default_factory=dict, repr=False)
+    """File -> digest, as they were when the folder was found; {} where it has none."""
+    _checked: set[str] = field(default_factory=set, repr=False, compare=False)
+    """Files that were read and have the content that was saved."""
+
+    def check(self, name: str) -> None:
+        """Refuse a file that is not as it was saved; each is read for this once.
+
+        Raises:
+            CheckpointError: It is damaged.
+        """
+        if name not in self._checked:
+            check_files(self.folder, [name], self.checksums)
+            self._checked.add(name)
+
+    def check_all(self) -> None:
+        """Refuse a checkpoint of which any file is not as it was saved; its trainer's state aside.
+
+        Raises:
+            CheckpointError: One is damaged or missing.
+        """
+        for name in FILES:
+            self.check(name)
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each file that decides an answer: the weights, their config, the tokenizer.
+
+        Of a checkpoint with checksums no file is read; each is checked when it is.
+        """
+        names = [name for name in FILES if (self.folder / name).is_file()]
+        known = self.checksums
+        return {name: known.get(name) or file_digest(self.folder / name) for name in names}
+
+    @property
+    def digest(self) -> str:
+        """One hash of `digests`, 64 hexadecimal digits: equal where the answers are."""
+        text = json.dumps(self.digests(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer the weights were trained with.
@@ -73,9 +117,11 @@ class Checkpoint:
         """
         path = self.folder / WEIGHTS
         try:
-            return load_file(path)
+            weights = load_file(path)
         except Exception as error:  # of many types, for a damaged or a foreign header
             raise _damaged(path, error) from error
+        self.check(WEIGHTS)
+        return weights
 
     def encoder(self) -> Encoder:
         """The encoder with its weights, in eval mode."""
@@ -97,6 +143,8 @@ class Checkpoint:
                 named = {name: file.get_tensor(name) for name in file.keys() if "pooler." in name}
         except Exception as error:  # of many types, for a damaged or a foreign header
             raise _damaged(path, error) from error
+        if named:
+            self.check(WEIGHTS)
         return _below("pooler.", named) or None
 
     def load_into(self, module: nn.Module) -> None:
@@ -237,6 +285,7 @@ def save_checkpoint(
             # Through a file of Python's: torch's own writer does not tell why it failed.
             with (temporary / TRAINER).open("wb", buffering=1 << 20) as file:
                 torch.save(dict(trainer_state), file)
+        write_checksums(temporary)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -281,6 +330,7 @@ def _instead(root: Path) -> str:
 
 def _read_description(folder: Path) -> Checkpoint:
     path = folder / CONFIG
+    checksums = read_checksums(folder)  # first: a run that goes on may replace the folder
     description = read_json(path)
     if description.get("format") != FORMAT:
         raise CheckpointError(
@@ -302,6 +352,7 @@ def _read_description(folder: Path) -> Checkpoint:
             labels=tuple(description["labels"]),
             decision=description.get("decision", {}),
             source=description.get("source", {}),
+            checksums=checksums,
         )
     except KeyError as error:
         raise CheckpointError(
@@ -312,6 +363,7 @@ def _read_description(folder: Path) -> Checkpoint:
             f"{path}: expected the shape of an encoder, found: {error}; take another checkpoint"
         ) from error
     check_file_size(parameters(checkpoint.encoder_config), [folder / WEIGHTS], path)
+    checkpoint.check(CONFIG)
     return checkpoint
 
 
@@ -322,7 +374,10 @@ def load_trainer_state(folder: Path) -> dict[str, Any] | None:
         CheckpointError: The file is damaged.
     """
     found = find_folder(folder)
-    if found is None or not (found / TRAINER).is_file():
+    if found is None:
+        return None
+    if not (found / TRAINER).is_file():
+        check_files(found, [TRAINER])  # it may have been lost
         return None
     try:
         state: dict[str, Any] = torch.load(found / TRAINER, map_location="cpu", weights_only=True)
@@ -332,4 +387,5 @@ def load_trainer_state(folder: Path) -> dict[str, Any] | None:
             f"{found / TRAINER}: expected the state of an interrupted run, found a damaged file "
             f"({reason}); start again with --overwrite"
         ) from error
+    check_files(found, [TRAINER])
     return state

@@ -1,24 +1,46 @@
-"""Predictions files: one JSON object a line, an example each, written whole or not at all."""
+"""Predictions files: one JSON object a line, an example each, written whole or not at all.
+
+Beside SPLIT.jsonl, SPLIT.json says whose answers to what they are: digests of the checkpoint, of
+the examples, and of the predictions file itself. The last one ties the two files together: where
+one of them is written or changed alone, or a kill comes between them, the answers are not trusted.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune.checksums import file_digest
 from finetune.errors import DataError
-from finetune.files import new_file
+from finetune.files import new_file, write_json
 from finetune.placeholders import refuse_placeholder_file
 
 
-def write_predictions(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+@dataclass(frozen=True)
+class Origin:
+    """Whose answers to what a predictions file holds."""
+
+    task: str
+    """Such as `glue/rte`."""
+    checkpoint: str
+    """`Checkpoint.digest`, or the one answer that every example gets."""
+    data: str
+    """`examples_digest` of the split."""
+
+
+def write_predictions(
+    rows: Iterable[Mapping[str, Any]], path: Path, origin: Origin | None = None
+) -> None:
     """Write rows as JSONL; the file appears under its name only when it is complete.
 
     Args:
         rows: The task's answers, each with its `id`.
         path: The file to write; its folder is made, a file of that name is replaced, a device or
             pipe is streamed into.
+        origin: Written beside it, as SPLIT.json; left out, nothing is.
 
     Raises:
         DataError: A row holds NaN or infinity, which JSON cannot.
@@ -26,6 +48,41 @@ def write_predictions(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     with new_file(path) as file:
         for row in rows:
             file.write(_line(row))
+    if origin is not None:
+        content = {**asdict(origin), "predictions": file_digest(path)}
+        write_json(path.with_suffix(".json"), content)
+
+
+def read_origin(path: Path) -> Origin | None:
+    """Whose answers to what a predictions file holds; None where that is not certain.
+
+    Args:
+        path: The predictions file, which exists.
+    """
+    try:
+        content = json.loads(path.with_suffix(".json").read_bytes())
+        if content.pop("predictions") != file_digest(path):
+            return None
+        return Origin(**content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def foreign_splits(folder: Path, results: Mapping[str, Any]) -> list[str]:
+    """The splits whose predictions file is not the one that a run's results were computed from.
+
+    Args:
+        folder: RUN, of one seed.
+        results: What its results.json holds; one of an earlier version does not say.
+    """
+    foreign = []
+    for split, recorded in (results.get("predictions") or {}).items():
+        path = folder / "predictions" / f"{split}.jsonl"
+        if path.is_file():
+            origin = read_origin(path)
+            if origin is None or asdict(origin) != recorded:
+                foreign.append(split)
+    return foreign
 
 
 def read_predictions(path: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from pathlib import Path
 
 from finetune.cache_folder import cache_folder
@@ -20,6 +21,7 @@ from finetune.checkpoint import (
     save_checkpoint,
 )
 from finetune.errors import CheckpointError
+from finetune.files import remove
 from finetune.hf import Imported, is_hf_folder, read_hf
 from finetune.text.tokenizer import Tokenizer
 
@@ -56,9 +58,25 @@ def find_checkpoint(place: str | Path, cache_dir: str | None = None) -> Checkpoi
     if folder is None:
         return load_checkpoint(place)
     kept = cache_folder(cache_dir) / "encoders" / f"{_last_word(place)}-{_content_key(folder)}"
-    if find_folder(kept) is None:
+    imported = _intact(kept)
+    if imported is None:
         _write(folder, kept, str(place), shared=True)
-    return load_checkpoint(kept)
+        imported = load_checkpoint(kept)
+    return imported
+
+
+def _intact(kept: Path) -> Checkpoint | None:
+    """An encoder that was imported before; a damaged one is removed, to be imported again."""
+    if find_folder(kept) is None:
+        return None
+    try:
+        checkpoint = load_checkpoint(kept)
+        checkpoint.check_all()
+    except CheckpointError:
+        warnings.warn(f"{kept}: the imported encoder is damaged; importing it again", stacklevel=2)
+        remove(kept)
+        return None
+    return checkpoint
 
 
 def origin(checkpoint: Checkpoint) -> str:

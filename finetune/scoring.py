@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from finetune.checkpoint import Checkpoint
@@ -11,17 +11,18 @@ from finetune.encoder import Encoder
 from finetune.errors import CheckpointError, ConfigError
 from finetune.families import Family, installed_families, make_task, read_fit
 from finetune.heads import HeadConfig
-from finetune.predictions import write_predictions
+from finetune.predictions import Origin, read_origin, read_predictions, write_predictions
 from finetune.pretrained import find_checkpoint
 from finetune.run_folder import (
     Results,
     cache_folder,
     first_process_only,
     over_seeds,
+    say,
     write_files,
 )
 from finetune.run_settings import FitRun
-from finetune.task import Answer, Task
+from finetune.task import Answer, Task, examples_digest
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.finetuner import FineTuner, collapsed, predict
 from finetune.training.task_data import TaskData
@@ -38,7 +39,13 @@ class Scorer:
     module: FineTuner
     task: Task
     data: TaskData
+    checkpoint: str
+    """Digest of the checkpoint that the model is of."""
     _read: dict[str, list[Answer]] = field(default_factory=dict, repr=False)
+
+    def origin(self, split: str) -> Origin:
+        """What the answers on a split are of."""
+        return Origin(self.task.name, self.checkpoint, self.data.digest(split))
 
     def answers(self, split: str) -> list[Answer]:
         """The answers on a split, in the order of its examples."""
@@ -89,6 +96,12 @@ def load_tuner(
         CheckpointError: There is no checkpoint, or its head is for other answers than the task's.
     """
     checkpoint = find_checkpoint(place, run.cache_dir)
+    return _tuner(checkpoint, place, run, families), checkpoint.tokenizer()
+
+
+def _tuner(
+    checkpoint: Checkpoint, place: Path, run: FitRun, families: Mapping[str, Family]
+) -> FineTuner:
     task = make_task(run, families, checkpoint.labels or None)
     config = checkpoint.encoder_config
     head = task.head(config, head_config(checkpoint))
@@ -101,7 +114,7 @@ def load_tuner(
     checkpoint.load_into(module)
     module.decision = dict(checkpoint.decision)
     module.to(pick_device(run.trainer.accelerator)).eval()
-    return module, checkpoint.tokenizer()
+    return module
 
 
 def head_config(checkpoint: Checkpoint) -> HeadConfig:
@@ -112,14 +125,23 @@ def head_config(checkpoint: Checkpoint) -> HeadConfig:
 
 def load_scorer(place: Path, run: FitRun, families: Mapping[str, Family]) -> Scorer:
     """A model with the data of the run's task; see `load_tuner`."""
-    module, tokenizer = load_tuner(place, run, families)
-    return Scorer(module, module.task, task_data(run, module.task, tokenizer))
+    checkpoint = find_checkpoint(place, run.cache_dir)
+    module = _tuner(checkpoint, place, run, families)
+    data = task_data(run, module.task, checkpoint.tokenizer())
+    return Scorer(module, module.task, data, checkpoint.digest)
+
+
+def predictions_file(folder: Path, split: str) -> Path:
+    """RUN/predictions/SPLIT.jsonl."""
+    return folder / "predictions" / f"{split}.jsonl"
 
 
 @first_process_only
-def write_answers(task: Task, folder: Path, split: str, answers: Sequence[Answer]) -> None:
+def write_answers(
+    task: Task, folder: Path, split: str, answers: Sequence[Answer], origin: Origin
+) -> None:
     """Write RUN/predictions/SPLIT.jsonl, and the files in the benchmark's own form."""
-    write_predictions(answers, folder / "predictions" / f"{split}.jsonl")
+    write_predictions(answers, predictions_file(folder, split), origin)
     write_files(folder / "submission", task.submission(split, answers))
 
 
@@ -132,10 +154,11 @@ def score_splits(
         The metrics (those of a second split behind its name), and what else is to be told.
     """
     metrics: dict[str, float] = {}
-    told: Results = {"collapsed": False}
+    told: Results = {"collapsed": False, "predictions": {}}
     for number, split in enumerate(splits):
         answers = scorer.answers(split)
-        write_answers(scorer.task, folder, split, answers)
+        write_answers(scorer.task, folder, split, answers, scorer.origin(split))
+        told["predictions"][split] = asdict(scorer.origin(split))
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in scorer.task.score(answers).items()}
         told["collapsed"] |= collapsed(answers)
@@ -208,11 +231,13 @@ def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
     return Path(run.encoder_from) if task.train_split is None else folder
 
 
-def fixed_answers(task: Task, split: str) -> list[Answer]:
-    """The same answer for every example of a split, as the task says."""
+def fixed_answers(task: Task, split: str) -> tuple[list[Answer], Origin]:
+    """The same answer for every example of a split, as the task says; and what that is of."""
     from finetune.answers.classes import constant_answers
 
-    return constant_answers(task.fixed_answer, task.examples(split))
+    examples, answer = task.examples(split), task.fixed_answer
+    origin = Origin(task.name, f"always {answer}", examples_digest(examples))
+    return constant_answers(answer, examples), origin
 
 
 def _score_fixed(
@@ -220,24 +245,54 @@ def _score_fixed(
 ) -> tuple[dict[str, float], Results, int]:
     """Metrics, what else is to be told, and how many examples the first split has."""
     metrics: dict[str, float] = {}
-    counts = []
+    counts, origins = [], {}
     for number, split in enumerate(splits):
-        answers = fixed_answers(task, split)
-        write_answers(task, folder, split, answers)
+        answers, origins[split] = fixed_answers(task, split)
+        write_answers(task, folder, split, answers, origins[split])
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in task.score(answers).items()}
         counts.append(len(answers))
-    return metrics, {"collapsed": False, "fixed_answer": task.fixed_answer}, counts[0]
+    told: Results = {"collapsed": False, "fixed_answer": task.fixed_answer}
+    told["predictions"] = {split: asdict(origin) for split, origin in origins.items()}
+    return metrics, told, counts[0]
 
 
-def predict_split(
+@dataclass(frozen=True)
+class _Question:
+    """What a run is asked: a task's split, and whose head answers."""
+
+    run: FitRun
+    task: Task
+    split: str
+    place: Path
+    """Where the checkpoint is; none is read where all answers are the same."""
+
+    def origin(self) -> Origin:
+        """What the answers would be of."""
+        if self.task.fixed_answer is not None:
+            return fixed_answers(self.task, self.split)[1]
+        digest = find_checkpoint(self.place, self.run.cache_dir).digest
+        return Origin(self.task.name, digest, examples_digest(self.task.examples(self.split)))
+
+    def answers(self, families: Mapping[str, Family]) -> tuple[Task, list[Answer], Origin]:
+        """The answers as they are now, by the task whose classes are in the head's order."""
+        if self.task.fixed_answer is not None:
+            return self.task, *fixed_answers(self.task, self.split)
+        scorer = load_scorer(self.place, self.run, families)
+        return scorer.task, scorer.answers(self.split), scorer.origin(self.split)
+
+
+def answer_split(
     folder: Path,
     families: Mapping[str, Family],
     split: str,
     task_name: str | None = None,
     data: str | None = None,
 ) -> list[Answer]:
-    """Answer a split with a run's best checkpoint, write the answers into its folder, return them.
+    """The answers of a run's best checkpoint to a split: those on file, or new ones.
+
+    Those on file are taken only if they are of that very checkpoint, to these very examples.
+    New ones are written into the run's folder.
 
     Args:
         folder: RUN, of one seed.
@@ -245,6 +300,9 @@ def predict_split(
         split: The split.
         task_name: Another task with the same classes, such as a diagnostic set.
         data: Another data folder than the run's.
+
+    Raises:
+        CheckpointError: There is no checkpoint to answer with, or it is damaged.
     """
     run = read_fit(folder, families)
     if run.seeds:
@@ -253,11 +311,39 @@ def predict_split(
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
     task = make_task(run, families)
-    if task.fixed_answer is not None:
-        answers = fixed_answers(task, split)
-    else:
-        place = folder if task_name else checkpoint_of(folder, run, task)
-        scorer = load_scorer(place, run, families)
-        task, answers = scorer.task, scorer.answers(split)
-    write_answers(task, folder, split, answers)
+    place = folder if task_name else checkpoint_of(folder, run, task)
+    question, path = _Question(run, task, split, place), predictions_file(folder, split)
+    if (reason := _outdated(path, question.origin())) is None:
+        return read_predictions(path)
+    say(f"{path}: {reason}; answering by {place}")
+    task, answers, origin = question.answers(families)
+    write_answers(task, folder, split, answers, origin)
     return answers
+
+
+def _outdated(path: Path, wanted: Origin) -> str | None:
+    """Why the answers of a file are not those that are wanted; None where they are."""
+    if not path.is_file():
+        return "no answers on file yet"
+    found = read_origin(path)
+    if found is None:
+        return "its answers may be of another checkpoint or to other data: nothing beside it says"
+    if found.checkpoint != wanted.checkpoint:
+        return "its answers are of another checkpoint"
+    return None if found == wanted else "its answers are to other data"
+
+
+def warn_of_other_answers(folder: Path, checkpoint: str) -> None:
+    """Name the predictions files of a run that another checkpoint has answered.
+
+    Args:
+        folder: RUN.
+        checkpoint: The digest of its best one.
+    """
+    for path in sorted((folder / "predictions").glob("*.jsonl")):
+        origin = read_origin(path)
+        if origin is None or origin.checkpoint != checkpoint:
+            say(
+                f"warning: {path} may hold answers of another checkpoint than the best one; "
+                "finetune evaluate and finetune submit answer again"
+            )

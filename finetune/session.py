@@ -94,7 +94,9 @@ class Session:
             state=state,
         )
         if state is not None:
-            load_checkpoint(self.last).load_into(self.module)
+            last = load_checkpoint(self.last)
+            last.check_all()
+            last.load_into(self.module)
             self.data.start_at(checkpointer.standing)
         if state is None or not state["finished"]:
             self._fit(length, limit, [watch, *self._watches(), checkpointer])

@@ -7,8 +7,9 @@ it.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -248,6 +249,18 @@ class Task(Protocol):
         Empty where the benchmark has no file for this split.
         """
         return {}
+
+
+def examples_digest(examples: Iterable[Example]) -> str:
+    """Hash all that examples say, their order included: 32 hexadecimal digits.
+
+    It follows the content and not the file: a packed file, or one of another name, has the same.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for example in examples:
+        fields = (example.id, example.texts, example.label, example.group)
+        digest.update(ascii(fields).encode())
+    return digest.hexdigest()
 
 
 def most_frequent(labels: Sequence[Label | None]) -> Label:

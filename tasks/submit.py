@@ -1,7 +1,7 @@
 """The command `finetune submit`: runs of GLUE tasks -> the zip that the leaderboard takes.
 
-Answers that a run has on file are taken where they fit the test file; the others are predicted
-now. The form of the files is `tasks/leaderboard.py`'s.
+Answers that a run has on file are taken where its best checkpoint gave them to these very
+examples; the others are predicted now. The form of the files is `tasks/leaderboard.py`'s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Predict = Callable[[Path, str | None, str, str | None], "list[Answer]"]
 """(run folder of one seed, another task than its own or None, split, another data folder than its
-own or None) -> answers in the order of the examples."""
+own or None) -> answers in the order of the examples, those on file where they are still right."""
 
 USER_ERROR = 2
 LEARNT_BY = {"ax": "mnli"}
@@ -66,7 +66,7 @@ def submit(words: list[str], predict: Predict | None = None) -> int:
 
     Args:
         words: The words after `finetune submit`.
-        predict: Answers a split with a run's best checkpoint; left out, the library does.
+        predict: Answers a split by a run's best checkpoint; left out, the library does.
 
     Returns:
         The exit status: 0, or 2 where the zip is not fit and has not been written.
@@ -84,10 +84,10 @@ def submit(words: list[str], predict: Predict | None = None) -> int:
 
 
 def _predict(folder: Path, task: str | None, split: str, data: str | None) -> list[Answer]:
-    from finetune.scoring import predict_split
+    from finetune.scoring import answer_split
     from tasks.families import FAMILIES
 
-    return predict_split(folder, FAMILIES, split, task, data)
+    return answer_split(folder, FAMILIES, split, task, data)
 
 
 def _parser() -> ArgumentParser:
@@ -342,18 +342,9 @@ def _predictions(source: Source) -> Path:
 
 
 def _answers(source: Source, data: str | None, predict: Predict) -> list[Answer]:
-    """The answers on file, if they are those of the test file, or new ones."""
-    from finetune.predictions import read_predictions
-
-    split, path = source.form.split, _predictions(source)
+    """The answers of the run, in the order of the test file."""
+    split = source.form.split
     ids = [example.id for example in source.task.examples(split)]
-    if path.is_file():
-        answers = read_predictions(path)
-        if [answer["id"] for answer in answers] == ids:
-            return answers
-        _say(f"{path}: its ids are not those of the test file; predicting again")
-    else:
-        _say(f"{source.form.name}: predicting {len(ids):,} examples by {source.run.folder}")
     other = None if source.form.task == source.run.task else source.task.name
     answers = predict(source.run.folder, other, split, data)
     if [answer["id"] for answer in answers] != ids:

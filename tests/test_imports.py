@@ -55,6 +55,7 @@ FLOORS = {
     "finetune.values": 1,
     "finetune.cache_folder": 1,
     "finetune.stored": 1,
+    "finetune.checksums": 1,
     "finetune.run_lock": 1,
     "finetune.seed_folders": 1,
     **dict.fromkeys(GROUND, 0),
@@ -80,7 +81,7 @@ ONE_FLOOR_OF_TASKS = {"finetune.answers", "finetune.task"}
 _BELOW_TRAINING = {f"finetune.{room}" for room in ("task", "heads", "encoder", "text", "errors")}
 ONLY = {
     "finetune.training": _BELOW_TRAINING,
-    "finetune.predictions": _BELOW_TRAINING,
+    "finetune.predictions": {*_BELOW_TRAINING, "finetune.checksums"},
     "finetune.heads": {"finetune.encoder", "finetune.errors"},
     "finetune.benchmark": {"finetune.encoder", "finetune.errors"},
     "finetune.checkpoint": {
@@ -88,10 +89,11 @@ ONLY = {
         "finetune.text",
         "finetune.seed_folders",
         "finetune.stored",
+        "finetune.checksums",
         "finetune.errors",
     },
     "finetune.encoder": {"finetune.errors"},
-    "finetune.text": {"finetune.errors"},
+    "finetune.text": {"finetune.checksums", "finetune.errors"},
     "tasks": {*_BELOW_TRAINING, "finetune.answers", "finetune.metrics"},
 }
 # The command tables and what starts runs.

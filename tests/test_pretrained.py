@@ -70,6 +70,16 @@ def test_folder_becomes_a_checkpoint_in_the_cache(bert: Path, tokenizer: Tokeniz
     assert torch.equal(pooler["weight"], theirs.pooler.dense.weight)
 
 
+def test_damaged_import_in_the_cache_is_made_again(bert: Path) -> None:
+    kept = find_checkpoint(bert).folder
+    weights = kept / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.warns(UserWarning, match="imported encoder is damaged; importing it again"):
+        find_checkpoint(bert)
+    assert weights.read_bytes() == content
+
+
 def test_same_content_is_imported_once(bert: Path, tmp_path: Path) -> None:
     first = find_checkpoint(bert)
     before = (first.folder / "config.json").stat().st_mtime_ns

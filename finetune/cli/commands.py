@@ -194,6 +194,7 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         note("comparing: the bootstrap over examples may take a minute")
         a, b = read_group(space.a), read_group(space.b)
         score = _score_of((*a.runs, *b.runs), families)
+        _warn_of_other_answers((*a.runs, *b.runs))
         found = compare(a, b, space.metric, score=score)
         put(json.dumps(as_json(found)) if space.json else as_text(found))
         return 0
@@ -245,6 +246,21 @@ def _score_of(runs: Iterable[Run], families: Mapping[str, Family]) -> Callable[.
         if run.folder is not None and (run.folder / "config.yaml").is_file():
             return make_task(read_fit(run.folder, families), families).score
     return None
+
+
+def _warn_of_other_answers(runs: Iterable[Run]) -> None:
+    """Name the predictions files that a run's results were not computed from."""
+    from finetune.predictions import foreign_splits
+    from finetune.run_folder import read_results, say
+
+    for run in runs:
+        if run.folder is None or not (run.folder / "results.json").is_file():
+            continue
+        for split in foreign_splits(run.folder, read_results(run.folder)):
+            say(
+                f"warning: {run.folder}/predictions/{split}.jsonl holds other answers than "
+                f"results.json was computed from; finetune evaluate {run.folder} writes them again"
+            )
 
 
 def _show(results: Results, folder: Path, words: list[str], *, trained: bool = True) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from finetune.predictions import foreign_splits
 from finetune.report.collecting import Problem, ReportedRun, number
 from finetune.report.markup import Html, element
 from finetune.report.view import TaskView, shown, spoken
@@ -15,7 +16,13 @@ MUCH_CUT = 0.2
 def warnings(view: TaskView) -> Iterator[Problem]:
     """What the results of a task's runs themselves tell of trouble."""
     for run in view.runs:
-        for what in (*_collapsed(run), *_at_chance(run), *_diverged(run), *_cut(run)):
+        for what in (
+            *_collapsed(run),
+            *_at_chance(run),
+            *_diverged(run),
+            *_cut(run),
+            *_foreign(run),
+        ):
             yield Problem(run.name, what, damaged=False)
 
 
@@ -57,6 +64,16 @@ def _cut(run: ReportedRun) -> Iterator[str]:
         length = number(run.config, "max_length")
         room = "the length" if length is None else f"{length:.0f} tokens"
         yield f"{100 * cut:.0f} % of the validation texts lost their end to fit {room}"
+
+
+def _foreign(run: ReportedRun) -> Iterator[str]:
+    for seed in run.seeds:
+        for split in foreign_splits(seed.folder, seed.results):
+            of = "" if seed.folder == run.folder else f"{seed.folder.name}/"
+            yield (
+                f"{of}predictions/{split}.jsonl holds other answers than results.json was computed "
+                "from; finetune evaluate writes them again"
+            )
 
 
 def problem_list(problems: Sequence[Problem]) -> Html:

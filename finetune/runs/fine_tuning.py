@@ -31,7 +31,13 @@ from finetune.runs.finding import check_search, find
 from finetune.runs.planning import put_plan, show_plan
 from finetune.runs.pretraining import check_length, with_dropout
 from finetune.runs.untrained import answer, check_untrained, is_trained
-from finetune.scoring import Scorer, score_splits, task_data, write_answers
+from finetune.scoring import (
+    Scorer,
+    score_splits,
+    task_data,
+    warn_of_other_answers,
+    write_answers,
+)
 from finetune.session import Session
 from finetune.task import Task
 from finetune.text.tokenizer import Tokenizer
@@ -265,20 +271,24 @@ def _score_best(
     best.load_into(module)
     module.decision = dict(best.decision)
     module.to(pick_device(run.trainer.accelerator))
-    scorer = Scorer(module, module.task, ready.data)
+    scorer = Scorer(module, module.task, ready.data, best.digest)
     if scorer.tune() != best.decision:
         save_tuned()
+        if is_first_process():  # which alone writes it, and what the answers are of
+            scorer = dataclasses.replace(scorer, checkpoint=load_checkpoint(folder).digest)
     metrics, told = score_splits(scorer, folder, module.task.validation_splits)
     if run.test is not None:
-        told["test"] = _tested(scorer, folder)
+        (split,) = module.task.test_splits
+        told["test"] = _tested(scorer, folder, split)
+        told["predictions"][split] = dataclasses.asdict(scorer.origin(split))
+    warn_of_other_answers(folder, scorer.checkpoint)
     return metrics, told
 
 
-def _tested(scorer: Scorer, folder: Path) -> Results:
+def _tested(scorer: Scorer, folder: Path, split: str) -> Results:
     """Answer the test file that was named; score it if it has labels."""
-    (split,) = scorer.task.test_splits
     answers = scorer.answers(split)
-    write_answers(scorer.task, folder, split, answers)
+    write_answers(scorer.task, folder, split, answers, scorer.origin(split))
     labelled = all(example.label is not None for example in scorer.data.examples(split))
     metrics = scorer.task.score(answers) if labelled else {}
     return {"metrics": metrics, "examples": len(answers)}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from finetune.errors import ConfigError
 from finetune.families import Family
+from finetune.predictions import Origin
 from finetune.run_folder import Results, check_folder, hold, open_run, say, versions, write_results
 from finetune.run_settings import FitRun
 from finetune.scoring import checkpoint_of, fixed_answers, load_scorer, write_answers
@@ -71,7 +73,7 @@ def _by_another_head(
             task, split, len(scorer.data.examples(split)), f"the head of {run.encoder_from}"
         )
     answers = scorer.answers(split)
-    results = _write(run, task, folder, split, answers, {})
+    results = _write(run, task, folder, split, answers, scorer.origin(split), {})
     say(f"{len(answers):,} answers: {folder / 'predictions' / split}.jsonl (no labels, no score)")
     return results
 
@@ -79,11 +81,11 @@ def _by_another_head(
 def _alike(run: FitRun, task: Task, folder: Path) -> Results:
     """Give every example of a task the same answer, as the task says, and score that."""
     split, fixed = task.validation_splits[0], task.fixed_answer
-    answers = fixed_answers(task, split)
+    answers, origin = fixed_answers(task, split)
     if run.dry_run:
         return _dry(task, split, len(answers), f"'{fixed}', the most frequent training label")
     told = {"metrics": task.score(answers), "fixed_answer": fixed}
-    results = _write(run, task, folder, split, answers, told)
+    results = _write(run, task, folder, split, answers, origin, told)
     say(f"not trained: every example is answered '{fixed}', the most frequent training label")
     return results
 
@@ -99,6 +101,7 @@ def _write(
     folder: Path,
     split: str,
     answers: list[Answer],
+    origin: Origin,
     told: Mapping[str, Any],
 ) -> Results:
     """Write the answers and the results into the run's folder."""
@@ -110,10 +113,11 @@ def _write(
         "seed": run.seed,
         "encoder": run.encoder_from,
         "versions": versions(),
+        "predictions": {split: dataclasses.asdict(origin)},
         **told,
     }
     with hold(folder):
         open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
-        write_answers(task, folder, split, answers)
+        write_answers(task, folder, split, answers, origin)
         write_results(folder, results)
     return results

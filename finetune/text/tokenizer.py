@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from finetune.checksums import check_files
 from finetune.errors import CheckpointError, DataError
 from finetune.files import write_json, write_text
 from finetune.text.literal import reads_names_as_text
@@ -24,6 +25,9 @@ from finetune.text.tokenizer_files import read_tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+"""What `save` writes."""
 
 
 class Encoding(NamedTuple):
@@ -112,9 +116,10 @@ class Tokenizer:
                 from `special_tokens_map.json` and `tokenizer_config.json`, or are the usual ones.
 
         Raises:
-            CheckpointError: There is no tokenizer, it cannot be read or converted, or a special
-                token is missing.
+            CheckpointError: There is no tokenizer, it cannot be read or converted, a special
+                token is missing, or a file is not as its checkpoint was saved.
         """
+        check_files(Path(folder), TOKENIZER_FILES)
         backend, names = read_tokenizer(Path(folder))
         try:
             return cls(backend, names)

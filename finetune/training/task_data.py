@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from finetune.errors import DataError
-from finetune.task import Example, Task
+from finetune.task import Example, Task, examples_digest
 from finetune.text.feature_file import load_features, save_features
 from finetune.text.features import Features, collate, length_batches, padding_share
 from finetune.text.tokenizer import Tokenizer
@@ -60,6 +60,7 @@ class TaskData(OrderedData):
         self.task, self.tokenizer, self.max_length = task, tokenizer, max_length
         self.cache_dir = cache_dir
         self._examples: dict[str, list[Example]] = {}
+        self._digests: dict[str, str] = {}
         self._features: dict[tuple[str, bool], list[Features]] = {}
 
     @property
@@ -125,13 +126,17 @@ class TaskData(OrderedData):
         return made
 
     def _key(self, split: str, training: bool) -> str:
-        task, digest = self.task, hashlib.blake2b(digest_size=16)
+        task = self.task
         parts = (FORMAT, task.name, split, self.tokenizer.fingerprint, str(self.max_length))
-        settings = (task.feature_settings, str(training), *task.labels)
-        digest.update("\x1f".join((*parts, *settings)).encode())
-        for example in self.examples(split):
-            digest.update(repr((example.texts, example.label)).encode())
-        return digest.hexdigest()
+        settings = (task.feature_settings, str(training), *task.labels, self.digest(split))
+        content = "\x1f".join((*parts, *settings)).encode()
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+    def digest(self, split: str) -> str:
+        """Hash of the examples of a split, 32 hexadecimal digits; see `examples_digest`."""
+        if split not in self._digests:
+            self._digests[split] = examples_digest(self.examples(split))
+        return self._digests[split]
 
     def lengths(self, split: str, *, training: bool = False) -> Indices:
         """Tokens of each sequence, (U R,)."""

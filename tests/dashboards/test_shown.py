@@ -114,8 +114,9 @@ def test_predictions_are_handed_over_and_the_checkpoint_on_request(chain: Chain)
     kinds = {"used encoder", "used tokenizer", "encoder", "model", "predictions"}
     assert tuned.keys() == kinds
     assert tuned["predictions"].name == "predictions-tuned-seed-1"
-    (entry,) = tuned["predictions"].manifest.contents
-    assert entry.local_path == str(seed(chain) / "predictions" / "validation.jsonl")
+    entries = {entry.path: entry.local_path for entry in tuned["predictions"].manifest.contents}
+    folder = seed(chain) / "predictions"
+    assert entries == {name: str(folder / name) for name in ("validation.json", "validation.jsonl")}
     files = {entry.path for entry in tuned["model"].manifest.contents}
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= files
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import zipfile
 from pathlib import Path
@@ -129,39 +130,19 @@ class TestBuilding:
             captured.err
         )
 
-    def test_what_is_not_on_file_is_predicted_and_ax_by_the_mnli_run(
+    def test_each_file_is_asked_of_its_run_and_ax_of_the_mnli_run(
         self, runs: dict[str, Path], library: Library, tmp_path: Path
     ) -> None:
-        task = glue_task("rte", library.data)
-        on_file = [{"id": n, "prediction": "not_entailment"} for n in range(ROWS)]
-        write_predictions(on_file, runs["rte"] / "predictions" / "test.jsonl")
         submit(words(*runs.values(), "--out", tmp_path / "g.zip", "--allow-subset"), library)
         assert ("mnli", "glue/ax", "ax") in library.asked
         assert ("mnli", None, "test_matched") in library.asked
         assert ("mnli", None, "test_mismatched") in library.asked
-        assert not [asked for asked in library.asked if asked[0] == "rte"]
-        assert len(library.asked) == 10
-        assert (
-            members(tmp_path / "g.zip")["RTE.tsv"] == (task.submission("test", on_file)["RTE.tsv"])
-        )
-        library.asked.clear()
+        assert ("rte", None, "test") in library.asked
+        assert len(library.asked) == 11
         submit(words(*runs.values(), "--out", tmp_path / "h.zip", "--allow-subset"), library)
-        assert library.asked == []
         assert (tmp_path / "g.zip").read_bytes() == (tmp_path / "h.zip").read_bytes()
 
-    @pytest.mark.parametrize("ids", [[0, 1], [0, 1, 3], [0, 2, 1], [], ["0", "1", "2"]])
-    def test_answers_on_file_that_do_not_fit_the_test_file_are_predicted_again(
-        self, ids: list[Any], runs: dict[str, Path], library: Library, tmp_path: Path, capsys: Any
-    ) -> None:
-        path = runs["rte"] / "predictions" / "test.jsonl"
-        write_predictions([{"id": n, "prediction": "entailment"} for n in ids], path)
-        submit(words(*runs.values(), "--out", tmp_path / "g.zip", "--allow-subset"), library)
-        assert ("rte", None, "test") in library.asked
-        assert [answer["id"] for answer in read_predictions(path)] == [0, 1, 2]
-        told = f"{path}: its ids are not those of the test file; predicting again"
-        assert told in lines_of(capsys)
-
-    def test_answers_that_do_not_fit_even_then_are_an_error(
+    def test_answers_that_do_not_fit_the_test_file_are_an_error(
         self, runs: dict[str, Path], library: Library, tmp_path: Path
     ) -> None:
         options = ("--out", tmp_path / "g.zip", "--allow-subset", "--allow-missing")
@@ -176,10 +157,9 @@ class TestBuilding:
         self, runs: dict[str, Path], library: Library, tmp_path: Path
     ) -> None:
         own = make_run(tmp_path / "runs" / "ax", "ax", library.data, results_of("ax", 1, 0))
-        answers = [{"id": n, "prediction": "neutral"} for n in range(ROWS)]
-        write_predictions(answers, own / "predictions" / "ax.jsonl")
         submit(words(*runs.values(), own, "--out", tmp_path / "g.zip", "--allow-subset"), library)
-        assert members(tmp_path / "g.zip")["AX.tsv"].count("neutral") == 3
+        assert ("ax", None, "ax") in library.asked
+        assert ("mnli", "glue/ax", "ax") not in library.asked
 
     def test_data_folder_that_is_named_goes_before_that_of_the_run(
         self, library: Library, tmp_path: Path
@@ -197,13 +177,10 @@ class TestBuilding:
         mine.write_text("index\tsentence1\tsentence2\n0\ta\tb\n")
         with (run / "config.yaml").open("a") as file:
             file.write(f"test: {mine}\n")
-        write_predictions(
-            [{"id": 0, "prediction": "entailment"}], run / "predictions" / "test.jsonl"
-        )
+        answers = [{"id": 0, "prediction": "entailment"}]
         options = ("--out", tmp_path / "g.zip", "--allow-subset", "--allow-missing")
-        assert submit(words(run, *options), library) == 0
+        assert submit(words(run, *options), lambda *_: answers) == 0
         assert members(tmp_path / "g.zip") == {"RTE.tsv": "index\tprediction\n0\tentailment\n"}
-        assert library.asked == []
 
     def test_majority_class_of_wnli_is_said(
         self, library: Library, tmp_path: Path, capsys: Any
@@ -217,18 +194,42 @@ class TestBuilding:
             "majority class of the training labels" in lines_of(capsys)
         )
 
-    def test_command_asks_the_library_for_what_is_not_on_file(
-        self, glue_data: Path, tmp_path: Path
+    def test_answers_on_file_are_taken_only_if_they_are_to_this_very_test_file(
+        self, glue_data: Path, tmp_path: Path, capsys: Any
     ) -> None:
-        train = glue_data / "glue_data" / "WNLI" / "train.tsv"
+        folder = glue_data / "glue_data" / "WNLI"
         header = "index\tsentence1\tsentence2\tlabel\n"
-        train.write_text(header + "0\ta\tb\t1\n1\ta\tc\t0\n2\ta\td\t1\n")
+        (folder / "train.tsv").write_text(header + "0\ta\tb\t1\n1\ta\tc\t0\n2\ta\td\t1\n")
         run = make_run(tmp_path / "wnli", "wnli", glue_data, results_of("wnli", 1, 0.5))
+        path = run / "predictions" / "test.jsonl"
         options = ("--out", tmp_path / "g.zip", "--allow-subset", "--allow-missing")
-        assert main(words("submit", run, *options)) == 0
-        assert members(tmp_path / "g.zip") == {"WNLI.tsv": "index\tprediction\n0\t1\n1\t1\n2\t1\n"}
-        answers = read_predictions(run / "predictions" / "test.jsonl")
+
+        def reason() -> list[str]:
+            assert main(words("submit", run, *options)) == 0
+            assert members(tmp_path / "g.zip")["WNLI.tsv"].count("\t1\n") == 3
+            return [line for line in lines_of(capsys) if line.startswith(str(path))]
+
+        assert reason() == [f"{path}: no answers on file yet; answering by {run}"]
+        assert reason() == []
+        test = folder / "test.tsv"
+        with gzip.open(f"{test}.gz", "wt") as packed:
+            packed.write(test.read_text())
+        test.rename(tmp_path / "test.tsv")
+        assert reason() == []  # the same rows, packed
+        (tmp_path / "test.tsv").rename(test)
+        test.write_text(test.read_text().replace("1\tsentence1", "1\tanother"))
+        assert reason() == [f"{path}: its answers are to other data; answering by {run}"]
+        write_predictions([{"id": n, "prediction": "not_entailment"} for n in range(ROWS)], path)
+        unknown = (
+            "its answers may be of another checkpoint or to other data: nothing beside it says"
+        )
+        assert reason() == [f"{path}: {unknown}; answering by {run}"]
+        answers = read_predictions(path)
         assert {answer["prediction"] for answer in answers} == {"entailment"}
+        (folder / "train.tsv").write_text(header + "0\ta\tb\t1\n1\ta\tc\t0\n2\ta\td\t0\n")
+        assert main(words("submit", run, *options)) == 0
+        told = [line for line in lines_of(capsys) if line.startswith(str(path))]
+        assert told == [f"{path}: its answers are of another checkpoint; answering by {run}"]
 
 
 class TestSeeds:
@@ -338,10 +339,14 @@ class TestRefusal:
         out: Path,
         capsys: Any,
     ) -> None:
-        bad = [{"id": n, "prediction": prediction} for n in range(ROWS)]
-        write_predictions(bad, runs[task] / "predictions" / "test.jsonl")
+        def answer(folder: Path, *rest: Any) -> list[dict[str, Any]]:
+            answers = library(folder, *rest)
+            if folder.name == task:
+                answers = [{"id": n, "prediction": prediction} for n in range(ROWS)]
+            return answers
+
         options = ("--out", out, "--allow-subset", "--allow-missing")
-        assert submit(words(*runs.values(), *options), library) == 2
+        assert submit(words(*runs.values(), *options), answer) == 2
         assert any(problem in line for line in lines_of(capsys))
         assert out.read_bytes() == b"old"
 
