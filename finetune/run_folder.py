@@ -1,6 +1,7 @@
 """The run folder: what a run leaves behind, and who may write into it.
 
 RUN/config.yaml      all that the run used, defaults included
+RUN/inputs.json      digests of what it reads (`run_inputs`)
 RUN/metrics.jsonl    a line a log step
 RUN/results.json     what came out
 RUN/checkpoints/     best: the weights to keep; last: all that resuming needs
@@ -23,7 +24,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from finetune import settings
+from finetune import run_inputs, settings
 from finetune.cache_folder import cache_folder as cache_folder
 from finetune.console import printable
 from finetune.errors import ConfigError, DataError
@@ -140,7 +141,7 @@ def _check_content(folder: Path, run: object, *, resume: bool, overwrite: bool) 
 
 def _is_passing(path: Path) -> bool:
     """Whether it is only there while a process writes, or was left by one that was killed."""
-    return path.name == LOCK or is_temporary(path)
+    return path.name in (LOCK, run_inputs.FILE) or is_temporary(path)
 
 
 def check_writable(folder: Path) -> None:
@@ -180,7 +181,30 @@ def _check_inputs_outside(folder: Path, run: object) -> None:
 
 
 @first_process_only
-def open_run(folder: Path, run: object, *, resume: bool, overwrite: bool) -> None:
+def check_inputs(folder: Path, run: object, inputs: run_inputs.Inputs) -> None:
+    """Refuse to resume a run, if that is asked, with other inputs than it began with.
+
+    Args:
+        folder: RUN.
+        run: The run's settings.
+        inputs: Those that are known so far.
+
+    Raises:
+        ConfigError: One has changed.
+    """
+    if getattr(run, "resume", False):
+        run_inputs.check_inputs(folder, inputs)
+
+
+@first_process_only
+def open_run(
+    folder: Path,
+    run: object,
+    *,
+    resume: bool,
+    overwrite: bool,
+    inputs: run_inputs.Inputs | None = None,
+) -> None:
     """Take a folder for a run and write its config.yaml; what it needs has been read by then.
 
     Args:
@@ -188,16 +212,22 @@ def open_run(folder: Path, run: object, *, resume: bool, overwrite: bool) -> Non
         run: The run's settings, a dataclass.
         resume: Go on with the run that is there.
         overwrite: Remove the run that is there first.
+        inputs: All that the run reads; left out where nothing is trained.
 
     Raises:
-        ConfigError: As for `check_folder`, but that this process may hold the folder.
+        ConfigError: As for `check_folder`, but that this process may hold the folder; or it was
+            begun with other inputs.
     """
     _check_content(folder, run, resume=resume, overwrite=overwrite)
     sweep(cache_folder(getattr(run, "cache_dir", None)))
     if resume:
+        if inputs is not None:
+            _compare_inputs(folder, inputs)
         settle_run(folder)
         return
     clear_run(folder)
+    if inputs is not None:  # first: what has a config.yaml can be resumed
+        run_inputs.write_inputs(folder, inputs)
     write_text(folder / "config.yaml", settings.dump(_without_mode(run)))
 
 
@@ -206,6 +236,18 @@ def _without_mode(run: object) -> object:
     known = {field.name for field in dataclasses.fields(run)}  # type: ignore[arg-type]
     modes = {name: False for name in ("resume", "overwrite") if name in known}
     return dataclasses.replace(run, **modes)  # type: ignore[type-var]
+
+
+def _compare_inputs(folder: Path, inputs: run_inputs.Inputs) -> None:
+    """Refuse other inputs than a run began with; of a run that does not say, keep those of now."""
+    run_inputs.check_inputs(folder, inputs)
+    if run_inputs.read_inputs(folder) is None:
+        if has_started(folder):
+            say(
+                f"{folder} has no {run_inputs.FILE} (an earlier version began the run): it is not "
+                "checked whether its data and encoder are still the same"
+            )
+        run_inputs.write_inputs(folder, inputs)
 
 
 def hold(folder: Path) -> AbstractContextManager[None]:

@@ -18,12 +18,22 @@ from finetune.errors import ConfigError, DataError
 from finetune.families import Family, family_of, installed_families, make_task
 from finetune.files import write_text
 from finetune.pretrained import find_checkpoint, origin
-from finetune.run_folder import Results, cache_folder, check_folder, hold, open_run, say
+from finetune.run_folder import (
+    Results,
+    cache_folder,
+    check_folder,
+    check_inputs,
+    hold,
+    open_run,
+    say,
+)
+from finetune.run_inputs import Input, Inputs
 from finetune.run_settings import AdaptRun
 from finetune.runs.finding import check_search, find
+from finetune.runs.inputs import corpus_inputs, encoder_inputs
 from finetune.runs.pretraining import check_length, corpus_data, train_language_model, with_dropout
 from finetune.task import Task
-from finetune.text.corpus import build_corpus
+from finetune.text.corpus import build_corpus, source_digests
 from finetune.training.pretrainer import Pretrainer
 from finetune.training.randomness import seed_weights
 from finetune.training.required_memory import check_training
@@ -58,19 +68,53 @@ def adapt(
     check_length(run.text.max_length, start.encoder_config)
     check_training(start.encoder_config, run.trainer, language_model=True)
     cache = cache_folder(run.cache_dir)
-    if run.task is not None:
-        task = task or _task(run, families)
-    sources = run.corpus or [str(_written_texts(task, cache))]  # type: ignore[arg-type]
+    sources = _sources(run, families, task)
+    digests = source_digests(sources)
+    inputs = _inputs(run, start, digests)
+    check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
     text = dataclasses.replace(run.text, text_field="text") if run.task else run.text
-    corpus = build_corpus(sources, tokenizer, text, run.seed, cache)
+    corpus = build_corpus(sources, tokenizer, text, run.seed, cache, digests=digests)
     module = _module(run, start)
     name = f"adapt {run.task}" if run.task else "adapt"
     if run.find_lr:
         return find(run, folder, module, corpus_data(run, module, tokenizer, corpus, text), name)
     read = [run.task] if run.task else sources
     with hold(folder):
-        open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
         return train_language_model(run, module, tokenizer, corpus, text, name, read, start.source)
+
+
+def check_ended(run: AdaptRun, families: Mapping[str, Family], task: Task) -> None:
+    """Refuse an adaptation that has ended but was made with other settings or from other inputs.
+
+    Args:
+        run: The settings that it should have been made with.
+        families: Families of tasks.
+        task: What `run.task` names.
+
+    Raises:
+        ConfigError: A setting or an input has changed since.
+    """
+    folder = Path(run.out)
+    check_folder(folder, run, resume=True, overwrite=False)
+    start = find_checkpoint(run.encoder_from, run.cache_dir)
+    digests = source_digests(_sources(run, families, task))
+    check_inputs(folder, run, _inputs(run, start, digests))
+
+
+def _sources(run: AdaptRun, families: Mapping[str, Family], task: Task | None) -> list[str]:
+    """The corpus that is named, or a file of the task's texts."""
+    if run.corpus is not None:
+        return run.corpus
+    return [str(_written_texts(task or _task(run, families), cache_folder(run.cache_dir)))]
+
+
+def _inputs(run: AdaptRun, start: Checkpoint, digests: Mapping[str, str]) -> Inputs:
+    texts = corpus_inputs(digests)
+    if run.task is not None:  # in a file of the cache, which may be another one
+        (digest,) = digests.values()
+        texts = {f"texts of {run.task}": Input(digest, run.task)}
+    return {**encoder_inputs(start, run.encoder_from), **texts}
 
 
 def _module(run: AdaptRun, start: Checkpoint) -> Pretrainer:
@@ -103,7 +147,7 @@ def _written_texts(task: Task, cache: Path) -> Path:
     content = "".join(lines)
     name = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     path = cache / f"texts-{name}.jsonl"
-    if not path.is_file():
+    if not path.is_file() or path.read_bytes() != content.encode():  # missing, or damaged
         write_text(path, content)
     return path
 

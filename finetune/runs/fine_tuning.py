@@ -25,9 +25,10 @@ from finetune.run_folder import (
     write_results,
 )
 from finetune.run_settings import FitRun, PretrainRun
-from finetune.runs.adapting import adapt
+from finetune.runs.adapting import adapt, check_ended
 from finetune.runs.caching import Choice, choose, open_caches, row_sets, sizes
 from finetune.runs.finding import check_search, find
+from finetune.runs.inputs import encoder_inputs, example_inputs, tokenizer_input
 from finetune.runs.planning import put_plan, show_plan
 from finetune.runs.pretraining import check_length, with_dropout
 from finetune.runs.untrained import answer, check_untrained, is_trained
@@ -89,9 +90,9 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
         return _fit_seed(run, task)
     folder = Path(str(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
-    _get_ready(run, task)  # what is wrong is told before the folder is touched
+    ready = _get_ready(run, task)  # what is wrong is told before the folder is touched
     with hold(folder):
-        open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+        _open(run, folder, ready)
         together = over_seeds([_fit_seed(_of_seed(run, seed), task) for seed in run.seeds])
         write_results(folder, together)
     return together
@@ -221,6 +222,7 @@ def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
     run = dataclasses.replace(run, encoder_from=before.out, resume=resume)
     check_folder(Path(str(run.out)), run, resume=run.resume, overwrite=run.overwrite)
     if before.resume and (folder / "results.json").is_file():
+        check_ended(before, families, task)
         with hold(folder):  # as one that ends does: nothing is left of one that was killed
             settle_run(folder)
     else:
@@ -235,8 +237,20 @@ def _fit_seed(run: FitRun, task: Task) -> Results:
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     ready = _get_ready(run, task)
     with hold(folder):
-        open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+        _open(run, folder, ready)
         return _train(run, task, folder, ready)
+
+
+def _open(run: FitRun, folder: Path, ready: _Ready) -> None:
+    """Take the run's folder, where it says from what the run is made."""
+    data, task = ready.data, ready.data.task
+    splits = [data.train_split, *task.validation_splits, *(task.test_splits if run.test else ())]
+    if ready.start is None:
+        start = tokenizer_input(ready.tokenizer, str(run.tokenizer))
+    else:
+        start = encoder_inputs(ready.start, run.encoder_from)
+    inputs = {**start, **example_inputs(data, splits)}
+    open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
 
 
 def _train(run: FitRun, task: Task, folder: Path, ready: _Ready) -> Results:

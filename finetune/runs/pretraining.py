@@ -17,6 +17,7 @@ from finetune.run_folder import (
     Results,
     cache_folder,
     check_folder,
+    check_inputs,
     check_writable,
     hold,
     is_first_process,
@@ -27,8 +28,9 @@ from finetune.run_folder import (
 )
 from finetune.run_settings import AdaptRun, PretrainRun, TokenizerRun
 from finetune.runs.finding import check_search, find
+from finetune.runs.inputs import corpus_inputs, tokenizer_input
 from finetune.session import Session
-from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
+from finetune.text.corpus import Corpus, CorpusConfig, build_corpus, source_digests
 from finetune.text.documents import corpus_sources, read_documents
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.tokenizer_files import holds_tokenizer
@@ -109,7 +111,14 @@ def pretrain(run: PretrainRun) -> Results:
     tokenizer = _tokenizer_for(run, folder)
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
     check_training(config, run.trainer, language_model=True)
-    corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache_folder(run.cache_dir))
+    digests = source_digests(run.corpus)
+    inputs = {
+        **corpus_inputs(digests),
+        **tokenizer_input(tokenizer, run.tokenizer or str(folder / "tokenizer")),
+    }
+    check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
+    cache = cache_folder(run.cache_dir)
+    corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache, digests=digests)
     sequences = min(run.loader.batch_size, len(corpus.train))
     check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
     seed_weights(run.seed)
@@ -120,7 +129,7 @@ def pretrain(run: PretrainRun) -> Results:
         data = corpus_data(run, module, tokenizer, corpus, run.data)
         return find(run, folder, module, data, "pretrain")
     with hold(folder):
-        open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
         if run.tokenizer is None and is_first_process():
             _keep_tokenizer(tokenizer, folder / "tokenizer")
         return train_language_model(

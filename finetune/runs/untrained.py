@@ -11,6 +11,7 @@ from finetune.errors import ConfigError
 from finetune.families import Family
 from finetune.predictions import Origin
 from finetune.run_folder import Results, check_folder, hold, open_run, say, versions, write_results
+from finetune.run_inputs import Input
 from finetune.run_settings import FitRun
 from finetune.scoring import checkpoint_of, fixed_answers, load_scorer, write_answers
 from finetune.task import Answer, Task
@@ -116,8 +117,12 @@ def _write(
         "predictions": {split: dataclasses.asdict(origin)},
         **told,
     }
+    inputs = {
+        f"{split} examples": Input(origin.data, split),
+        "answering checkpoint": Input(origin.checkpoint, run.encoder_from),
+    }
     with hold(folder):
-        open_run(folder, run, resume=run.resume, overwrite=run.overwrite)
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
         write_answers(task, folder, split, answers, origin)
         write_results(folder, results)
     return results

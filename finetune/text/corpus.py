@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -90,12 +90,26 @@ class Corpus:
     """Hash of all that decides which blocks there are."""
 
 
+def source_digests(paths: Sequence[str | Path]) -> dict[str, str]:
+    """Hash each file and hub data set of a corpus: its name, in the order of reading -> digest.
+
+    Args:
+        paths: Files, folders and `hf://` addresses.
+
+    Raises:
+        DataError: A path does not exist or a file cannot be read.
+    """
+    return {str(source): files.digest(source) for source in files.corpus_sources(paths)}
+
+
 def build_corpus(
     paths: Sequence[str | Path],
     tokenizer: Tokenizer,
     config: CorpusConfig,
     seed: int,
     cache_dir: str | Path,
+    *,
+    digests: Mapping[str, str] | None = None,
 ) -> Corpus:
     """Tokenize a corpus, or find it tokenized, and split it into blocks.
 
@@ -105,15 +119,17 @@ def build_corpus(
         config: How they are read, split and packed.
         seed: Draws the validation documents.
         cache_dir: Where token folders are kept.
+        digests: What `source_digests` gave for these paths; left out, it is asked now.
 
     Raises:
         DataError: A path does not exist, a file cannot be read, there is no text, or there is less
             than one block of it.
     """
     sources = files.corpus_sources(paths)
-    digests = [files.digest(source) for source in sources]
+    if digests is None:
+        digests = source_digests(paths)
     reading = [config.text_field, config.file_is_document]
-    key = _hash(_FORMAT, digests, reading, tokenizer.fingerprint)
+    key = _hash(_FORMAT, list(digests.values()), reading, tokenizer.fingerprint)
     folder = Path(cache_dir) / f"tokens-{key[:16]}"
     tokens = TokenFolder.open(folder) or _tokenize(sources, tokenizer, config, folder)
     _check_size(paths, tokens, config)

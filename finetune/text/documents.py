@@ -54,6 +54,11 @@ class HubSource:
     field: str | None
     """Field with the text; None for the `text_field` setting."""
 
+    def __str__(self) -> str:
+        """Its address."""
+        name = f"{self.name}@{self.config}" if self.config else self.name
+        return ":".join(filter(None, (f"{HUB}{name}", self.split, self.field)))
+
     @classmethod
     def parse(cls, address: str) -> HubSource:
         """Read an address.
