@@ -21,6 +21,7 @@ from finetune.checkpoint import load_checkpoint
 from finetune.errors import ConfigError, FinetuneError
 from finetune.run_settings import FitRun, PretrainRun
 from finetune.training.checkpointing import Checkpointer, Interrupted
+from finetune.training.pretrainer import Pretrainer
 from finetune.training.progress import LengthConfig
 from finetune.training.resume import Standing
 from finetune.training.trainer import TrainerConfig
@@ -131,8 +132,28 @@ def test_ctrl_c_stops_between_steps_and_resumes_bit_for_bit(
     assert stop.value.signal == signal.SIGINT
     runs.pretrain(dataclasses.replace(cut, resume=True))
     assert_same_run(whole.out, cut.out)
-    validated = [step for step, _, loss in losses(whole.out) if loss is not None]
-    assert validated == [3, 6, 9]  # an epoch ends with a step of fewer batches
+
+
+def test_validations_follow_the_steps_over_epochs_and_a_stop(
+    pretraining: Callable[..., PretrainRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch has 19 batches: six steps of three, and one of a single batch."""
+    begin = Pretrainer.on_validation_epoch_start
+
+    def between_steps(module: Pretrainer) -> None:
+        assert not module.trainer.fit_loop._should_accumulate()
+        begin(module)
+
+    monkeypatch.setattr(Pretrainer, "on_validation_epoch_start", between_steps)
+    trainer = TrainerConfig(validate_every_steps=2, accumulate_grad_batches=3, progress=False)
+    run = pretraining("run", trainer=trainer, length=LengthConfig(max_steps=17))
+    with monkeypatch.context() as patch:
+        ask_to_stop_at(9, patch)
+        with pytest.raises(Interrupted):
+            runs.pretrain(run)
+    runs.pretrain(dataclasses.replace(run, resume=True))
+    validated = [step for step, _, loss in losses(run.out) if loss is not None]
+    assert validated == [2, 4, 6, 8, 10, 12, 14, 16, 17]  # and at the end
 
 
 @pytest.mark.parametrize("step", [5, 12, 13, 24, 30])
