@@ -96,6 +96,7 @@ def _form(folder: Path, stated: dict[str, Any]) -> str:
 def _read_backend(path: Path) -> tokenizers.Tokenizer:
     import tokenizers
 
+    refuse_placeholder_file(path, CheckpointError)
     check_ids(_ids_in(path), path)
     with _failures_as_errors(path):
         backend = tokenizers.Tokenizer.from_file(str(path))
