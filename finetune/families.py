@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finetune.errors import ConfigError, nearest
+from finetune.packages import load_entry
 
 if TYPE_CHECKING:
     from finetune.run_settings import FitRun
@@ -89,7 +90,7 @@ def installed_families() -> dict[str, Family]:
     """The families of all installed packages, by the word of their command."""
     families: dict[str, Family] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT):
-        families |= entry.load()
+        families |= load_entry(entry)
     return families
 
 

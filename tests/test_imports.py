@@ -18,11 +18,21 @@ FILES = sorted([*(ROOT / "finetune").rglob("*.py"), *(ROOT / "tasks").rglob("*.p
 # A room imports from lower floors only; those of GROUND are open to all.
 GROUND = {
     f"finetune.{room}"
-    for room in ("console", "errors", "files", "memory", "placeholders", "ranges", "unpacking")
+    for room in (
+        "console",
+        "errors",
+        "files",
+        "memory",
+        "packages",
+        "placeholders",
+        "ranges",
+        "unpacking",
+    )
 }
 FLOORS = {
     "tasks": 9,
     "finetune": 8,  # the public face
+    "finetune.__main__": 8,
     "finetune.cli": 7,
     "finetune.runs": 6,
     "finetune.predictor": 6,

@@ -6,7 +6,6 @@ This room alone knows `wandb-workspaces`, and only inside functions.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import warnings
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from finetune.dashboards.answer_tables import CONFUSION
 from finetune.dashboards.panels import CHAPTERS, SECTIONS, Chapter, Panel
 from finetune.errors import ConfigError
 from finetune.files import write_text
+from finetune.packages import is_installed
 from finetune.tracking import logged_in
 
 WORKSPACE, REPORT = "finetune", "Pretraining and fine-tuning"
@@ -81,7 +81,7 @@ def save(entity: str, project: str) -> list[str]:
 
 
 def _check_installed() -> None:
-    if importlib.util.find_spec("wandb_workspaces") is None:
+    if not is_installed("wandb_workspaces"):
         raise ConfigError(
             "the dashboard needs wandb-workspaces, which is not installed: "
             "pip install 'finetune[dashboard]'"

@@ -6,7 +6,6 @@ its quantisation. They are imported where they are used.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import re
 import warnings
@@ -23,6 +22,7 @@ from torch.export import Dim
 
 from finetune.errors import CheckpointError, ConfigError
 from finetune.export.model import WholeModel, without_loops
+from finetune.packages import is_installed
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 OPSET = 18
@@ -42,7 +42,7 @@ def check_packages() -> None:
         ConfigError: One of the extra `onnx` is not installed.
     """
     for name in PACKAGES:
-        if importlib.util.find_spec(name) is None:
+        if not is_installed(name):
             raise ConfigError(
                 f"the export to ONNX needs the package {name}, found none; "
                 "pip install 'finetune[onnx]'"

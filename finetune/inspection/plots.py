@@ -10,6 +10,7 @@ import numpy as np
 
 from finetune.errors import ConfigError
 from finetune.inspection.attention import AttentionMap
+from finetune.packages import is_installed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,12 +26,10 @@ def check_plots() -> None:
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
+    if not is_installed("matplotlib"):
         raise ConfigError(
-            "--png needs matplotlib, found none; install it with `pip install finetune[plots]`"
-        ) from None
+            "--png needs matplotlib, which is not installed: pip install 'finetune[plots]'"
+        )
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger, TensorBoardLogger
 
 from finetune.errors import ConfigError
+from finetune.packages import is_installed
 from finetune.tracking.config import TrackingConfig
 from finetune.tracking.jsonl import JsonlLogger, plain
 from finetune.tracking.login import wandb_mode
@@ -58,7 +58,7 @@ def loggers(
     mode = wandb_mode() if config.wandb else "disabled"
     if mode == "disabled":
         return found
-    if importlib.util.find_spec("wandb") is None:
+    if not is_installed("wandb"):
         log.info("wandb is not installed; metrics go to %s only", run_dir / "metrics.jsonl")
         return found
     names = {"name": config.run_name or name or run_dir.name, "group": config.group or group}
@@ -78,10 +78,10 @@ def loggers(
 def _further(config: TrackingConfig, run_dir: Path) -> list[Logger]:
     if "tensorboard" not in config.logger:
         return []
-    if not any(map(importlib.util.find_spec, ("tensorboard", "tensorboardX"))):
+    if not any(map(is_installed, ("tensorboard", "tensorboardX"))):
         raise ConfigError(
-            "logger: tensorboard needs a package that is not installed: pip install tensorboard, "
-            "or leave it out"
+            "logger: tensorboard needs a package that is not installed: "
+            "pip install 'finetune[tensorboard]', or leave it out"
         )
     # Of a run that goes on the new file of events stands beside the old one, as TensorBoard reads.
     return [TensorBoardLogger(run_dir, name="tensorboard", version="", default_hp_metric=False)]

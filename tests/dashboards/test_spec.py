@@ -121,7 +121,7 @@ def test_server_that_refuses_is_one_line(
 def test_library_that_is_not_installed_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(spec.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(spec, "is_installed", lambda name: False)
     words = ["dashboard", "--entity", "me", "--spec", str(tmp_path / "spec.json")]
     assert main(words) == 2
     assert "pip install 'finetune[dashboard]'" in capsys.readouterr().err

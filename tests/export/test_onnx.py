@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -294,7 +293,7 @@ def test_what_torch_cannot_record_is_one_line_and_writes_nothing(
 def test_missing_package_is_told_with_its_extra(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(onnx_graph, "is_installed", lambda name: False)
     with pytest.raises(ConfigError, match=r"needs the package onnx, found none; pip install 'fine"):
         export_onnx(runs["classification"], tmp_path / "out")
 

@@ -22,7 +22,7 @@ def test_no_wandb_where_it_is_not_wanted(tmp_path: Path, monkeypatch: pytest.Mon
 def test_machine_without_wandb_says_so_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(opening, "is_installed", lambda name: False)
     with caplog.at_level(logging.INFO):
         opened = loggers(TrackingConfig(), tmp_path, {})
     assert [type(logger) for logger in opened] == [JsonlLogger]
@@ -42,7 +42,7 @@ def test_name_of_a_logger_that_is_not_known_is_refused() -> None:
 def test_tensorboard_that_is_not_installed_is_told_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(opening, "is_installed", lambda name: False)
     with pytest.raises(ConfigError, match="tensorboard needs a package that is not installed: pip"):
         loggers(TrackingConfig(logger=["tensorboard"]), tmp_path / "run", {})
     assert not (tmp_path / "run").exists()
