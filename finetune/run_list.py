@@ -106,7 +106,7 @@ def list_runs(place: str | Path) -> Listing:
     """
     place = Path(place)
     found = Listing()
-    for folder in _run_folders(place, found):
+    for folder in run_folders(place, found):
         run = found.attempt(folder, partial(_read, found=found))
         if run is not None:
             found.runs.append(replace(run, name=str(folder.relative_to(place))))
@@ -114,8 +114,13 @@ def list_runs(place: str | Path) -> Listing:
     return found
 
 
-def _run_folders(place: Path, found: Listing) -> Iterator[Path]:
-    """Run folders below a folder, each once; what lies in one belongs to it."""
+def run_folders(place: Path, found: Listing) -> Iterator[Path]:
+    """Run folders below a folder, each once and by name; what lies in one belongs to it.
+
+    Args:
+        place: The folder, which may be a run itself.
+        found: Is told of folders that cannot be read.
+    """
     seen: set[Path] = set()
     waiting = [(place, DEEPEST)]
     while waiting:
@@ -128,7 +133,8 @@ def _run_folders(place: Path, found: Listing) -> Iterator[Path]:
         if is_run:
             yield folder
         elif depth > 0 and is_run is not None:
-            waiting += [(each, depth - 1) for each in found.attempt(folder, _folders_in) or ()]
+            below = found.attempt(folder, _folders_in) or []
+            waiting += [(each, depth - 1) for each in reversed(below)]
 
 
 def _is_run(folder: Path) -> bool:

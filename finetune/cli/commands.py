@@ -130,7 +130,7 @@ def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
 
 def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
     def command(words: list[str]) -> int:
-        from finetune.text.rows import KINDS
+        from finetune.text.rows import READERS
 
         parser = command_parser("predict", "Answer new texts with the best checkpoint of a run.")
         parser.add_argument(
@@ -140,7 +140,7 @@ def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         parser.add_argument("--output", default="-", help="JSONL file; - = standard output")
         parser.add_argument(
             "--format",
-            choices=KINDS,
+            choices=READERS,
             help="of the input; default: by the file's ending, or by its first line",
         )
         parser.add_argument("--batch-size", type=positive, help="default: that of the run")

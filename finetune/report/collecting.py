@@ -11,15 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from finetune.comparison import Group, read_group
 from finetune.errors import ConfigError, DataError, FinetuneError
-from finetune.run_list import PARTS, State, seeds_stand_alone, state_of
+from finetune.run_list import Listing, State, run_folders, seeds_stand_alone, state_of
 from finetune.seed_folders import seed_folders
 from finetune.values import load
 
 T = TypeVar("T")
 
 NOTHING = "it holds neither results nor metrics"
-DEEPEST = 3
-"""So many folders above a run are looked through."""
 UNEXPECTED = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)
 """What files of an unexpected form make of code that reads them."""
 
@@ -147,7 +145,7 @@ def collect(places: Sequence[Path]) -> Collection:
     found = Collection()
     folders: dict[Path, Path] = {}
     for place in places:
-        inside = list(_runs_in(place, DEEPEST))
+        inside = _runs_in(place, found)
         for folder in inside:
             folders.setdefault(folder.resolve(), folder)
         if not inside:
@@ -167,13 +165,14 @@ def _what_is(place: Path) -> str:
     return "none in it" if place.is_dir() else "a file"
 
 
-def _runs_in(place: Path, depth: int) -> Iterator[Path]:
-    if any((place / part).is_file() for part in PARTS) or any(place.glob("seed-*/results.json")):
-        yield place
-    elif depth > 0 and place.is_dir():
-        for folder in sorted(place.iterdir()):
-            if folder.is_dir() and not folder.name.startswith("."):
-                yield from _runs_in(folder, depth - 1)
+def _runs_in(place: Path, found: Collection) -> list[Path]:
+    """The run folders that `finetune runs` would list."""
+    if not place.is_dir():
+        return []
+    listing = Listing()
+    folders = list(run_folders(place, listing))
+    found.problems += [Problem(str(folder), what) for folder, what in listing.problems]
+    return folders
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
