@@ -139,7 +139,8 @@ def _swap_unless_whole(temporary: Path, place: Path, is_whole: Callable[[Path], 
 
 def old_of(folder: Path) -> Path:
     """Where the old folder is while a new one takes its place."""
-    return folder.with_name(f"{OLD}{folder.name}")
+    place = Path(os.path.realpath(folder))  # the working folder has no name, and a link another
+    return place.parent / f"{OLD}{place.name}"
 
 
 def settle(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,7 +218,8 @@ class FitRun:
             raise ConfigError("adapt: an encoder of random weights has nothing to adapt; pretrain")
         number = int(found[1])
         steps = (found[2] or "").startswith("step")
-        folder = Path(f"{self.out}-adapt")
+        has_name = Path(str(self.out)).name not in ("", "..")
+        folder = Path(f"{self.out if has_name else os.path.abspath(str(self.out))}-adapt")
         return AdaptRun(
             encoder_from=self.encoder_from,
             out=str(folder),

@@ -141,7 +141,7 @@ class Session:
         say(f"training {parameters:,} parameters on {device.type}{threads}{flushed}")
 
     def _open_loggers(self, task: str) -> list[Logger]:
-        name, group = self.folder.name, f"{task} · {self._encoder_name()}"
+        name, group = self.folder.absolute().name, f"{task} · {self._encoder_name()}"
         if name == f"seed-{self.run.seed}":  # one of several, which belong together
             of_all = self.folder.absolute().parent.name
             name, group = f"{of_all}/{name}", f"{group} · {of_all}"
@@ -204,7 +204,7 @@ class Session:
 
     def _encoder_name(self) -> str:
         source = getattr(self.run, "encoder_from", "")
-        return "scratch" if source == "none" else Path(source).name if source else self.folder.name
+        return "scratch" if source == "none" else Path(source or self.folder).absolute().name
 
     def results(self, task: str, split: str, metrics: dict[str, float], examples: int) -> Results:
         """What results.json holds for every kind of run."""
