@@ -43,15 +43,21 @@ def command(words: list[str], table: Mapping[str, Command], packages: Iterable[s
     parser = command_parser("completion", "A script by which your shell completes finetune.", MORE)
     parser.add_argument("shell", choices=SHELLS, help="the shell that you use")
     shell = parser.parse_args(words).shell
-    file = cache_folder() / f"completion-{_key(packages)}.{shell}"
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        print(file.read_text(encoding="utf-8"), end="")
-        return 0
+    print(_kept_script(shell, table, packages), end="")
+    return 0
+
+
+def _kept_script(shell: str, table: Mapping[str, Command], packages: Iterable[str]) -> str:
+    """The script from the cache, or written anew and kept there if there is a place for it."""
+    file = None
+    with contextlib.suppress(OSError, UnicodeDecodeError, FinetuneError):
+        file = cache_folder() / f"completion-{_key(packages)}.{shell}"
+        return file.read_text(encoding="utf-8")
     script = SHELLS[shell](list(read_pages(table)))
     with contextlib.suppress(OSError):
-        _keep(file, script)
-    print(script, end="")
-    return 0
+        if file is not None:
+            _keep(file, script)
+    return script
 
 
 def read_pages(table: Mapping[str, Command]) -> Iterator[Page]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import signal
 import sys
 import threading
@@ -15,6 +14,7 @@ from types import FrameType
 
 from finetune.cli.commands import own_commands
 from finetune.cli.parser import Command
+from finetune.cli.streams import drop_results, has_no_reader, usable_streams
 from finetune.console import one_line, quoted
 from finetune.errors import ConfigError, FinetuneError, nearest
 from finetune.families import Family
@@ -23,6 +23,7 @@ from finetune.tables import painted
 
 GROUPS = ("start", "build", "benchmark", "own data", "use", "look", "measure")
 """Headings of `finetune --help` in their order; further ones come last."""
+LOOP = "Symlink loop from "
 FAILURE, USER_ERROR, SIGNALLED = 1, 2, 128
 MACHINE_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 SMALLER = (
@@ -50,19 +51,23 @@ def main(
         The exit status: 0; 1 when nobody read what was printed; 2 when the user can mend it (a
         full disk too); 128 and the signal's number when it was stopped.
     """
-    _open_streams()
-    words = list(sys.argv[1:] if argv is None else argv)
-    table = all_commands(families, commands)
+    with usable_streams():
+        return _run(list(sys.argv[1:] if argv is None else argv), all_commands(families, commands))
+
+
+def _run(words: list[str], table: Mapping[str, Command]) -> int:
     try:
         with _signals_as_errors(), _warnings_in_one_line():
             _check_words(words)
-            return (_hushed if "--quiet" in words else _dispatch)(words, table)
-    except SystemExit as done:  # argparse, after --help
-        return int(done.code or 0)
-    except BrokenPipeError:  # `finetune describe … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILURE
+            status = _status(words, table)
+            sys.stdout.flush()
+            return status
     except (Exception, _Stopped) as error:
+        is_lost = drop_results()
+        if isinstance(error, BrokenPipeError) and (is_lost or has_no_reader()):
+            return FAILURE  # `finetune describe … | head`
+        if isinstance(error, OSError) and is_lost and error.filename is None:
+            error = OSError(error.errno, error.strerror, "stdout")
         outcome = _outcome(_stop_behind(error) or error)
         if outcome is None:
             raise
@@ -70,6 +75,13 @@ def main(
         prefix = painted("finetune:", "red", sys.stderr)
         print(f"{prefix} {one_line(message)}", file=sys.stderr)
         return status
+
+
+def _status(words: list[str], table: Mapping[str, Command]) -> int:
+    try:
+        return (_hushed if "--quiet" in words else _dispatch)(words, table)
+    except SystemExit as done:  # argparse, after --help
+        return int(done.code or 0)
 
 
 def all_commands(
@@ -91,17 +103,15 @@ def all_commands(
     return table
 
 
-def _open_streams() -> None:
-    """Give what a shell closed (`>&-`) a place to go: print would send stderr's lines to stdout."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-
-
 def _check_words(words: Sequence[str]) -> None:
     """Refuse words that no file of a run could hold: Python reads bytes that are no UTF-8 so."""
     for word in words:
         if not can_be_written(word):
+            if "\0" not in word and sys.getfilesystemencoding() != "utf-8":
+                raise ConfigError(
+                    "this locale has no names of files beyond ASCII: set LC_ALL=C.UTF-8, or "
+                    "PYTHONUTF8=1"
+                )
             raise ConfigError(
                 f"expected words in UTF-8, without NUL, found {quoted(word)}; rename the file, or "
                 "write the word in UTF-8"
@@ -193,6 +203,8 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
         return str(error), SIGNALLED + int(number)
     if _lacks_memory(error):
         return f"out of memory: {error or 'no more is left'}: {SMALLER}", USER_ERROR
+    if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # of pathlib
+        return f"{str(error).removeprefix(LOOP)}: too many levels of symbolic links", USER_ERROR
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in MACHINE_FAILURES:

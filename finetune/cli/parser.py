@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
     def print_help(self, file: Any = None) -> None:
         look = _shown_to.get()
         if look is None:
-            super().print_help(file)
+            print(self.format_help(), end="", file=file)  # argparse hides that it cannot be written
         else:
             look(self)
 

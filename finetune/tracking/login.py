@@ -40,7 +40,7 @@ def logged_in() -> bool:
 
 def _stored_settings() -> Mapping[str, str]:
     """Read what `wandb login` keeps besides .netrc."""
-    folder = Path(os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")).expanduser()
+    folder = Path(os.path.expanduser(os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")))
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read(folder / "settings")

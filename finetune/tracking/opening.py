@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,10 @@ def loggers(
         return found
     if not is_installed("wandb"):
         log.info("wandb is not installed; metrics go to %s only", run_dir / "metrics.jsonl")
+        return found
+    if os.path.expanduser("~") == "~":  # where its settings are, which it does not do without
+        file = run_dir / "metrics.jsonl"
+        log.warning("wandb needs a home folder: set HOME; metrics go to %s only", file)
         return found
     names = {"name": config.run_name or name or run_dir.name, "group": config.group or group}
     run = WandbRunLogger(
