@@ -17,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.cli import add_json, command_parser
+from finetune.cli import add_json, command_parser, whole
 from finetune.console import printable, put
+from finetune.ranges import MOST_SEED
 
 if TYPE_CHECKING:
     from finetune.run_settings import FitRun, PretrainRun
@@ -45,7 +46,10 @@ def demo(words: list[str]) -> int:
     parser = command_parser("demo", (__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the runs")
     parser.add_argument(
-        "--seed", type=int, default=1, help="draws the sample, the weights, the order"
+        "--seed",
+        type=whole(0, MOST_SEED),
+        default=1,
+        help="draws sample, weights and order",
     )
     add_json(parser, "the table alone, as JSON on stdout")
     space = parser.parse_args(words)

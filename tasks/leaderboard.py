@@ -166,6 +166,8 @@ def zip_problems(
     Returns:
         A line a problem, `glue.zip: CoLA.tsv:7: …`; none if the leaderboard would take it.
     """
+    if path.exists() and not path.is_file():
+        return [f"{path}: expected a zip, found no regular file"]
     try:
         with zipfile.ZipFile(path) as archive:
             found = list(_member_problems(archive, allow_subset=allow_subset))

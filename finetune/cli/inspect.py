@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.cli.parser import add_json, command_parser
+from finetune.cli.parser import add_json, command_parser, whole
 from finetune.console import put
 from finetune.errors import ConfigError, nearest
+from finetune.ranges import MOST_SEED
 
 if TYPE_CHECKING:
     from finetune.families import Family
@@ -98,8 +99,8 @@ def _add_texts(parser: argparse.ArgumentParser, *, file: bool, limit: int) -> No
         fields = "file of texts in place of a task: a text a line, or fields text | text1, text2"
         parser.add_argument("--input", help=fields)
     sizes = f"texts of a split at most, drawn by a seed; 0 for all (default: {limit})"
-    parser.add_argument("--limit", type=_whole, default=limit, help=sizes)
-    parser.add_argument("--max-length", type=_whole, help="tokens of a text at most")
+    parser.add_argument("--limit", type=whole(0), default=limit, help=sizes)
+    parser.add_argument("--max-length", type=whole(0), help="tokens of a text at most")
     parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
     parser.add_argument("--cache", action=argparse.BooleanOptionalAction, default=True)
 
@@ -123,17 +124,8 @@ def _cache(space: argparse.Namespace) -> dict[str, Any]:
     return {"caching": CacheConfig(cache=space.cache), "cache_dir": space.cache_dir}
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number, found {text!r}")
-    return int(text)
-
-
 def _seeds(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"expected whole numbers as 1,2,3, found {text!r}")
-    return tuple(map(int, parts))
+    return tuple(map(whole(0, MOST_SEED), text.split(",")))
 
 
 def _ready(space: argparse.Namespace) -> None:
@@ -170,9 +162,9 @@ def _attention(words: list[str], families: Mapping[str, Family]) -> int:
     parser.add_argument("run", type=Path, help=RUN)
     parser.add_argument("text", help="what it reads")
     parser.add_argument("pair", nargs="?", help="the second text of a pair")
-    parser.add_argument("--layer", type=_whole, help="shown first, from 1; default: their mean")
-    parser.add_argument("--head", type=_whole, help="shown first, from 1; default: their mean")
-    parser.add_argument("--max-length", type=_whole, help="tokens at most (default: 128)")
+    parser.add_argument("--layer", type=whole(0), help="shown first, from 1; default: their mean")
+    parser.add_argument("--head", type=whole(0), help="shown first, from 1; default: their mean")
+    parser.add_argument("--max-length", type=whole(0), help="tokens at most (default: 128)")
     space = parser.parse_args(words)
     _ready(space)
     from finetune.inspection import attention_map, attention_page, load_model
@@ -354,7 +346,7 @@ def _words(words: list[str], families: Mapping[str, Family]) -> int:
     parser = _parser("words")
     parser.add_argument("run", type=Path, help=RUN)
     parser.add_argument("word", nargs="+", help="a word; of several pieces their mean is taken")
-    parser.add_argument("--count", type=_whole, default=10, help="neighbours (default: 10)")
+    parser.add_argument("--count", type=whole(0), default=10, help="neighbours (default: 10)")
     space = parser.parse_args(words)
     _ready(space)
     from finetune.inspection import load_model, nearest_words
@@ -371,7 +363,7 @@ def _frequency(words: list[str], families: Mapping[str, Family]) -> int:
     parser = _parser("frequency", FREQUENCY)
     parser.add_argument("run", type=Path, help="a pretraining run's folder")
     parser.add_argument("--corpus", nargs="+", help="files and folders; default: the run's own")
-    parser.add_argument("--batches", type=_whole, help="default: as many as the run validated on")
+    parser.add_argument("--batches", type=whole(0), help="default: as many as the run validated on")
     parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
     space = parser.parse_args(words)
     _ready(space)

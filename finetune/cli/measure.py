@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.cli.parser import add_json, command_parser, positive
+from finetune.cli.parser import add_json, command_parser, positive, seconds
 from finetune.console import put
 from finetune.errors import ConfigError
 
@@ -113,7 +113,7 @@ def bench(words: list[str], families: Mapping[str, Family]) -> int:
         "--length", type=positive, default=128, help="tokens in each, at most (default: 128)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=2.0, help="for each measurement (default: 2)"
+        "--seconds", type=seconds, default=2.0, help="for each measurement (default: 2)"
     )
     add_json(parser)
     space = parser.parse_args(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from finetune.console import put
+from finetune.console import put, quoted
 from finetune.errors import ConfigError, nearest
+from finetune.ranges import Range
 
 T = TypeVar("T")
 
@@ -90,15 +92,39 @@ def add_json(parser: argparse.ArgumentParser, about: str = "all results as JSON 
     parser.add_argument("--json", action="store_true", help=about)
 
 
-def positive(text: str) -> int:
-    """The value of an option that counts something.
+def whole(least: int, most: int = 10**9) -> Callable[[str], int]:
+    """The type of an option that is a whole number in a range."""
+    allowed = Range(least, most)
+
+    def read(text: str) -> int:
+        digits = text.isascii() and text.isdecimal() and len(text) < 30
+        if not digits or not allowed.allows(int(text)):
+            raise argparse.ArgumentTypeError(
+                f"expected a whole number {allowed}, found {quoted(text)}"
+            )
+        return int(text)
+
+    return read
+
+
+def seconds(text: str) -> float:
+    """The type of an option that is a duration.
 
     Raises:
-        ArgumentTypeError: It is no whole number, or less than 1.
+        ArgumentTypeError: It is no number above 0, or longer than a day.
     """
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
-    return int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    allowed = Range(0, 86_400, above=True)
+    if not allowed.allows(number):
+        raise argparse.ArgumentTypeError(f"expected a number {allowed}, found {quoted(text)}")
+    return number
+
+
+positive = whole(1)
+"""The type of an option that counts something."""
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -86,6 +86,31 @@ def test_a_senseless_setting_is_refused(
     assert not (world.faults.root / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "--seconds", "inf"],
+        ["bench", "--seconds", "nan"],
+        ["bench", "--batch-size", "9" * 5000],
+        ["predict", "run", "--batch-size", "9" * 30],
+        ["predict", "run", "--top-k", "-1"],
+        ["inspect", "attention", "run", "text", "--layer", "9" * 30],
+        ["inspect", "probe", "run", "--seeds", "1,-2"],
+        ["inspect", "probe", "run", "--limit", "²"],
+        ["demo", "--seed", "-1"],
+        ["demo", "--seed", str(2**64)],
+        ["submit", "--check", "/dev/zero"],
+        ["describe", "/dev/zero"],
+        ["runs", "\x1b[2J"],
+        ["frobnicate\x1b[2J"],
+        ["glue", "\u202e", "--encoder", "none"],
+    ],
+    ids=lambda words: " ".join(words)[:30].encode("unicode_escape").decode(),
+)
+def test_a_senseless_option_is_refused(world: World, words: list[str]) -> None:
+    is_refused(attack(world, *words))
+
+
 def flags_of(cls: type[Any]) -> list[str]:
     return [each.flag for each in settings._settings(cls) if each.flag and each.type is not bool]
 
