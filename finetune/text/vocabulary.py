@@ -110,7 +110,8 @@ def _check_size(size: int, config: TokenizerConfig, letters: int = 0) -> None:
     if size > config.vocab_size:
         raise ConfigError(
             f"vocab_size {config.vocab_size} is too small: special tokens and single characters "
-            f"alone are {size}; ask for more than that or lower limit_alphabet"
+            f"alone are {size}; ask for more than that or lower limit_alphabet "
+            "(characters beyond it are unknown)"
         )
 
 

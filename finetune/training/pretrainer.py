@@ -14,6 +14,7 @@ from torch import Tensor
 
 from finetune.encoder import Encoder
 from finetune.encoder.cost import forward_flops_per_token
+from finetune.errors import DataError
 from finetune.heads import MaskedLM
 from finetune.training.accumulation import labelled
 from finetune.training.module import EncoderWithHead
@@ -124,6 +125,11 @@ def _metrics(figures: Sequence[Tensor], accuracy: str) -> dict[str, float]:
     """Means over all masked tokens of the batches: every token weighs the same."""
     losses, rights, counts = torch.stack(list(figures)).cpu().double().unbind(1)
     loss, right, tokens = float(losses @ counts), float(rights.sum()), float(counts.sum())
+    if not tokens:
+        raise DataError(
+            "expected tokens to predict in the validation blocks, found unknown and special ones "
+            "alone; train a tokenizer on this corpus, or hold out more by --validation-fraction"
+        )
     return {
         "loss": loss / tokens,
         accuracy: right / tokens,

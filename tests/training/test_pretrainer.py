@@ -20,6 +20,7 @@ from finetune.encoder.config import NORM_POSITIONS, POSITIONS
 from finetune.encoder.cost import forward_flops_per_token
 from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
 from finetune.encoder.scores import SCORES
+from finetune.errors import DataError
 from finetune.run_settings import PretrainRun
 from finetune.session import Session
 from finetune.text.corpus import Corpus
@@ -99,6 +100,10 @@ def test_metrics_are_means_over_masked_tokens(
     expected = direct_metrics(module, corpus_data)
     assert masked_lm_metrics(module, corpus_data.val_dataloader()) == pytest.approx(expected)
     assert masked_lm_metrics(module, []) == {}
+    unknown = {"input_ids": torch.ones(1, 4, dtype=torch.long)}
+    unknown |= {name: torch.empty(0, dtype=torch.long) for name in ("positions", "labels")}
+    with pytest.raises(DataError, match="expected tokens to predict in the validation blocks"):
+        masked_lm_metrics(module, [unknown])
 
 
 @torch.no_grad()
