@@ -34,7 +34,7 @@ from finetune.text.tokenizer import Tokenizer
 from finetune.text.tokens import (
     TokenCounts,
     TokenFolder,
-    read_manifest,
+    find_whole,
     write_manifest,
     write_tokens,
     written_whole,
@@ -183,7 +183,7 @@ def _open_split(
     key = _hash(tokens.path.name, asdict(split))
     folder = tokens.path / f"split-{key[:16]}"
     packing = Packing(config.max_length, tokenizer.cls_token_id, tokenizer.sep_token_id)
-    if read_manifest(folder) is None:
+    if find_whole(folder) is None:
         with written_whole(folder) as temporary:
             threshold = choose_threshold(tokens, split)
             write_split(tokens, split, threshold, temporary)

@@ -6,6 +6,7 @@ would cost some 40.
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
@@ -58,13 +59,19 @@ def _column(features: Sequence[Features], value: Callable[[Features], Any]) -> N
 
 
 def load_features(path: Path) -> list[Features] | None:
-    """Read features back; None where there are none or the file is damaged."""
+    """Read features back; None where there are none, or where the file is damaged (a warning)."""
     try:
-        with path.open("rb") as file, np.load(file) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        return list(_rows(arrays))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        with path.open("rb") as file, zipfile.ZipFile(file) as members:
+            if members.testzip() is None:  # before any header in it is believed
+                file.seek(0)
+                with np.load(file) as archive:
+                    return list(_rows({name: archive[name] for name in archive.files}))
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError):
+        pass
+    warnings.warn(f"{path}: this part of the cache is damaged; made again", stacklevel=2)
+    return None
 
 
 def _rows(arrays: Arrays) -> Iterator[Features]:

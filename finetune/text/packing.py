@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
+from finetune.text.mapped import MappedFile
 from finetune.text.tokens import TokenFolder
 
 FRAME = 2
@@ -78,20 +79,30 @@ class Blocks:
         return {name: self.__dict__[name] for name in kept}
 
     @cached_property
+    def _files(self) -> tuple[MappedFile, ...]:
+        tokens, index = self.tokens, self.index
+        return (
+            MappedFile(tokens.path / "ids.bin", tokens.dtype),
+            MappedFile(tokens.path / "word_starts.bin", np.bool_),
+            MappedFile(index.with_suffix(".sources"), np.int64),
+            MappedFile(index.with_suffix(".starts"), np.int64),
+        )
+
+    @property
     def _ids(self) -> NDArray[Any]:
-        return _map(self.tokens.path / "ids.bin", self.tokens.dtype)
+        return self._files[0].array
 
-    @cached_property
+    @property
     def _word_starts(self) -> NDArray[Any]:
-        return _map(self.tokens.path / "word_starts.bin", np.bool_)
+        return self._files[1].array
 
-    @cached_property
+    @property
     def _sources(self) -> NDArray[Any]:
-        return _map(self.index.with_suffix(".sources"), np.int64)
+        return self._files[2].array
 
-    @cached_property
+    @property
     def _starts(self) -> NDArray[Any]:
-        return _map(self.index.with_suffix(".starts"), np.int64)
+        return self._files[3].array
 
     @property
     def documents(self) -> int:
@@ -133,7 +144,10 @@ class Blocks:
 
         Raises:
             IndexError: A number is not from 0 to `len(self) - 1`.
+            DataError: A file of the cache was cut short since it was opened.
         """
+        for file in self._files:
+            file.check()
         chosen = np.asarray(indices, dtype=np.int64)
         if chosen.size and not (0 <= chosen.min() and chosen.max() < len(self)):
             raise IndexError(f"blocks go from 0 to {len(self) - 1}, found {chosen.tolist()}")
@@ -178,13 +192,6 @@ class Blocks:
         framed = np.ones((len(places), self.packing.max_length), dtype=np.bool_)
         framed[:, 2:-1] = self._word_starts[places[:, 1:]]
         return framed
-
-
-def _map(file: Path, dtype: DTypeLike) -> NDArray[Any]:
-    if not file.stat().st_size:  # an empty file cannot be mapped
-        return np.empty(0, dtype)
-    # A plain view: indexing a memmap makes a memmap object each time, which is slow.
-    return np.memmap(file, dtype, mode="r").view(np.ndarray)
 
 
 def document_mask(document_ids: NDArray[np.int64]) -> NDArray[np.bool_]:

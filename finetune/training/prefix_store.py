@@ -1,4 +1,4 @@
-"""Hidden states on disk: ragged, memory-mapped, checked, within a budget, shared by processes.
+"""Hidden states on disk: ragged, checked, within a budget, shared by processes.
 
 A folder holds two files an entry (the hidden states of a set of sequences at one depth):
 NAME.states, the states of all tokens one after the other, and NAME.json, the manifest, which is
@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import mmap
 import os
 import shutil
 import weakref
@@ -27,6 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from finetune.errors import DataError
 from finetune.files import locked_file, remove_unused, sweep, write_json
 
 FORMAT = 1
@@ -115,27 +115,25 @@ class States:
         if self.entry != replace(entry, about=self.entry.about, content=self.entry.content):
             raise ValueError("its manifest belongs to something else")
         self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        file = os.open(folder / f"{entry.name}.states", os.O_RDONLY)
+        self._path = folder / f"{entry.name}.states"
+        self._file = file = os.open(self._path, os.O_RDONLY)
         self.close = weakref.finalize(self, _unlock, file)
         """Lets others remove the entry."""
         fcntl.flock(file, fcntl.LOCK_SH)
         try:
-            self._map = self._mapped(file)
+            self._check(file)
         except BaseException:
             self.close()
             raise
         with suppress(OSError):  # a folder that may only be read serves as well
             os.utime(folder / f"{entry.name}.json")
 
-    def _mapped(self, file: int) -> npt.NDArray[Any]:
+    def _check(self, file: int) -> None:
         size = os.fstat(file).st_size
         if size != self.entry.bytes:
             raise ValueError(f"it has {size:,} bytes instead of {self.entry.bytes:,}")
-        content = mmap.mmap(file, size, access=mmap.ACCESS_READ) if size else b""
-        if _hash(content) != self.entry.content:
+        if _hash_file(file) != self.entry.content:
             raise ValueError("its content does not fit its hash")
-        numbers = np.frombuffer(content, _BYTES[self.entry.precision])
-        return numbers.reshape(self.entry.tokens, self.entry.width)
 
     def read(self, rows: Sequence[int] | Rows, length: int) -> Tensor:
         """The states of some sequences, zeros behind each one's end.
@@ -146,6 +144,9 @@ class States:
 
         Returns:
             float32 (B, T, D), on the CPU.
+
+        Raises:
+            DataError: The file was cut short since it was opened.
         """
         numbers = np.asarray(rows, dtype=np.int64)
         # Torch's memory is aligned, as numpy's is not: kernels round by where a row begins.
@@ -153,12 +154,25 @@ class States:
         padded = torch.zeros(len(numbers), length, self.entry.width, dtype=kind)
         states, ends = padded.numpy(), self._starts[numbers + 1]
         for place, (start, end) in enumerate(zip(self._starts[numbers], ends, strict=True)):
-            states[place, : end - start] = self._map[start:end]
+            self._read_into(states[place, : end - start], int(start))
         return padded.view(_STORED[self.entry.precision]).float()
+
+    def _read_into(self, states: npt.NDArray[Any], token: int) -> None:
+        # Through the file and not a map: where it is cut short, a map kills the process.
+        offset = token * token_bytes(self.entry.width, self.entry.precision)
+        left = states.data.cast("B") if states.size else memoryview(b"")
+        while left:
+            done = os.preadv(self._file, [left], offset)
+            if not done:
+                raise DataError(
+                    f"{self._path}: expected {self.entry.bytes:,} bytes, found that the file was "
+                    "cut short while a run reads it; go on with --resume, it is made again"
+                )
+            left, offset = left[done:], offset + done
 
 
 def _unlock(file: int) -> None:
-    fcntl.flock(file, fcntl.LOCK_UN)  # the map holds a copy of the file, and so the lock
+    fcntl.flock(file, fcntl.LOCK_UN)  # a forked process may hold a copy of the file
     os.close(file)
 
 
@@ -231,14 +245,16 @@ class Writer:
         write_json(self.folder / f"{self.entry.name}.json", manifest)
 
     def _content(self) -> str:
-        if not self.entry.bytes:  # nothing can be mapped
-            return _hash(b"")
-        with mmap.mmap(self._file.fileno(), self.entry.bytes, access=mmap.ACCESS_READ) as content:
-            return _hash(content)
+        return _hash_file(self._file.fileno())
 
 
-def _hash(content: mmap.mmap | bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def _hash_file(file: int) -> str:
+    """Hash a whole file; it is read, since a map of a file that is cut short kills the process."""
+    state, place = hashlib.blake2b(digest_size=16), 0
+    while content := os.pread(file, 1 << 20, place):
+        state.update(content)
+        place += len(content)
+    return state.hexdigest()
 
 
 def _manifest(path: Path) -> Entry:

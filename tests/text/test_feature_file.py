@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -49,4 +50,19 @@ def test_a_file_that_is_not_there_or_damaged_gives_none(tmp_path: Path) -> None:
     content = path.read_bytes()
     for damaged in (b"", content[: len(content) // 2], b"\0" * len(content)):
         path.write_bytes(damaged)
-        assert load_features(path) is None
+        with pytest.warns(UserWarning, match="damaged; made again"):
+            assert load_features(path) is None
+
+
+def test_no_flipped_byte_of_a_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "features.npz"
+    save_features(WINDOWS, path)
+    content = path.read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for place in range(0, len(content), 7):
+            path.write_bytes(
+                content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+            )
+            kept = load_features(path)
+            assert kept is None or [plain(one) for one in kept] == [plain(one) for one in WINDOWS]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -103,16 +104,30 @@ def test_folder_opens_as_it_was_written(
     assert TokenFolder.open(tmp_path / "tokens") == folder
 
 
+@pytest.mark.parametrize("damage", ["cut short", "a flipped bit"])
 @pytest.mark.parametrize("file", ["ids.bin", "bounds.bin", "manifest.json"])
-def test_damaged_folder_does_not_open(
-    wordpiece: Tokenizer, documents: list[str], tmp_path: Path, file: str
+def test_damaged_folder_does_not_open_and_goes(
+    wordpiece: Tokenizer, documents: list[str], tmp_path: Path, file: str, damage: str
 ) -> None:
     folder = write_tokens(documents, wordpiece, tmp_path / "tokens")
     content = (folder.path / file).read_bytes()
-    (folder.path / file).write_bytes(content[: len(content) // 2])
+    half = len(content) // 2
+    flipped = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
+    (folder.path / file).write_bytes(content[:half] if damage == "cut short" else flipped)
+    with pytest.warns(UserWarning, match="tokens: this part of the cache is damaged; made again"):
+        assert TokenFolder.open(folder.path) is None
+    assert not folder.path.exists()
     assert TokenFolder.open(folder.path) is None
-    (folder.path / file).unlink()
-    assert TokenFolder.open(folder.path) is None
+
+
+def test_folder_of_an_earlier_version_has_no_checksums_and_opens(
+    wordpiece: Tokenizer, documents: list[str], tmp_path: Path
+) -> None:
+    folder = write_tokens(documents, wordpiece, tmp_path / "tokens")
+    manifest = json.loads((folder.path / "manifest.json").read_text())
+    del manifest["checksums"]
+    (folder.path / "manifest.json").write_text(json.dumps(manifest))
+    assert TokenFolder.open(folder.path) == folder
 
 
 def test_error_while_writing_leaves_nothing(wordpiece: Tokenizer, tmp_path: Path) -> None:
@@ -139,7 +154,8 @@ def test_whole_folder_is_kept_and_damaged_one_replaced(tmp_path: Path) -> None:
     (path / "file").write_text("damaged")
     make_whole(path, "third")
     assert (path / "file").read_text() == "third"
-    assert json.loads((path / "manifest.json").read_text()) == {"sizes": {"file": 5}}
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest == {"sizes": {"file": 5}, "checksums": {"file": zlib.crc32(b"third")}}
     assert list(tmp_path.iterdir()) == [path]
 
 
