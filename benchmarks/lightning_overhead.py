@@ -108,7 +108,6 @@ def lightning(make: Callable[[], EncoderWithHead], data: OrderedData, folder: Pa
             limit,
             callbacks=[Monitor(length, 50, show_progress=False), checkpointer, watch],
             loggers=[JsonlLogger(folder)],
-            folder=folder,
         )
         trainer.fit(make(), datamodule=data)
     return watch.seconds

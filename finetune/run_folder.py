@@ -12,30 +12,29 @@ RUN/running.lock     while a process writes here: locked by it (`hold`)
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.metadata
 import json
 import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from finetune import run_inputs, settings
 from finetune.cache_folder import cache_folder as cache_folder
 from finetune.console import printable
 from finetune.errors import ConfigError, DataError
 from finetune.files import is_temporary, remove, settle, sweep, write_text
+from finetune.processes import first_process_only, is_first_process
 from finetune.run_lock import LOCK, held, in_use, is_running
 from finetune.seed_folders import seed_folders
 from finetune.values import load
 
 Results = dict[str, Any]
 T = TypeVar("T")
-P = ParamSpec("P")
 
 PARTS = (
     "results.json",
@@ -71,27 +70,6 @@ SESSION_KEYS = (
 """Settings that may differ when a run goes on: they change no number."""
 INPUTS = ("encoder_from", "tokenizer", "train", "validation")
 """Settings that name a file or folder, which `--overwrite` must not remove."""
-
-
-def is_first_process() -> bool:
-    """Whether this is the first of the processes that make a run together, or the only one.
-
-    Under data parallel training the others are started with the same command: they do all that
-    the first one does, but write and say nothing.
-    """
-    rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
-    return int(rank) == 0
-
-
-def first_process_only(function: Callable[P, None]) -> Callable[P, None]:
-    """Let a function do nothing in the other processes of a run."""
-
-    @functools.wraps(function)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-        if is_first_process():
-            function(*args, **kwargs)
-
-    return guarded
 
 
 @first_process_only

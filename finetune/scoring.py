@@ -13,10 +13,10 @@ from finetune.families import Family, installed_families, make_task, read_fit
 from finetune.heads import HeadConfig
 from finetune.predictions import Origin, read_origin, read_predictions, write_predictions
 from finetune.pretrained import find_checkpoint
+from finetune.processes import first_process_only
 from finetune.run_folder import (
     Results,
     cache_folder,
-    first_process_only,
     over_seeds,
     say,
     write_files,

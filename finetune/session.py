@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from finetune import tracking
 from finetune.benchmark import matmul_ceiling, peak_gib
 from finetune.checkpoint import load_checkpoint, load_trainer_state, save_checkpoint
 from finetune.dashboards.shown import shown
-from finetune.run_folder import Results, is_first_process, say, versions
+from finetune.processes import is_first_process
+from finetune.run_folder import Results, say, versions
 from finetune.run_settings import AdaptRun, FitRun, PretrainRun
 from finetune.task import Task
 from finetune.text.tokenizer import Tokenizer
@@ -25,12 +27,14 @@ from finetune.training.module import EncoderWithHead
 from finetune.training.monitor import Monitor
 from finetune.training.progress import Clock, LengthConfig, RunLength
 from finetune.training.trainer import (
+    FREEZING,
     TrainerConfig,
     build_trainer,
     flush_denormals,
     fraction_done,
     pick_device,
     quiet_lightning,
+    tell_lightning,
 )
 
 
@@ -59,7 +63,7 @@ class Session:
         self.state = load_trainer_state(self.last) if run.resume else None
         self.loggers: list[Logger] = []
         self.seconds = 0.0
-        self.rows_seen = 0
+        self.rows_seen, self.largest_gib = 0, 0.0
 
     def train(
         self,
@@ -82,6 +86,7 @@ class Session:
         batches = self.data.batches_for(self.run.trainer.devices)
         steps = -(-batches // self.run.trainer.accumulate_grad_batches)
         length = RunLength(limit, steps, Clock())
+        tell_lightning()
         self.loggers = self._open_loggers(task)
         watch = self._monitor(length, task, unigram_entropy)
         checkpointer = Checkpointer(
@@ -104,7 +109,7 @@ class Session:
         else:
             watch.load_state_dict(state["callbacks"][watch.state_key])
             self.seconds = float(state["seconds"])
-        self.rows_seen = watch.rows_seen
+        self.rows_seen, self.largest_gib = watch.rows_seen, watch.largest_gib
 
     def _fit(self, length: RunLength, limit: LengthConfig, callbacks: list[pl.Callback]) -> None:
         """Run Lightning's loop; if it fails, the trackers are told before the error goes on."""
@@ -115,7 +120,6 @@ class Session:
                     limit,
                     callbacks=callbacks,
                     loggers=self.loggers,
-                    folder=self.folder,
                 )
                 self._say_hello(trainer)
                 self.module.progress = lambda: fraction_done(trainer, length)
@@ -129,7 +133,7 @@ class Session:
         config, phases = self.run.trainer, self.module.phases
         freezes = phases is not None and bool(phases.rates.plan.boundaries())
         if freezes and config.devices > 1 and config.strategy in ("auto", "ddp"):
-            return dataclasses.replace(config, strategy="ddp_find_unused_parameters_true")
+            return dataclasses.replace(config, strategy=FREEZING)
         return config
 
     def _say_hello(self, trainer: pl.Trainer) -> None:
@@ -137,8 +141,9 @@ class Session:
         device = trainer.strategy.root_device
         count = torch.get_num_threads()
         threads = f" ({count} thread{'s' * (count > 1)})" if device.type == "cpu" else ""
+        processes = f" in {trainer.world_size} processes" if trainer.world_size > 1 else ""
         flushed = "; denormals flushed to zero" if flush_denormals() else ""
-        say(f"training {parameters:,} parameters on {device.type}{threads}{flushed}")
+        say(f"training {parameters:,} parameters on {device.type}{threads}{processes}{flushed}")
 
     def _open_loggers(self, task: str) -> list[Logger]:
         name, group = self.folder.absolute().name, f"{task} · {self._encoder_name()}"
@@ -180,9 +185,13 @@ class Session:
 
     def _ceiling(self) -> float | None:
         """GFLOPS of matrix products here; for pretraining only, where half a second is nothing."""
-        if self.task is not None:
+        if self.task is not None or not is_first_process():
             return None
-        return matmul_ceiling(pick_device(self.run.trainer.accelerator), torch.float32)
+        device = pick_device(self.run.trainer.accelerator)
+        ceiling = matmul_ceiling(device, torch.float32)
+        # Processes share the cores that this one has used, unless each gets as many.
+        shared = device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ
+        return ceiling if shared else ceiling * self.run.trainer.devices
 
     def _write(self, folder: Path, state: dict[str, Any] | None) -> None:
         save_checkpoint(
@@ -218,7 +227,7 @@ class Session:
             "parameters": sum(p.numel() for p in self.module.parameters()),
             "train_seconds": self.seconds,
             "examples_per_second": self.rows_seen / self.seconds if self.seconds else 0.0,
-            "peak_gib": self._peak_gib(),
+            "peak_gib": max(self.largest_gib, self._peak_gib()),
             "versions": versions(),
         }
 

@@ -25,6 +25,7 @@ GROUND = {
         "memory",
         "packages",
         "placeholders",
+        "processes",
         "ranges",
         "unpacking",
     )

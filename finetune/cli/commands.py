@@ -11,6 +11,7 @@ from finetune.cli.parser import Command, add_json, command_parser, positive, rea
 from finetune.console import put
 from finetune.errors import ConfigError
 from finetune.families import Family
+from finetune.processes import is_first_process
 
 if TYPE_CHECKING:
     from finetune.comparison import Run
@@ -268,6 +269,8 @@ def _show(results: Results, folder: Path, words: list[str], *, trained: bool = T
 
     With --json the line has all results. So it has where nothing was trained: there is no table.
     """
+    if not is_first_process():
+        return
     if not trained:
         print(json.dumps(results))
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from types import FrameType
+from typing import Any
 
 from finetune.cli.commands import own_commands
 from finetune.cli.parser import Command
@@ -29,6 +31,10 @@ MACHINE_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 SMALLER = (
     "lower batch_size (and raise accumulate_grad_batches as much: the steps stay the same) or "
     "max_length, or use gradient_checkpointing"
+)
+WORKER_LOST = (
+    "a process that makes batches was ended from outside; if memory ran out, lower num_workers or "
+    "batch_size; the last checkpoint is as it was: continue with --resume"
 )
 KEPT = (
     "what was complete is kept; mend it, and let a run go on from its last checkpoint by --resume"
@@ -51,13 +57,15 @@ def main(
         The exit status: 0; 1 when nobody read what was printed; 2 when the user can mend it (a
         full disk too); 128 and the signal's number when it was stopped.
     """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's advice to those who program it
+    words = list(sys.argv[1:] if argv is None else argv)
     with usable_streams():
-        return _run(list(sys.argv[1:] if argv is None else argv), all_commands(families, commands))
+        return _run(words, all_commands(families, commands), is_program=argv is None)
 
 
-def _run(words: list[str], table: Mapping[str, Command]) -> int:
+def _run(words: list[str], table: Mapping[str, Command], *, is_program: bool) -> int:
     try:
-        with _signals_as_errors(), _warnings_in_one_line():
+        with _signals_as_errors(is_program=is_program), _warnings_in_one_line():
             _check_words(words)
             status = _status(words, table)
             sys.stdout.flush()
@@ -169,29 +177,44 @@ class _Stopped(BaseException):
 
 
 @contextmanager
-def _signals_as_errors() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM unwind the stack, so that what is half written is removed."""
+def _signals_as_errors(*, is_program: bool) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM unwind the stack, so that what is half written is removed.
+
+    Only the first of them: another one would cut off the removal, or a training's own stop. A
+    program that is stopped ignores them until its end.
+    """
+    has_stopped = False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise _Stopped(number)
+        nonlocal has_stopped
+        if not has_stopped and _stop_behind(sys.exception()) is None:
+            has_stopped = True
+            raise _Stopped(number)
 
-    before = {}
+    before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             before[number] = signal.signal(number, stop)
     try:
         yield
+    except BaseException as error:
+        if is_program and _stop_behind(error) is not None:
+            before = dict.fromkeys(before, signal.SIG_IGN)
+        raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
-def _stop_behind(error: BaseException) -> _Stopped | None:
-    """The signal that an error came of: a library cut off in its import fails as it cleans up."""
-    link: BaseException | None = error
-    while link is not None and not isinstance(link, _Stopped):
-        link = link.__context__
-    return link
+def _stop_behind(error: BaseException | None) -> BaseException | None:
+    """The stop that an error came of: a library that is cut off fails in its own way.
+
+    As in the midst of its import, or while it writes a file. Stops have a `signal`, here and in
+    training, whose module needs torch.
+    """
+    while error is not None and not isinstance(getattr(error, "signal", None), int):
+        error = error.__context__
+    return error
 
 
 def _outcome(error: BaseException) -> tuple[str, int] | None:
@@ -201,6 +224,8 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
     number = getattr(error, "signal", None)  # ours, or that of training, whose module needs torch
     if number is not None:
         return str(error), SIGNALLED + int(number)
+    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # torch's
+        return WORKER_LOST, USER_ERROR
     if _lacks_memory(error):
         return f"out of memory: {error or 'no more is left'}: {SMALLER}", USER_ERROR
     if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # of pathlib

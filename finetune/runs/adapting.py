@@ -18,6 +18,7 @@ from finetune.errors import ConfigError, DataError
 from finetune.families import Family, family_of, installed_families, make_task
 from finetune.files import write_text
 from finetune.pretrained import find_checkpoint, origin
+from finetune.processes import join
 from finetune.run_folder import (
     Results,
     cache_folder,
@@ -57,6 +58,7 @@ def adapt(
         raise ConfigError("what to read is not said: give one of --corpus and --task")
     if run.find_lr:
         check_search(run)
+    join(run.trainer.devices)
     folder = Path(run.out)
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     start = find_checkpoint(run.encoder_from, run.cache_dir)

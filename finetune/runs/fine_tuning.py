@@ -13,11 +13,11 @@ from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.families import Family, complete, family_of, installed_families, make_task
 from finetune.heads import PooledHead
 from finetune.pretrained import find_checkpoint, head_left_out, origin
+from finetune.processes import is_first_process, join
 from finetune.run_folder import (
     Results,
     check_folder,
     hold,
-    is_first_process,
     open_run,
     over_seeds,
     say,
@@ -73,6 +73,7 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
         What RUN/results.json holds.
     """
     families = installed_families() if families is None else families
+    join(run.trainer.devices)
     run = complete(dataclasses.replace(run, out=folder_of(run)), families)
     task = make_task(run, families)
     run = family_of(run.task, families).resolve(run, task)

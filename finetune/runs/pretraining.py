@@ -13,6 +13,7 @@ from finetune.checkpoint import find_tokenizer, load_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.files import new_folder
+from finetune.processes import is_first_process, join, place
 from finetune.run_folder import (
     Results,
     cache_folder,
@@ -20,7 +21,6 @@ from finetune.run_folder import (
     check_inputs,
     check_writable,
     hold,
-    is_first_process,
     note,
     open_run,
     say,
@@ -104,6 +104,7 @@ def pretrain(run: PretrainRun) -> Results:
         raise ConfigError(
             "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
         )
+    join(run.trainer.devices)
     if run.find_lr:
         check_search(run)
     check_length(run.data.max_length, run.encoder)
@@ -217,7 +218,7 @@ def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
     """The tokenizer that is named, or that of the run that goes on, or one trained now."""
     if run.tokenizer is not None:
         return find_tokenizer(run.tokenizer)
-    if not is_first_process() or (run.resume and holds_tokenizer(folder / "tokenizer")):
+    if place().follows or (run.resume and holds_tokenizer(folder / "tokenizer")):
         return Tokenizer.load(folder / "tokenizer")
     return _train_tokenizer(
         run.corpus,

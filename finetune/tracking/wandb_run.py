@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lightning_fabric.loggers.logger import rank_zero_experiment
+from lightning_fabric.loggers.logger import _DummyExperiment, rank_zero_experiment
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 INIT_SECONDS, FINISH_SECONDS = 10.0, 30.0
 """How long an online run may wait for the network."""
+STUCK_SECONDS, START_SECONDS = 25.0, 60.0
+"""How long W&B's own process may leave a call unanswered, and take to start, beyond that."""
 _STAGING, _RUN_ID = "WANDB_DATA_DIR", "WANDB_RUN_ID"
 _TAKEN: set[str] = set()  # ids of this process's runs
 
@@ -48,6 +51,7 @@ class WandbRunLogger(WandbLogger):
         """
         self._folder = run_dir / "wandb"
         self._id_file = self._folder / "run-id"
+        self._is_lost = False  # whether W&B's process is gone
         self._defined: set[str] = set()
         self._at: dict[str, int] = {}  # the last step
         run_id = self._id_file.read_text().strip() if resume and self._id_file.exists() else None
@@ -60,18 +64,42 @@ class WandbRunLogger(WandbLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The run, started at the first use."""
-        if self._experiment is None:
-            self._experiment = _start(_with_own_id(self._wandb_init))
-            _TAKEN.add(self._experiment.id)
-            write_text(self._id_file, f"{self._experiment.id}\n")
-            self._experiment.define_metric(STEP, hidden=True)
-        return self._experiment
+        """The run, started at the first use; one that takes everything if W&B's process is gone."""
+        if self._experiment is None and not self._is_lost:
+            with self._harmless(START_SECONDS):
+                self._experiment = _start(_with_own_id(self._wandb_init))
+                self._experiment.define_metric(STEP, hidden=True)
+            if self._experiment is not None:
+                _TAKEN.add(self._experiment.id)
+                write_text(self._id_file, f"{self._experiment.id}\n")
+        return _DummyExperiment() if self._experiment is None else self._experiment
+
+    @contextmanager
+    def _harmless(self, seconds: float = 0.0) -> Iterator[None]:
+        """Let calls to W&B's process fail, or hang, without harm to the run.
+
+        Args:
+            seconds: How long they may take by themselves.
+        """
+        try:
+            with _ended_if_stuck(seconds + STUCK_SECONDS):
+                yield
+        except Exception as error:
+            if not self._is_lost:
+                words = " ".join(str(error).split()) or type(error).__name__
+                log.warning("Weights & Biases fails, the run goes on without it: %s", words)
+            self._is_lost, self._experiment = True, None
+            _forget_process()
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log values under their names, at a step."""
         run = self.experiment
+        if not self._is_lost:
+            with self._harmless():
+                self._log(run, metrics, step)
+
+    def _log(self, run: Any, metrics: Mapping[str, float], step: int | None) -> None:
         for name in [name for name in metrics if name not in self._defined]:
             # One by one: of two patterns that fit a name, W&B 0.31 takes any.
             run.define_metric(name, step_metric=STEP, summary=summary_of(name))
@@ -82,13 +110,19 @@ class WandbRunLogger(WandbLogger):
     @rank_zero_only
     def show(self, shown: Callable[[], Shown]) -> None:
         """Log tables and artifacts; what goes wrong there is told in a line and harms no run."""
+        run = self.experiment
+        if self._is_lost:
+            return
         try:
             found = shown()
             with _staged_in(self._folder / "staged"):
                 if tables := {table.name: _media(table) for table in found.tables}:
-                    self.experiment.log({**tables, **self._at})
+                    with self._harmless():
+                        run.log({**tables, **self._at})
                 for artifact in found.artifacts:
-                    _hand_over(self.experiment, artifact)
+                    made = _made(artifact)
+                    with self._harmless():
+                        _hand_over(run, made, artifact.used)
         except Exception as error:  # the results are in the run folder by now
             words = " ".join(str(error).split())
             log.warning("Weights & Biases gets not all tables and files of the run: %s", words)
@@ -100,12 +134,17 @@ class WandbRunLogger(WandbLogger):
         A metric of the results is told as `best/NAME` too, and the first of them as
         `best/headline`: sweeps and tables find no nested one.
         """
+        run = self.experiment
+        if self._is_lost:
+            return
         metrics = summary.get("metrics") or {}
         best = {f"best/{name}": value for name, value in metrics.items()}
         if best:
             best["best/headline"] = next(iter(best.values()))
-        self.experiment.summary.update({**plain(summary), **plain(best)})
-        self.experiment.finish(exit_code=int(failed))
+        online = self._wandb_init["mode"] != "offline"
+        with self._harmless(FINISH_SECONDS if online else 0.0):
+            run.summary.update({**plain(summary), **plain(best)})
+            run.finish(exit_code=int(failed))
 
 
 def _media(table: Table) -> Any:
@@ -117,7 +156,7 @@ def _media(table: Table) -> Any:
     return wandb.plot_table(table.chart, made, fields={name: name for name in table.columns})
 
 
-def _hand_over(run: Any, artifact: Artifact) -> None:
+def _made(artifact: Artifact) -> Any:
     import wandb
 
     made = wandb.Artifact(artifact.name, artifact.kind, metadata=plain(artifact.facts))
@@ -127,12 +166,54 @@ def _hand_over(run: Any, artifact: Artifact) -> None:
     for name, text in sorted(artifact.texts.items()):
         with made.new_file(name, encoding="utf-8") as file:
             file.write(text)
-    if artifact.used:
+    return made
+
+
+def _hand_over(run: Any, made: Any, is_used: bool) -> None:
+    if is_used:
         # `use_artifact` refuses to work offline (W&B 0.31), although what it calls for an artifact
         # that is given by its content is written down offline as well; this is that.
         run._log_artifact(made, is_user_created=True, use_after_commit=True)
     else:
         run.log_artifact(made)
+
+
+@contextmanager
+def _ended_if_stuck(seconds: float) -> Iterator[None]:
+    """End W&B's process if a block takes too long: calls that wait for it then fail."""
+    timer = threading.Timer(seconds, _end_process)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end_process() -> None:
+    """Kill the process that W&B has started for this one; its library has no way to do that."""
+    process = _process()
+    if process is not None:
+        process.kill()
+
+
+def _process() -> Any:
+    from wandb.sdk import wandb_setup
+
+    connection: Any = wandb_setup.singleton()._connection
+    return getattr(getattr(connection, "_proc", None), "_process", None)
+
+
+def _forget_process() -> None:
+    """Let W&B not ask its process to end when this one ends: it would show a traceback."""
+    import wandb
+
+    process = _process()
+    with _ended_if_stuck(STUCK_SECONDS), suppress(Exception):
+        wandb.teardown()
+    if process is not None:
+        process.kill()
+        process.wait()
 
 
 @contextmanager

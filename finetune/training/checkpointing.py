@@ -26,19 +26,30 @@ from finetune.training.resume import (
     place_trainer,
     restore_optimizer,
 )
-from finetune.training.trainer import fraction_done, of_first_process
+from finetune.training.trainer import fraction_done, most_of_all, of_first_process
 
 WriteCheckpoint = Callable[[Path, "dict[str, Any] | None"], None]
 """Writes the weights (and a trainer state, if given) into a folder, whole or not at all."""
 
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Signals that ask a run to stop; the last one is what a batch system is told to send (SLURM's
+--signal=USR1@60)."""
+
+
 class Interrupted(Exception):
-    """The run was asked to stop by `signal`, and its state is written."""
+    """The run was asked to stop by `signal`; its state is written, if it has begun."""
 
     def __init__(self, signal_number: int, folder: Path) -> None:
         """Keep the signal that asked and the folder of the state."""
-        super().__init__(f"stopped; the state is in {folder}; go on with --resume")
-        self.signal = signal_number
+        super().__init__(signal_number, folder)
+        self.signal, self.folder = signal_number, folder
+
+    def __str__(self) -> str:
+        """Say where the state is, if there is one by now."""
+        if (self.folder / "config.json").is_file():
+            return f"stopped; the state is in {self.folder}; go on with --resume"
+        return "stopped before the first checkpoint; nothing was saved"
 
 
 @dataclass
@@ -97,14 +108,15 @@ class Checkpointer(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Place the trainer where the run stands; remember whom Ctrl-C belongs to."""
         place_trainer(trainer, self.standing)
-        if self.state:
-            self.length.clock.resume(self.state["seconds"])
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._handlers[number] = signal.getsignal(number)
+        # From here on: starting trackers and processes is no training.
+        self.length.clock.resume(self.state["seconds"] if self.state else 0.0)
+        for number in STOPPING:
+            if (handler := signal.getsignal(number)) is not None:  # None: not one of Python's
+                self._handlers[number] = handler
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take over Ctrl-C; put back the optimizer's moments and the other callbacks' figures."""
-        for number in self._handlers:  # after Lightning, whose own handler would end an epoch early
+        for number in self._handlers:
             signal.signal(number, self._ask_to_stop)
         if self.state is None:
             return
@@ -124,7 +136,7 @@ class Checkpointer(pl.Callback):
         """The quiet point between two batches: write the state if it is due."""
         if self.standing.batch % trainer.accumulate_grad_batches:
             return  # gradients of half a step are no part of the state
-        asked_by = of_first_process(trainer, self._asked_by)
+        asked_by = int(most_of_all(trainer, self._asked_by or 0)) or None
         due = self.standing.step - self._written_step >= self.config.checkpoint_every_steps
         if due or asked_by is not None:
             self._write_last(trainer)
@@ -169,7 +181,7 @@ class Checkpointer(pl.Callback):
         """Keep the best checkpoint; count validations without a better one."""
         if self.monitor not in trainer.callback_metrics:
             return
-        value = float(trainer.callback_metrics[self.monitor])
+        value = of_first_process(trainer, float(trainer.callback_metrics[self.monitor]))
         if math.isfinite(value) and (
             self.best is None or self.sign * value > self.sign * self.best
         ):
@@ -183,8 +195,9 @@ class Checkpointer(pl.Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the final state, marked as finished; stop what follows if that was asked for."""
         self._write_last(trainer, finished=True)
-        if self._asked_by is not None:
-            raise Interrupted(self._asked_by, self.folder / "last")
+        asked_by = int(most_of_all(trainer, self._asked_by or 0))
+        if asked_by:
+            raise Interrupted(asked_by, self.folder / "last")
 
     def _write_last(self, trainer: pl.Trainer, *, finished: bool = False) -> None:
         state = capture_state(

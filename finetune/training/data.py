@@ -17,6 +17,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from finetune.errors import ConfigError, DataError
 from finetune.ranges import MOST_STEPS, check_values, within
@@ -137,10 +138,10 @@ class OrderedData(pl.LightningDataModule):
             batch_size=None,  # the data set makes whole batches
             sampler=batches,
             num_workers=self.config.num_workers,
-            collate_fn=_as_it_is,
+            collate_fn=_as_arrays if self.config.num_workers else _as_it_is,  # type: ignore[arg-type]
             worker_init_fn=_start_worker,
             generator=torch.Generator(),  # not the one that dropout draws from
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=torch.cuda.is_available() and not self.config.num_workers,
         )
 
 
@@ -149,15 +150,52 @@ def shares_out(trainer: pl.Trainer) -> bool:
     return bool(trainer._accelerator_connector.use_distributed_sampler)
 
 
+# Of an iterator that could not be made, whose __del__ would show a traceback for want of it.
+_MultiProcessingDataLoaderIter._shutdown = True
+
+
 class _Loader(DataLoader[Batch]):
-    """A DataLoader that starts as many workers as were asked for, also on fewer cores."""
+    """A DataLoader that starts as many workers as were asked for, also on fewer cores.
+
+    They hand over arrays, through a pipe: of tensors, which would go through /dev/shm, a batch that
+    finds no place there is lost in a thread of the worker, and waited for without an end.
+    """
 
     def check_worker_number_rationality(self) -> None:
         """Do not warn of more workers than cores."""
 
+    def __iter__(self) -> Any:
+        """Batches as tensors, in memory that a GPU reads directly where there is one.
+
+        Raises:
+            ConfigError: The workers cannot be started.
+        """
+        if not self.num_workers:
+            return super().__iter__()
+        try:
+            made = super().__iter__()
+        except OSError as error:
+            raise ConfigError(
+                f"num_workers {self.num_workers}: the processes that make batches cannot be "
+                f"started ({error.strerror or error}); they need a little shared memory in "
+                "/dev/shm: give it more, or set num_workers to 0"
+            ) from error
+        return map(_as_tensors, made)
+
 
 def _as_it_is(batch: Any) -> Any:
     return batch
+
+
+def _as_arrays(batch: Batch) -> dict[str, npt.NDArray[Any]]:
+    return {name: tensor.numpy() for name, tensor in batch.items()}
+
+
+def _as_tensors(batch: dict[str, npt.NDArray[Any]]) -> Batch:
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    if not torch.cuda.is_available():
+        return tensors
+    return {name: tensor.pin_memory() for name, tensor in tensors.items()}
 
 
 def _start_worker(number: int) -> None:

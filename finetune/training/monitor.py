@@ -15,6 +15,7 @@ from finetune.training.module import EncoderWithHead, epochs_done
 from finetune.training.pretrainer import TOKEN_ACCURACIES
 from finetune.training.progress import RunLength
 from finetune.training.progress_bar import ProgressDisplay
+from finetune.training.trainer import most_of_all
 
 Figures = dict[str, float]
 PLATEAU_WINDOWS = 10
@@ -70,12 +71,14 @@ class Monitor(pl.Callback):
         self.flops_per_token, self.ceiling = flops_per_token, ceiling_gflops
         self.unigram_entropy, self.peak_gib = unigram_entropy, peak_gib
         self.losses: list[float] = []
-        self.rows_seen = 0
-        """Examples since the start of the run."""
         self.tokens_seen = 0
         """Tokens since the start of the run, without padding, up to the last line."""
+        self.largest_gib = 0.0
+        """Most memory that one of the processes has held, GiB, when training ended."""
+        self._rows_before = 0  # examples up to the last line
         self._warned = False
         self._step = 0
+        self._trainer: pl.Trainer | None = None
         self._start_window()
         self._bar = ProgressDisplay(length, title) if show_progress else None
 
@@ -88,8 +91,29 @@ class Monitor(pl.Callback):
         self._seconds = 0.0
         self._since = time.perf_counter()
 
+    @property
+    def rows_seen(self) -> int:
+        """Examples since the start of the run; in the end those of all processes."""
+        return self._rows_before + self._examples
+
+    def _gather(self) -> None:
+        """Move the windows of all processes, which must all ask, into that of the first one."""
+        trainer = self._trainer
+        if trainer is None or trainer.world_size == 1:
+            return
+        counts = (*self._loss.state(), self._tokens, self._places, self._rows, self._examples)
+        mine = torch.tensor([float(count) for count in counts], dtype=torch.float64)
+        sums = trainer.strategy.reduce(mine.to(trainer.strategy.root_device), reduce_op="sum")
+        whole = sums.tolist() if trainer.is_global_zero else [0] * len(counts)
+        self._loss = LabelledMean(*whole[:2])
+        self._tokens, self._places, self._rows, self._examples = map(int, whole[2:])
+
     def state_dict(self) -> dict[str, Any]:
-        """The open window, so that a resumed run writes the lines of the uninterrupted one."""
+        """The open window, so that a resumed run writes the lines of the uninterrupted one.
+
+        While several processes train, all of them must ask for it, and the first one's counts.
+        """
+        self._gather()
         return {
             "rows_seen": self.rows_seen,
             "tokens_seen": self.tokens_seen,
@@ -103,22 +127,26 @@ class Monitor(pl.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with an open window."""
+        """Go on with an open window; it is that of all processes, so the first one takes it."""
         self._start_window()
-        self.rows_seen = state_dict["rows_seen"]
         self.tokens_seen = state_dict.get("tokens_seen", 0)  # none in checkpoints of 0.1
         self.losses = list(state_dict["losses"])
+        examples = state_dict.get("examples", state_dict["rows"])  # none in checkpoints of 0.1
+        self._rows_before = state_dict["rows_seen"] - examples
+        trainer = self._trainer
+        if trainer is not None and trainer.world_size > 1 and not trainer.is_global_zero:
+            return
         if "batches" in state_dict:  # of 0.1: a sum of means; each batch then counts the same
             self._loss = LabelledMean(state_dict["loss"], state_dict["batches"])
         else:
             self._loss = LabelledMean(*state_dict["loss"])
         self._tokens, self._places = state_dict["tokens"], state_dict["places"]
         self._rows, self._seconds = state_dict["rows"], state_dict["seconds"]
-        self._examples = state_dict.get("examples", self._rows)  # none in checkpoints of 0.1
+        self._examples = examples
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock of the first window."""
-        self._step = trainer.global_step
+        self._trainer, self._step = trainer, trainer.global_step
         self._since = time.perf_counter()
         if self._bar and trainer.is_global_zero:
             self._bar.start(self._step)
@@ -146,7 +174,6 @@ class Monitor(pl.Callback):
         self._rows += len(ids)
         examples = len(batch.get("index", ids))  # an example may be several sequences
         self._examples += examples
-        self.rows_seen += examples
         padded = (
             mask is not None and mask.ndim == 2
         )  # (B, T, T) keeps documents apart, without padding
@@ -154,17 +181,26 @@ class Monitor(pl.Callback):
         step, before = trainer.global_step, self._step
         self._step = step
         if step > before and step % self.every == 0:  # not in the midst of accumulating
-            self._write(trainer, pl_module, outputs)
+            self._write(trainer, pl_module, outputs, batch["labels"])
         if self._bar:
             self._bar.show(step)
 
-    def _write(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any) -> None:
-        loss = float(self._loss.value(trainer))  # waits for the device: the time below is honest
-        self.losses.append(loss)
-        figures = {"epoch": epochs_done(trainer), "train/loss": loss, **self._performance()}
-        for name in TOKEN_ACCURACIES:
-            if name in outputs:
-                figures[f"train/{name}"] = float(outputs[name])
+    def _write(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        labels: torch.Tensor,
+    ) -> None:
+        self._gather()
+        of_all = self._of_all(trainer, outputs, labels)
+        if trainer.world_size > 1 and not trainer.is_global_zero:
+            self._start_window()
+            return
+        total, count = self._loss.state()  # waits for the device: the time below is honest
+        self.losses.append(total / max(1.0, count))
+        figures = {"epoch": epochs_done(trainer), "train/loss": self.losses[-1]}
+        figures |= {**self._performance(), **of_all}
         if self.unigram_entropy is not None:
             figures["train/unigram_entropy"] = self.unigram_entropy
         figures |= _rates(trainer)
@@ -176,7 +212,18 @@ class Monitor(pl.Callback):
         if self._bar:
             self._bar.keep(figures)
         self._warn_at_plateau(trainer.global_step)
+        self._rows_before = self.rows_seen
         self._start_window()
+
+    def _of_all(self, trainer: pl.Trainer, outputs: Any, labels: torch.Tensor) -> Figures:
+        """What is no sum: the last batches' accuracy, and the memory of the largest process."""
+        figures = {}
+        for name in TOKEN_ACCURACIES:
+            if name in outputs:
+                figures[f"train/{name}"] = _accuracy(trainer, outputs[name], labels)
+        if self.peak_gib is not None:
+            figures["perf/peak_gib"] = most_of_all(trainer, self.peak_gib())
+        return figures
 
     def _performance(self) -> Figures:
         seconds = self._seconds + time.perf_counter() - self._since
@@ -190,8 +237,6 @@ class Monitor(pl.Callback):
             "data/examples_seen": self.rows_seen,
             "data/tokens_seen": self.tokens_seen,
         }
-        if self.peak_gib is not None:
-            figures["perf/peak_gib"] = self.peak_gib()
         if self.flops_per_token and self.ceiling:
             flops = self.flops_per_token(tokens / self._rows)
             figures["perf/ceiling_share"] = flops * rate / (self.ceiling * 1e9)
@@ -220,6 +265,12 @@ class Monitor(pl.Callback):
         """Let the window's clock go on."""
         self._since = time.perf_counter()
 
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Count what all processes have seen, and look for the most memory that one has held."""
+        self._gather()
+        if self.peak_gib is not None:
+            self.largest_gib = most_of_all(trainer, self.peak_gib())
+
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take the bar away."""
         if self._bar:
@@ -231,6 +282,15 @@ class Monitor(pl.Callback):
         """Take the bar away: Lightning calls no teardown after an error."""
         if self._bar:
             self._bar.stop()
+
+
+def _accuracy(trainer: pl.Trainer, accuracy: torch.Tensor, labels: torch.Tensor) -> float:
+    """That of the batches that all processes have just had."""
+    if trainer.world_size == 1:
+        return float(accuracy)
+    mean = LabelledMean()
+    mean.add(accuracy, labelled(labels))
+    return float(mean.value(trainer))
 
 
 def _rates(trainer: pl.Trainer) -> Figures:

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.imports import _IS_INTERACTIVE
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
+from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import (  # type: ignore[attr-defined]
     MisconfigurationException,
 )
 
 from finetune.errors import ConfigError
+from finetune.processes import place
 from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.training.freed_memory import FreedMemory, keep_freed_memory
+from finetune.training.launching import OneMachine, Processes
 from finetune.training.progress import LengthConfig, RunLength
 
 T = TypeVar("T")
+
+FREEZING = "ddp_find_unused_parameters_true"
+"""Lightning's name of the strategy for processes that leave some tensors without gradients."""
+DDP = ("ddp", FREEZING)
 
 
 @dataclass
@@ -91,7 +100,6 @@ def build_trainer(
     *,
     callbacks: Sequence[pl.Callback],
     loggers: Sequence[Logger],
-    folder: Path,
 ) -> pl.Trainer:
     """A Trainer that leaves checkpoints, progress and data order to this package.
 
@@ -100,7 +108,6 @@ def build_trainer(
         length: The run's limit; minutes are watched by the Checkpointer.
         callbacks: In the order in which they are to be called.
         loggers: Where metrics go.
-        folder: The run's folder.
 
     Raises:
         ConfigError: Lightning does not know the accelerator, strategy or precision.
@@ -110,10 +117,10 @@ def build_trainer(
     flush_denormals()
     keep_freed_memory()
     try:
-        return pl.Trainer(
+        trainer = pl.Trainer(
             accelerator=config.accelerator,
             devices=config.devices,
-            strategy=config.strategy,
+            strategy=_strategy(config),
             precision=config.precision,  # type: ignore[arg-type]
             accumulate_grad_batches=config.accumulate_grad_batches,
             gradient_clip_val=config.gradient_clip,
@@ -130,7 +137,10 @@ def build_trainer(
             logger=list(loggers) or False,
             log_every_n_steps=1,  # training figures are written by Monitor, at its own interval
             callbacks=[*callbacks, *validation, FreedMemory()],
-            default_root_dir=folder,
+            plugins=[OneMachine(place())],
+            # Lightning keeps no file of its own, and finds none: under a batch system it would
+            # start from any hpc_ckpt_*.ckpt in this folder, whatever it is told.
+            default_root_dir=os.devnull,
         )
     except (ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(
@@ -138,12 +148,51 @@ def build_trainer(
             f"{config.strategy!r}, "
             f"precision {config.precision!r}: {' '.join(str(error).split())}"
         ) from error
+    trainer._signal_connector = _NoSignals(trainer)
+    return trainer
+
+
+class _NoSignals(_SignalConnector):
+    """Leaves signals to the Checkpointer: at SIGTERM Lightning would wait for other processes."""
+
+    def register_signal_handlers(self) -> None:
+        """Take over none."""
+
+
+def _strategy(config: TrainerConfig) -> str | Processes:
+    """Lightning's strategy of one device by its name, or this package's of several processes.
+
+    Raises:
+        ConfigError: Several processes are wanted where the first one cannot start the others.
+    """
+    if config.devices == 1 or config.strategy not in ("auto", *DDP):
+        return config.strategy
+    if _IS_INTERACTIVE:
+        raise ConfigError(
+            f"devices {config.devices}: several processes need a command or a script that can be "
+            "started for each of them; in a notebook or an interactive Python, set devices to 1"
+        )
+    return Processes(find_unused_parameters=config.strategy == FREEZING)
+
+
+def tell_lightning() -> None:
+    """Let Lightning's loggers write in the first process, whatever a shell has left in RANK."""
+    rank_zero_only.rank = place().rank  # type: ignore[attr-defined]
 
 
 def pick_device(accelerator: str) -> torch.device:
     """The device that Lightning takes under this name, for what is computed outside its Trainer."""
     wants_gpu = accelerator in ("auto", "gpu", "cuda")
     return torch.device("cuda" if wants_gpu and torch.cuda.is_available() else "cpu")
+
+
+def most_of_all(trainer: pl.Trainer, value: float) -> float:
+    """The largest value that any process has, in every process."""
+    if trainer.world_size == 1:
+        return value
+    tensor = torch.tensor(value, dtype=torch.float64, device=trainer.strategy.root_device)
+    largest = trainer.strategy.reduce(tensor, reduce_op="max")
+    return float(largest)
 
 
 def of_first_process(trainer: pl.Trainer, value: T) -> T:
@@ -169,15 +218,19 @@ def flush_denormals() -> bool:
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
     """Keep Lightning's advice out of the terminal; its errors still come through."""
-    logger = logging.getLogger("pytorch_lightning")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*is smaller than the logging interval.*")
             warnings.filterwarnings("ignore", message=".*in eval mode.*")
+            warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # all validate all
+            warnings.filterwarnings("ignore", message=".*`srun` command.*")
             warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # lightning 2.6 on torch 2.13
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,15 +167,19 @@ def refuses(call: Call) -> Refuses:
 class Process:
     """A command in a process of its own; it is killed, and tells where it hung, after a time."""
 
-    def __init__(self, words: list[str], folder: Path) -> None:
+    def __init__(
+        self, words: list[str], folder: Path, variables: Mapping[str, str], script: Path | None
+    ) -> None:
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
             "PYTHONFAULTHANDLER": "1",
+            **variables,
         }
+        command = ["-m", "tasks"] if script is None else [str(script)]
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "tasks", *words],
+            [sys.executable, *command, *words],
             env=environment,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -199,11 +203,13 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a command line in a process of its own."""
+    """Start a command line in a process of its own, by a script that may change what happens."""
     started: list[Process] = []
 
-    def run(*words: object) -> Process:
-        started.append(Process([str(word) for word in words], tmp_path))
+    def run(
+        *words: object, variables: Mapping[str, str] | None = None, script: Path | None = None
+    ) -> Process:
+        started.append(Process([str(word) for word in words], tmp_path, variables or {}, script))
         return started[-1]
 
     yield run

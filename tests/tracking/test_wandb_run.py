@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,16 @@ from typing import Any
 import pytest
 from pytorch_lightning.loggers import Logger
 
-from finetune.tracking import Artifact, Shown, Table, TrackingConfig, finish, loggers, plain_name
+from finetune.tracking import (
+    Artifact,
+    Shown,
+    Table,
+    TrackingConfig,
+    finish,
+    loggers,
+    plain_name,
+    wandb_run,
+)
 from tests.tracking import wandb_files as read
 
 SETTINGS = {"seed": 1, "out": Path("runs/a"), "optimizer": {"learning_rate": 1e-4}}
@@ -203,3 +213,52 @@ def test_tables_are_made_only_where_somebody_takes_them(tmp_path: Path) -> None:
 )
 def test_name_of_an_artifact_has_only_what_is_allowed(text: str, name: str) -> None:
     assert plain_name(text) == name
+
+
+def own_process() -> int:
+    """The number of the process that W&B has started for this one."""
+    from wandb.sdk import wandb_setup
+
+    connection: Any = wandb_setup.singleton()._connection
+    return int(connection._proc._process.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_run_goes_on_without_the_process_of_wandb(
+    number: signal.Signals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(wandb_run, "STUCK_SECONDS", 2.0)
+    first, second = tmp_path / "first", tmp_path / "second"
+    opened = log_run(first, range(2))
+    os.kill(own_process(), number)
+    for logger in opened:
+        logger.log_metrics({"train/loss": 0.5}, 2)
+    finish(opened, {"metrics": {"accuracy": 0.5}}, shown=lambda: Shown([], []))
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(said) == 1
+    assert said[0].startswith("Weights & Biases fails, the run goes on without it: ")
+    assert len((first / "metrics.jsonl").read_text().splitlines()) == 3
+    finish(log_run(second, range(2)))  # a run that follows has a process again
+    assert len(read.history(second)) == 2
+
+
+def test_a_process_that_wandb_has_lost_is_not_told_in_a_traceback(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from finetune import tracking
+from tests.tracking.test_wandb_run import log_run, own_process
+
+opened = log_run(Path({str(tmp_path)!r}), range(2))
+os.kill(own_process(), signal.SIGKILL)
+tracking.finish(opened, {{"task": "glue/cola"}})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True
+    )
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Weights & Biases fails, the run goes on without it: ")

@@ -111,10 +111,10 @@ def test_what_is_kept_goes_back_to_the_system() -> None:
     assert (done.stdout, done.stderr) == ("True True True\n", "")
 
 
-def test_every_run_looks_after_it(tmp_path: Path) -> None:
+def test_every_run_looks_after_it() -> None:
     from finetune.training.progress import LengthConfig
     from finetune.training.trainer import TrainerConfig, build_trainer
 
     config, length = TrainerConfig(accelerator="cpu"), LengthConfig(max_steps=1)
-    made: Any = build_trainer(config, length, callbacks=[], loggers=[], folder=tmp_path)
+    made: Any = build_trainer(config, length, callbacks=[], loggers=[])
     assert any(isinstance(one, FreedMemory) for one in made.callbacks)

@@ -144,9 +144,7 @@ def test_clipping_changes_the_steps_and_not_the_norm_that_is_logged(
     "settings",
     [{"precision": "15-mixed"}, {"accelerator": "abacus"}, {"strategy": "chess"}],
 )
-def test_what_lightning_does_not_know_is_one_clear_error(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_what_lightning_does_not_know_is_one_clear_error(settings: dict[str, str]) -> None:
     (value,) = settings.values()
     with pytest.raises(ConfigError, match=value):
         build_trainer(
@@ -154,7 +152,6 @@ def test_what_lightning_does_not_know_is_one_clear_error(
             LengthConfig(max_steps=1),
             callbacks=[],
             loggers=[],
-            folder=tmp_path,
         )
 
 

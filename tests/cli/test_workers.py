@@ -1,0 +1,106 @@
+"""Processes that make batches: killed, or without shared memory, they are one line and no hang."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from finetune.checkpoint import load_checkpoint
+from finetune.training.data import MaskedBlocks
+from finetune.training.task_data import UnitBatches
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Call, Refuses, World
+
+
+def test_a_killed_worker_is_one_line_and_the_run_can_go_on(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, main_process = tmp_path / "run", os.getpid()
+    words = world.pretrain(run, "--tokenizer", world.tokenizer)
+    make, made = MaskedBlocks.__getitem__, []
+
+    def ended(self: MaskedBlocks, indices: Any) -> Any:
+        made.append(indices)  # of this worker
+        if os.getpid() != main_process and len(made) == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(self, indices)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedBlocks, "__getitem__", ended)
+        outcome = call(*words, "--num-workers", 2, "--checkpoint-every-steps", 1)
+    assert outcome.status == 2
+    assert outcome.complaint.startswith("finetune: a process that makes batches was ended from")
+    assert outcome.err.count("finetune: ") == 1
+    assert (run / "checkpoints" / "last" / "trainer.pt").exists()
+    assert call(*words, "--resume", "--num-workers", 1).status == 0
+    ours, theirs = (
+        load_checkpoint(one / "checkpoints" / "last") for one in (run, world.pretrained)
+    )
+    for name, tensor in theirs.weights().items():
+        assert torch.equal(ours.weights()[name], tensor), name
+
+
+def test_a_worker_that_is_killed_while_a_run_is_scored_is_one_line(
+    world: World, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main_process, make = os.getpid(), UnitBatches.__getitem__
+
+    def ended(self: UnitBatches, indices: Any) -> Any:
+        if os.getpid() != main_process:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(self, indices)
+
+    config = world.tuned / "config.yaml"
+    plain = config.read_text()
+    monkeypatch.setattr(UnitBatches, "__getitem__", ended)
+    try:
+        config.write_text(plain.replace("num_workers: 0", "num_workers: 1"))
+        outcome = call("evaluate", world.tuned)
+    finally:
+        config.write_text(plain)
+    assert outcome.status == 2
+    assert outcome.complaint.startswith("finetune: a process that makes batches was ended from")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT, errno.ENOSYS])
+def test_workers_without_shared_memory_are_refused_in_one_line(
+    number: int, world: World, tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    words = world.glue(tmp_path / "run", "--num-workers", 2, "--quiet")
+    monkeypatch.setattr(torch.multiprocessing, "Queue", lacking)
+    refuses(
+        rf"num_workers 2: the processes .* cannot be started \({os.strerror(number)}\); .*"
+        "in /dev/shm: give it more, or set num_workers to 0",
+        *words,
+    )
+
+
+def test_batches_of_workers_need_no_shared_memory(world: World) -> None:
+    """A tensor would be lost where /dev/shm is full, and waited for."""
+    from finetune.text import CorpusConfig, build_corpus
+    from finetune.text.tokenizer import Tokenizer
+    from finetune.training.data import CorpusData, LoaderConfig
+
+    tokenizer = Tokenizer.load(world.tokenizer)
+    corpus = build_corpus(
+        [str(world.corpus)], tokenizer, CorpusConfig(max_length=16), 1, world.root / "cache"
+    )
+    ahead, here = (
+        CorpusData(corpus, tokenizer, None, LoaderConfig(num_workers=workers)).train_dataloader()
+        for workers in (1, 0)
+    )
+    for ours, theirs in zip(ahead, here, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    handed_over = ahead.collate_fn(theirs)
+    assert all(isinstance(array, np.ndarray) for array in handed_over.values())
