@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -212,7 +213,9 @@ def predict_file(
             a run that fills no masks.
         DataError: There is no row, or one has no text, or no mask to fill.
     """
-    if target != "-" and source != "-" and Path(source).resolve() == Path(target).resolve():
+    if target != "-" and Path(target).is_dir():
+        raise ConfigError(f"--output {target} is a folder; name a file, such as answers.jsonl")
+    if "-" not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise ConfigError(f"--output {target}: is the input; name another file")
     predictor = _answerer(run, families, batch_size, top)
     stream = predictor.stream(read_rows(source, kind))

@@ -128,7 +128,9 @@ def check_writable(folder: Path) -> None:
     Raises:
         ConfigError: It, or what is to hold it, is a file or may not be written.
     """
-    place = folder.absolute()
+    place = Path(os.path.realpath(folder))
+    if place.is_symlink():
+        raise ConfigError(f"--out {folder}: a link that leads to itself; name a folder")
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():

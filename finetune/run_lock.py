@@ -45,7 +45,7 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
         ConfigError: Another process holds it, or another run of this one.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)  # a link may lead there
     lock = _locked(folder)
     _held.add(lock)
     try:
