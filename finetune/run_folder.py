@@ -129,12 +129,11 @@ def check_writable(folder: Path) -> None:
         ConfigError: It, or what is to hold it, is a file or may not be written.
     """
     place = Path(os.path.realpath(folder))
-    if place.is_symlink():
-        raise ConfigError(f"--out {folder}: a link that leads to itself; name a folder")
-    while not place.exists() and place != place.parent:
+    while not os.path.lexists(place) and place != place.parent:
         place = place.parent
     if not place.is_dir():
-        raise ConfigError(f"--out {folder}: {place} is a file; name a folder")
+        what = "a link to itself" if place.is_symlink() else "a file"
+        raise ConfigError(f"--out {folder}: {place} is {what}; name a folder")
     if not os.access(place, os.W_OK | os.X_OK):
         raise ConfigError(f"--out {folder}: {place} may not be written; name another folder")
 
