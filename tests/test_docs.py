@@ -125,7 +125,7 @@ def test_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_page_is_filled_in_from_the_code(hooks: ModuleType) -> None:
     page = hooks.on_page_markdown("a\n\n[[floors]]\n\n[[glue]]\n\n[[options glue, choose]]\n")
-    assert "| 0 | `errors` |" in page
+    assert "| 0 | `console`, `errors`," in page
     assert "matthews correlation" in page
     assert page.count("`--learning-rate X`") == 1  # what two commands share is told once
     assert "`--train-wnli, --no-train-wnli`" in page
