@@ -76,6 +76,7 @@ FLOORS = {
     "finetune.memory": 0,
     "finetune.packages": 0,
     "finetune.placeholders": 0,
+    "finetune.processes": 0,
     "finetune.ranges": 0,
     "finetune.unpacking": 0,
 }
