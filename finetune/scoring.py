@@ -216,6 +216,10 @@ def evaluate(
         scorer = load_scorer(checkpoint_of(folder, run, task), run, families)
         metrics, told = score_splits(scorer, folder, splits)
         examples = len(scorer.data.examples(splits[0]))
+    if skipped := task.skipped(splits[0]):
+        told["skipped"] = skipped
+        for reason, count in skipped.items():
+            say(f"{splits[0]}: {reason.replace('_', ' ')} skipped: {count:,}")
     return {
         "task": task.name,
         "split": splits[0],

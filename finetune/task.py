@@ -164,6 +164,15 @@ class Task(Protocol):
         """Facts about examples that results.json is to tell, by name; may be empty."""
         return {}
 
+    def notes(self) -> list[str]:
+        """How the training data were read, a line each, for the terminal; may be empty."""
+        return []
+
+    @property
+    def told_in_notes(self) -> tuple[str, ...]:
+        """The facts of `describe` that `notes` tells in plain words."""
+        return ()
+
     def skipped(self, split: str) -> dict[str, int]:
         """Rows of a split that `examples` left out, by reason, for results.json; may be empty."""
         return {}

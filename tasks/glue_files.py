@@ -66,8 +66,13 @@ def _label(row: GlueRow, cell: str, where: str) -> str | float:
     if row.labels:
         written = row.written or row.labels
         if cell not in written:
+            way_out = (
+                ", which marks a row without a label; remove such rows"
+                if cell in ("", "-", "-1")
+                else ""
+            )
             raise DataError(
-                f"{where}: expected a {row.label} of {', '.join(written)}, found '{cell}'"
+                f"{where}: expected a {row.label} of {', '.join(written)}, found '{cell}'{way_out}"
             )
         return row.labels[written.index(cell)]
     try:

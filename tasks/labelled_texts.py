@@ -39,6 +39,10 @@ class Source(Protocol):
     def columns(self) -> Columns | None:
         """The columns of a table; None where the form of the files is known."""
 
+    @property
+    def decimal_commas(self) -> bool:
+        """Whether the comma is a decimal sign, as where semicolons separate the cells."""
+
     def files(self, split: str) -> list[Path]:
         """The files of a split."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import DataError
-from finetune.text.rows import kind_of, read_rows
+from finetune.text.rows import delimiter_of, kind_of, read_rows
 from tasks.columns import Columns, find_columns, id_column
 from tasks.labelled_texts import LabelledText
 
@@ -51,6 +51,14 @@ class OwnTable:
         where, row = next(self._rows("train"))
         named = (self.text_column, self.pair_column, self.label_column)
         return find_columns(row, *named, where=_header_place(self.paths["train"], where))
+
+    @cached_property
+    def decimal_commas(self) -> bool:
+        """Whether a file has semicolons between its cells, as spreadsheets write them there."""
+        return any(
+            path.is_file() and kind_of(path) == "csv" and delimiter_of(path) == ";"
+            for path in self.paths.values()
+        )
 
     def files(self, split: str) -> list[Path]:
         """The file of a split."""

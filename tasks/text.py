@@ -7,7 +7,7 @@ the rows come from is a `Source`, what is learnt from them is told by the traini
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,24 +15,29 @@ from typing import TYPE_CHECKING, Any
 from finetune.answers.classes import class_answers, constant_answers, number_answers
 from finetune.answers.multi_label import lists, multi_label_answers
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
-from finetune.ranges import check_values
 from finetune.task import Answer, Example, Label, Outputs, Task, most_frequent
 from finetune.text.visible import is_empty
+from tasks.classify_config import ClassifyConfig
+from tasks.label_column import (
+    LabelColumn,
+    check_commas,
+    check_header,
+)
 from tasks.label_kinds import (
     CLASSES,
-    KINDS,
     MULTI_LABEL,
     REGRESSION,
     balanced_weights,
     class_order,
-    find_kind,
-    read_class,
-    read_classes,
-    read_number,
+    whole_name,
 )
+from tasks.label_warnings import class_counts, notes_of
+from tasks.labelled_rows import LabelledRows
 from tasks.labelled_texts import LabelledText, Source
 from tasks.own_table import SPLITS, OwnTable
 from tasks.text_scores import METRICS_OF, report_of
+
+__all__ = ["ClassifyConfig", "ClassifyTask", "classify_task"]
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,47 +46,6 @@ if TYPE_CHECKING:
     from finetune.heads import HeadConfig
     from finetune.text.features import Features
     from finetune.text.tokenizer import Tokenizer
-
-CLASS_WEIGHTS = ("none", "balanced")
-
-
-@dataclass(frozen=True)
-class ClassifyConfig:
-    """Which columns of a table are read, and what its labels are.
-
-    Raises:
-        ConfigError: A name is unknown, or two settings contradict each other.
-    """
-
-    text_column: str | None = None
-    """Column of the text, or of the first of a pair; found by its usual name unless given."""
-    pair_column: str | None = None
-    """Column of the second text; with --text-column alone, a row is a single text."""
-    label_column: str | None = None
-    """Column of the label; found by its usual name unless given."""
-    kind: str = field(default="auto", metadata={"words": ("auto", *KINDS)})
-    """auto, classes (one a row), multi_label (several a row) or regression (a number)."""
-    separator: str | None = None
-    """What joins the classes of a row in a multi-label table, such as ';'."""
-    class_weights: str = "none"
-    """none, or balanced: an example of a class counts N / (classes x examples of the class)."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        check_values(self)
-        for name, found, legal in (
-            ("kind", self.kind, ("auto", *KINDS)),
-            ("class_weights", self.class_weights, CLASS_WEIGHTS),
-        ):
-            if found not in legal:
-                raise ConfigError(f"unknown {name} '{found}'; {nearest(found, legal)}")
-        if self.separator == "":
-            raise ConfigError("separator is empty; name the text between two classes, such as ';'")
-        if self.separator is not None and self.kind not in ("auto", MULTI_LABEL):
-            raise ConfigError(
-                f"separator '{self.separator}' joins the classes of a multi_label table, found "
-                f"kind {self.kind}; leave one of the two out"
-            )
 
 
 def classify_task(
@@ -119,6 +83,7 @@ class ClassifyTask(Task):
     """The classes in the order of a trained head's logits; None: their own order."""
 
     rows = 1
+    told_in_notes = ("kind", "columns", "classes")
     train_split = "train"
     fixed_answer = None
 
@@ -152,13 +117,17 @@ class ClassifyTask(Task):
         """What a label is: `classes`, `multi_label` or `regression`.
 
         Raises:
-            DataError: The training labels do not tell.
+            DataError: The labels do not tell.
         """
-        if self.source.classes is not None:
-            return CLASSES
-        if self.config.kind != "auto":
-            return self.config.kind
-        return find_kind(self._training_rows, self.config.separator)
+        return self._column.kind
+
+    @cached_property
+    def _table(self) -> LabelledRows:
+        return LabelledRows(self.source, self.config, self.order)
+
+    @property
+    def _column(self) -> LabelColumn:
+        return self._table.column
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -176,8 +145,8 @@ class ClassifyTask(Task):
         if self.source.classes is not None:
             return self.source.classes
         names: set[str] = set()
-        for row in self._training_rows:
-            names |= set(self._names(self._label(row)))
+        for row in self._table.labelled("train"):
+            names |= set(self._names(self._column.read(row.label, row.where)))
         return tuple(class_order(names))
 
     def check_order(self) -> None:
@@ -192,9 +161,10 @@ class ClassifyTask(Task):
                 f"one for {_listed(self.order)}; name a run that has learnt them"
             )
 
-    @cached_property
-    def _training_rows(self) -> list[LabelledText]:
-        return list(self.source.rows("train"))
+    def skipped(self, split: str) -> dict[str, int]:
+        """Rows without a label that were left out, as the settings say."""
+        missing = len(self._table.unlabeled(split))
+        return {"unlabeled_rows": missing} if missing else {}
 
     @property
     def resolved(self) -> ClassifyConfig:
@@ -223,40 +193,43 @@ class ClassifyTask(Task):
             raise DataError(
                 f"{self.name} has no split '{split}'; {nearest(split, self.source.splits)}"
             )
-        training = split == self.train_split
-        rows = self._training_rows if training else list(self.source.rows(split))
-        examples = [
-            Example(row.id, row.texts, self._known_label(row, optional=split == "test"))
-            for row in rows
-        ]
-        if training:
+        rows = self._table.labelled(split)
+        self._check_labels(rows)
+        examples = [Example(row.id, row.texts, self._known_label(row)) for row in rows]
+        if split == self.train_split:
             self._check_training(examples, rows)
-        elif 0 < sum(example.label is None for example in examples) < len(examples):
-            odd = next(row for row, ex in zip(rows, examples, strict=True) if ex.label is None)
-            raise DataError(
-                f"{odd.where}: expected a label in all rows or in none, found none here"
-            )
         return examples
 
-    def _known_label(self, row: LabelledText, *, optional: bool) -> Label | None:
-        empty = row.label is None or (row.label == "" and self.kind != MULTI_LABEL)
-        if optional and empty:
+    def _check_labels(self, rows: Sequence[LabelledText]) -> None:
+        columns = self.source.columns
+        if columns is not None and columns.label is not None:
+            check_header(rows, filter(None, (columns.text, columns.pair)), columns.label)
+        if self.kind == REGRESSION:
+            check_commas(rows)
+
+    def _known_label(self, row: LabelledText) -> Label | None:
+        if self._column.is_unlabeled(row.label):
             return None
-        label = self._label(row)
-        for name in self._names(label):
-            if name not in self.labels:
-                raise DataError(
-                    f"{row.where}: expected a class that the training data have "
-                    f"({_listed(self.labels)}), found '{name}'"
-                )
+        label = self._column.read(row.label, row.where)
+        if isinstance(label, str):
+            return self._known_class(label, row.where)
+        if self.kind == MULTI_LABEL:
+            names = {self._known_class(name, row.where) for name in self._names(label)}
+            return tuple(class_order(names))
         return label
 
-    def _label(self, row: LabelledText) -> Label:
-        if self.kind == REGRESSION:
-            return read_number(row.label, row.where)
-        if self.kind == MULTI_LABEL:
-            return read_classes(row.label, self.config.separator, row.where)
-        return read_class(row.label, row.where)
+    def _known_class(self, name: str, where: str) -> str:
+        """A class of the training data, where a whole number may be written in another way."""
+        if name in self.labels:
+            return name
+        whole = whole_name(name)
+        same = [label for label in self.labels if whole and whole_name(label) == whole]
+        if len(same) != 1:
+            raise DataError(
+                f"{where}: expected a class that the training data have "
+                f"({_listed(self.labels)}), found '{name}'"
+            )
+        return same[0]
 
     @staticmethod
     def _names(label: Label) -> tuple[str, ...]:
@@ -290,14 +263,25 @@ class ClassifyTask(Task):
         if (columns := self.source.columns) is not None:
             facts["columns"] = columns.chosen()
         if self.labels and any(example.label is not None for example in examples):
-            counts = dict.fromkeys(self.labels, 0)
-            for example in examples:
-                for name in self._names(example.label or ()):
-                    counts[name] += 1
-            facts["classes"] = counts
+            facts["classes"] = class_counts((each.label for each in examples), self.labels)
         if empty := sum(all(map(is_empty, example.texts)) for example in examples):
             facts["empty_texts"] = empty
         return facts
+
+    def notes(self) -> list[str]:
+        """What the labels of each split are, with their counts, and what may be a misreading."""
+        labels = {}
+        for split in self.source.splits:
+            rows = self._table.labelled(split)
+            labels[split] = [self._known_label(row) for row in rows]
+        return notes_of(
+            labels,
+            self._table.labelled("train"),
+            self._column,
+            self.config,
+            classes=self.labels,
+            columns=self.source.columns,
+        )
 
     def features(
         self,
@@ -343,7 +327,8 @@ class ClassifyTask(Task):
         # A trained head that only answers does without: its training file may be gone.
         if self.config.class_weights == "none" or not self._has_training_file():
             return None
-        return balanced_weights([str(self._label(row)) for row in self._training_rows], self.labels)
+        labels = [str(self._known_label(row)) for row in self._table.labelled("train")]
+        return balanced_weights(labels, self.labels)
 
     def _has_training_file(self) -> bool:
         try:

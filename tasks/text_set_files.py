@@ -66,6 +66,7 @@ class TextSet:
     name = ""
     splits = SPLITS
     columns = None
+    decimal_commas = False
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -79,10 +79,10 @@ def text_set_task(
         raise ConfigError(f"unknown data set '{name}'; {nearest(key, TEXT_SETS)}")
     config = config or ClassifyConfig()
     own_only = (config.text_column, config.pair_column, config.label_column, config.separator)
-    if config.kind not in ("auto", CLASSES) or any(own_only):
+    if config.kind not in ("auto", CLASSES) or any(own_only) or config.unlabeled != "error":
         raise ConfigError(
             f"dataset {key}: its columns and classes are known; leave out the settings of columns, "
-            "kind and separator"
+            "kind, separator and unlabeled"
         )
     for split in files or {}:
         if split not in ("train", "test"):

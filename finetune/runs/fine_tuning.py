@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from finetune.run_folder import (
 from finetune.run_settings import FitRun, PretrainRun
 from finetune.runs.adapting import adapt, check_ended
 from finetune.runs.caching import Choice, choose, open_caches, row_sets, sizes
+from finetune.runs.data_summary import show_data
 from finetune.runs.finding import check_search, find
 from finetune.runs.inputs import encoder_inputs, example_inputs, tokenizer_input
 from finetune.runs.planning import put_plan, show_plan
@@ -191,7 +191,7 @@ def _tell_all(run: FitRun, ready: _Ready) -> None:
     if ready.start is not None:
         for told in filter(None, (origin(ready.start), head_left_out(ready.start))):
             say(told)
-    _tell(ready.data)
+    show_data(ready.data)
     width, precision = ready.module.encoder.config.hidden_size, run.caching.cache_precision
     show_plan(run, ready.plan, sizes(ready.choice, width, precision))
 
@@ -210,7 +210,7 @@ def _find(run: FitRun, task: Task) -> Results:
     folder = Path(str(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     ready = _get_ready(run, task)
-    _tell(ready.data)
+    show_data(ready.data)
     return find(run, folder, ready.module, ready.data, task.name)
 
 
@@ -306,7 +306,12 @@ def _tested(scorer: Scorer, folder: Path, split: str) -> Results:
     write_answers(scorer.task, folder, split, answers, scorer.origin(split))
     labelled = all(example.label is not None for example in scorer.data.examples(split))
     metrics = scorer.task.score(answers) if labelled else {}
-    return {"metrics": metrics, "examples": len(answers)}
+    skipped = scorer.task.skipped(split)
+    return {
+        "metrics": metrics,
+        "examples": len(answers),
+        **({"skipped": skipped} if skipped else {}),
+    }
 
 
 def _inputs(
@@ -351,27 +356,6 @@ def _baseline(data: TaskData) -> dict[str, float]:
             "found none of its answers; name another file by --validation"
         )
     return scores
-
-
-def _tell(data: TaskData) -> None:
-    """Say what the splits hold, a line each."""
-    for split in (data.train_split, *data.task.validation_splits):
-        about = data.describe(split, training=split == data.train_split)
-        files = ", ".join(Path(file).name for file in about.pop("files")[:3])
-        facts = [f"{about.pop('examples'):,} examples", f"{about.pop('sequences'):,} sequences"]
-        if left_out := about.pop("left_out"):
-            facts.append(f"{left_out:,} that cannot be learnt from")
-        if trimmed := about.pop("trimmed"):
-            facts.append(f"{100 * trimmed:.1f} % cut to {data.max_length} tokens")
-        facts += [
-            f"{count:,} {reason.replace('_', ' ')} skipped"
-            for reason, count in about.pop("skipped", {}).items()
-        ]
-        facts += [f"{name.replace('_', ' ')}: {value}" for name, value in about.items()]
-        say(f"{split} ({files}): {', '.join(facts)}")
-        if is_first_process():
-            for message in data.warnings(split, training=split == data.train_split):
-                warnings.warn(message, stacklevel=2)
 
 
 def folder_of(run: PretrainRun | FitRun) -> str:

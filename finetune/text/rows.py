@@ -44,6 +44,7 @@ KINDS = {
 
 # What csv allows at most; more than any text has, and it fits a C long everywhere.
 _ANY_SIZE = 2**31 - 1
+_MARK = "\ufeff"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 FROM_UTF16 = "save the file as UTF-8 (iconv -f UTF-16 -t UTF-8 FILE)"
 FROM_WINDOWS = (
@@ -104,6 +105,16 @@ def read_rows(path: Path | str, kind: str | None = None) -> Iterator[Row]:
         if kind is None and name == "stdin":
             lines, kind = _kind_of_first(lines)
         yield from READERS[kind or kind_of(path)](name, lines)
+
+
+def delimiter_of(path: Path) -> str:
+    """Tell what separates the cells of a CSV file with a header.
+
+    Raises:
+        DataError: The file is missing, damaged or not UTF-8, or its header has two separators.
+    """
+    with _opened(path) as stream:
+        return find_delimiter(str(path), _text_lines(str(path), stream)).delimiter
 
 
 def read_records(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -306,7 +317,8 @@ def _check_row(
             f"'{spilled[0][:60]}'; put a text that holds a {separator} into quotes, or name the "
             "column in the header"
         )
-    if len(header) > 1 and [cell.strip() for cell in cells] == header:
+    # A file put behind another brings its byte order mark along.
+    if len(header) > 1 and [cell.strip().strip(_MARK) for cell in cells] == header:
         raise DataError(
             f"{where}: expected a row of values, found the header once more "
             f"({', '.join(header)[:100]}); remove this line"

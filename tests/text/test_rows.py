@@ -37,7 +37,7 @@ class TestTables:
         st.lists(
             st.tuples(
                 *[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))] * 2
-            ).filter(lambda cells: [cell.strip() for cell in cells] != ["a", "b"]),
+            ),
             min_size=1,
         )
     )
@@ -45,10 +45,10 @@ class TestTables:
         self, cells: list[tuple[str, str]]
     ) -> None:
         written = io.StringIO(newline="")
-        csv.writer(written, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *cells])
+        csv.writer(written, quoting=csv.QUOTE_ALL).writerows([("column 1", "column 2"), *cells])
         lines = written.getvalue().encode().split(b"\n")
         text = iter([*(f"{line.decode()}\n" for line in lines[:-1])])
-        read = [(row["a"], row["b"]) for _, row in READERS["csv"]("f", text)]
+        read = [(row["column 1"], row["column 2"]) for _, row in READERS["csv"]("f", text)]
         assert read == cells
 
     def test_cell_in_quotes_holds_commas_quotes_and_line_breaks(self, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ BAD = {
     ),
     "header once more": (
         "f.csv",
-        "\ufefftext,label\r\na,b\r\n text ,label\r\n",
+        "\ufefftext,label\r\na,b\r\n\ufefftext ,label\r\n",
         r"f.csv:3: expected a row of values, found the header once more \(text, label\); remove",
     ),
     "header once more in a TSV": ("f.tsv", "a\tb\n1\t2\na\tb\n", "f.tsv:3: .* once more"),

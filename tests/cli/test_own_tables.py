@@ -1,0 +1,108 @@
+"""Tables as spreadsheets and public sets write them, from the command line to a score."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.conftest import sentences
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Call, Refuses, World
+
+
+def table(path: Path, labels: Sequence[str], *, start: str = "", end: str = "\n") -> Path:
+    """A table as German Excel writes it, with a text for each label."""
+    rows = [f'"{text}; 1,5";{label}' for text, label in zip(sentences(3, 99), labels, strict=False)]
+    lines = [*start.splitlines(), "text;label", *rows]
+    path.write_bytes("".join(f"{line}{end}" for line in lines).encode("utf-8-sig"))
+    return path
+
+
+def words(world: World, folder: Path, train: Path, validation: Path, *more: object) -> list[Any]:
+    start = ["classify", "--train", train, "--validation", validation, "--encoder", "none"]
+    tokens = ["--tokenizer", world.tokenizer, "--config", world.glue_config]
+    return [*start, *tokens, "--out", folder / "run", *more]
+
+
+def test_numbers_with_decimal_commas_are_learnt_evaluated_and_answered(
+    world: World, call: Call, tmp_path: Path
+) -> None:
+    rng = random.Random(0)
+    column = [f"{rng.randrange(50) / 10}".replace(".", ",") for _ in range(24)]
+    train = table(tmp_path / "train.csv", column, start="sep=;", end="\r\n")
+    held_out = table(tmp_path / "held-out.csv", column[:12])
+    done = call(*words(world, tmp_path, train, held_out, "--test", held_out))
+    assert done.status == 0, done.err
+    assert 'text (column "text")\n' in done.err
+    assert 'labels (column "label"): numbers from ' in done.err
+    assert "(regression, with the comma as decimal sign)" in done.err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    again = call("evaluate", tmp_path / "run", "--file", held_out).json
+    assert again["metrics"] == results["test"]["metrics"] == pytest.approx(results["metrics"])
+    answers = tmp_path / "answers.jsonl"
+    asked = ["predict", tmp_path / "run", "--input", train, "--output", answers]
+    assert call(*asked).status == 0
+    assert len(answers.read_text().splitlines()) == 24
+
+
+def test_rows_without_a_label_are_counted_wherever_they_are_left_out(
+    world: World, call: Call, refuses: Refuses, tmp_path: Path
+) -> None:
+    train = table(tmp_path / "train.csv", ["0.0", "1.0", "2.0", "", "-1"] * 4)
+    held_out = table(tmp_path / "held-out.csv", ["0", "1", "2", "-1"] * 3)
+    asked = words(world, tmp_path, train, held_out)
+    refuses(
+        r".*train.csv:5: expected a label, found an empty cell \(in 8 of 20 rows\); --unlabeled "
+        "drop leaves such rows out",
+        *asked,
+    )
+    done = call(*asked, "--unlabeled", "drop", "--test", held_out)
+    assert done.status == 0, done.err
+    assert ", unlabeled rows skipped: 8\n" in done.err
+    assert 'labels (column "label"): 3 classes: 0 4, 1 4, 2 4\n' in done.err
+    assert "warning: labels are whole numbers with decimals, such as 0.0, and are" in done.err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["data"]["train"]["skipped"] == {"unlabeled_rows": 8}
+    assert results["data"]["validation"]["skipped"] == {"unlabeled_rows": 3}
+    assert results["test"]["skipped"] == {"unlabeled_rows": 3}
+    again = call("evaluate", tmp_path / "run", "--json")
+    assert (again.json["examples"], again.json["skipped"]) == (9, {"unlabeled_rows": 3})
+    assert "validation: unlabeled rows skipped: 3\n" in again.err
+    repeated = call("classify", "--config", tmp_path / "run" / "config.yaml", "--dry-run")
+    assert 'labels (column "label"): 3 classes: 0 4, 1 4, 2 4\n' in repeated.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "text,label\na,x\nb,y\ntext,label\n", ":4: .* found the header once more .*"),
+        ("t.csv", "text,label,\na,x,\nb,y,more\n", ":3: expected nothing behind the last named .*"),
+        ("t.csv", b"text,label\na,x\ncaf\xe9,y\n", ":3: expected UTF-8, .* iconv -f WINDOWS-.*"),
+        ("t.csv", b"PK\x03\x04\x14\0\x06\0", ":1: expected text, found a ZIP archive, as Excel.*"),
+        ("t.csv", 'text,label\na,"1,5"\nb,2\n', ":2: .*'1,5'; say --kind regression if .*"),
+        (
+            "t.csv",
+            "text,label\na,\"['x', 'y']\"\nb,y\n",
+            ":3: expected a list of classes such as .*",
+        ),
+    ],
+)
+def test_what_would_be_misread_is_refused(
+    world: World, refuses: Refuses, tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    refuses(f".*{name}{message}", *words(world, tmp_path, path, path))
+    assert not (tmp_path / "run").exists()
+
+
+def test_warning_is_one_line(world: World, call: Call, tmp_path: Path) -> None:
+    train = table(tmp_path / "train.csv", ["a", "b", "c", "a", "b"])
+    done = call(*words(world, tmp_path, train, train, "--dry-run"))
+    assert (done.status, done.err.count("\nwarning: class 'c' has one example\n")) == (0, 1)
