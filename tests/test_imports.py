@@ -16,20 +16,6 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted([*(ROOT / "finetune").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")])
 
 # A room imports from lower floors only; those of GROUND are open to all.
-GROUND = {
-    f"finetune.{room}"
-    for room in (
-        "console",
-        "errors",
-        "files",
-        "memory",
-        "packages",
-        "placeholders",
-        "processes",
-        "ranges",
-        "unpacking",
-    )
-}
 FLOORS = {
     "tasks": 9,
     "finetune": 8,  # the public face
@@ -80,6 +66,7 @@ FLOORS = {
     "finetune.ranges": 0,
     "finetune.unpacking": 0,
 }
+GROUND = {room for room, floor in FLOORS.items() if floor == 0}
 # Parts of one house: these may import each other, if only in one direction.
 ONE_FLOOR = {
     "finetune.runs",
