@@ -7,7 +7,7 @@ batches: the position in the data is two numbers, and taking it up again costs n
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,8 +170,10 @@ class _Loader(DataLoader[Batch]):
         Raises:
             ConfigError: The workers cannot be started.
         """
-        if not self.num_workers:
-            return super().__iter__()
+        return self._handed_over() if self.num_workers else super().__iter__()
+
+    def _handed_over(self) -> Iterator[Batch]:
+        """Start the workers at the first batch: Lightning fails over an error any earlier."""
         try:
             made = super().__iter__()
         except OSError as error:
@@ -180,7 +182,7 @@ class _Loader(DataLoader[Batch]):
                 f"started ({error.strerror or error}); they need a little shared memory in "
                 "/dev/shm: give it more, or set num_workers to 0"
             ) from error
-        return map(_as_tensors, made)
+        yield from map(_as_tensors, made)
 
 
 def _as_it_is(batch: Any) -> Any:
