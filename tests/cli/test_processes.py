@@ -15,7 +15,7 @@ from finetune.checkpoint import load_checkpoint
 from tasks.__main__ import main
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Outcome, Process, Refuses, Start, World
+    from tests.cli.conftest import Call, Outcome, Process, Start, World
 
 SECONDS = 300
 """Two processes that take longer hang."""
@@ -276,11 +276,18 @@ def others_of(process: Process) -> list[str]:
 
 
 def test_a_bad_setting_is_told_once(
-    world: World, configs: dict[str, Path], tmp_path: Path, refuses: Refuses
+    world: World, configs: dict[str, Path], tmp_path: Path, call: Call
 ) -> None:
-    words = pretraining(world, configs, tmp_path / "run")
-    refuses(".*precision.*", *words, "--precision", "15")
-    refuses("an epoch has 1 batches, too few for 2 processes; .*", *words, "--batch-size", 1000)
+    words = pretraining(world, configs, tmp_path / "run", "--overwrite")
+    for setting, complaint in (
+        (["--precision", 15], "precision '15'"),
+        (["--batch-size", 1000], "an epoch has 1 batches, too few for 2 processes; "),
+    ):
+        outcome = call(*words, *setting)
+        assert outcome.status == 2
+        assert outcome.out == ""
+        assert complaint in outcome.complaint
+        assert outcome.err.count("finetune: ") == 1
 
 
 def test_learning_rates_are_tried_in_one_process(
