@@ -167,7 +167,9 @@ def test_a_damaged_header_is_an_error_and_not_the_end(tmp_path: Path) -> None:
         list(read_members(path, is_text))
 
 
-@pytest.mark.parametrize("content", [b"not an archive", gzip.compress(b"not an archive")])
+@pytest.mark.parametrize(
+    "content", [b"not an archive", gzip.compress(b"not an archive")], ids=["text", "gzip"]
+)
 def test_what_is_no_archive_is_an_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     path.write_bytes(content)
