@@ -66,7 +66,7 @@ def load_features(path: Path) -> list[Features] | None:
                 file.seek(0)
                 with np.load(file) as archive:
                     return list(_rows({name: archive[name] for name in archive.files}))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter: writing tells what is in the way
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError):
         pass

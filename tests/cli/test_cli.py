@@ -73,11 +73,14 @@ CHECKPOINT = {
 
 
 def test_a_run_folder_holds_what_it_should(world: World) -> None:
-    parts = {"config.yaml", "metrics.jsonl", "results.json"}
+    parts = {"config.yaml", "inputs.json", "metrics.jsonl", "results.json"}
     parts |= {f"checkpoints/{which}/{name}" for which in ("best", "last") for name in CHECKPOINT}
+    parts |= {f"checkpoints/{which}/checksums.json" for which in ("best", "last")}
     parts |= {"checkpoints/last/trainer.pt"}
     assert files_of(world.pretrained) == parts
-    assert files_of(world.tuned) == {*parts, "predictions/validation.jsonl"}
+    assert files_of(world.tuned) == parts | {
+        f"predictions/validation.{end}" for end in ("json", "jsonl")
+    }
 
 
 def test_results_say_what_came_out_of_what(world: World) -> None:
