@@ -133,7 +133,8 @@ def _null_from_last(logits: Tensor, attention_mask: Tensor | None) -> Tensor:
     null = logits.gather(1, last.expand(-1, 1, 2))  # (B, 1, 2)
     place = torch.arange(logits.shape[1], device=logits.device)[None, :, None]  # (1, T, 1)
     others = logits.masked_fill(place == last, torch.finfo(logits.dtype).min)
-    return torch.cat((null, others[:, 1:]), dim=1)
+    # Not `cat` with a slice: a graph for ONNX would then need a length that is never 2.
+    return torch.where(place == 0, null, others)
 
 
 def best_spans(

@@ -166,7 +166,15 @@ def test_bad_words_are_one_line(world: World, tmp_path: Path, refuses: Refuses) 
     refuses(
         ".*unknown pooling 'meen'.*", "inspect", "probe", world.tuned, "--pooling", "meen", *out
     )
-    refuses(".*whole numbers as 1,2,3.*", "inspect", "probe", world.tuned, "--seeds", "x", *out)
+    refuses(
+        ".*--seeds: expected a whole number from 0 .*, found 'x'.*",
+        "inspect",
+        "probe",
+        world.tuned,
+        "--seeds",
+        "x",
+        *out,
+    )
     refuses(".*no/run.*", "inspect", "words", "no/run", "cat", *out)
     refuses(".*expected a word of the vocabulary.*", "inspect", "words", world.tuned, "犬", *out)
     refuses(

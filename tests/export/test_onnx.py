@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,9 @@ def test_example_runs_without_us(name: str, folders: Folders, runs: dict[str, Pa
     done = subprocess.run(words, capture_output=True, text=True, cwd=folders.root, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     if name == "classification":
-        answers = load(runs[name]).predict(["A text.", "Another one."])
+        with warnings.catch_warnings():  # capitals are unknown to the made tokenizer
+            warnings.filterwarnings("ignore", message=r".*mostly \[UNK\]")
+            answers = load(runs[name]).predict(["A text.", "Another one."])
         assert done.stdout.strip() == str([answer["prediction"] for answer in answers])
     elif name == "span":
         assert done.stdout.strip() in "A text about the one who wrote it."
@@ -305,6 +308,7 @@ def test_head_of_an_unknown_kind_is_an_error(
     shutil.copytree(runs["classification"] / "checkpoints" / "best", run)
     config = (run / "config.json").read_text()
     (run / "config.json").write_text(config.replace('"classification"', '"clasification"'))
+    (run / "checksums.json").unlink()  # it would be refused as damaged
     with pytest.raises(
         CheckpointError, match="found the kind 'clasification'; did you mean 'classification'"
     ):
