@@ -74,7 +74,7 @@ def _stopped_for_good() -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        stop.args = ("the demo was stopped; the next one starts anew and replaces its runs",)
+        stop.message = "the demo was stopped; the next one starts anew and replaces its runs"
         raise
 
 

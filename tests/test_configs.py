@@ -104,6 +104,7 @@ def test_base_has_the_size_of_bert_base() -> None:
     assert parameters + pooler == 109_482_240  # BertModel of bert-base-uncased
 
 
+@pytest.mark.filterwarnings("ignore:.*mostly .UNK.")  # made words, of which a vocabulary is learned
 @pytest.mark.parametrize("name", ["tiny", "mini"])
 def test_it_pretrains_and_is_fine_tuned(name: str, tmp_path: Path) -> None:
     rng = random.Random(0)

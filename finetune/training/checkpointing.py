@@ -44,9 +44,13 @@ class Interrupted(Exception):
         """Keep the signal that asked and the folder of the state."""
         super().__init__(signal_number, folder)
         self.signal, self.folder = signal_number, folder
+        self.message: str | None = None
+        """What to say instead, where going on is not the advice to give."""
 
     def __str__(self) -> str:
         """Say where the state is, if there is one by now."""
+        if self.message is not None:
+            return self.message
         if (self.folder / "config.json").is_file():
             return f"stopped; the state is in {self.folder}; go on with --resume"
         return "stopped before the first checkpoint; nothing was saved"
