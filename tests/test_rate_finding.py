@@ -15,6 +15,7 @@ import torch
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError, DataError
 from finetune.heads import HeadConfig
+from finetune.processes import Place
 from finetune.run_folder import read_run
 from finetune.runs.finding import FILE, find, plot, save_curve, training_batches
 from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
@@ -91,7 +92,7 @@ class TestFile:
     def test_other_processes_write_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setattr("finetune.processes._place", Place(rank=1, size=2, launched=True))
         save_curve(tmp_path, curve())
         assert not list(tmp_path.iterdir())
 
