@@ -132,6 +132,7 @@ def test_file_that_cannot_be_written_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip(LIBRARY)
-    file = tmp_path / "none" / "spec.json"
+    (tmp_path / "file").write_text("in the way")
+    file = tmp_path / "file" / "spec.json"
     assert main(["dashboard", "--entity", "me", "--spec", str(file)]) == 2
-    assert f"--spec {file}: No such file or directory; name another file" in capsys.readouterr().err
+    assert f"--spec {file}: Not a directory; name another file" in capsys.readouterr().err

@@ -323,9 +323,10 @@ class TestZip:
         assert problem.startswith(f"{path}: expected a zip, found none that can be read: ")
 
     def test_missing_zip_and_folder_are_one_problem(self, tmp_path: Path) -> None:
-        for path in (tmp_path / "none.zip", tmp_path):
-            (problem,) = zip_problems(path)
-            assert problem.startswith(f"{path}: expected a zip, found none that can be read: ")
+        missing = tmp_path / "none.zip"
+        (problem,) = zip_problems(missing)
+        assert problem.startswith(f"{missing}: expected a zip, found none that can be read: ")
+        assert zip_problems(tmp_path) == [f"{tmp_path}: expected a zip, found no regular file"]
 
 
 class TestWriting:
