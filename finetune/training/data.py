@@ -7,6 +7,7 @@ batches: the position in the data is two numbers, and taking it up again costs n
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -174,6 +175,7 @@ class _Loader(DataLoader[Batch]):
 
     def _handed_over(self) -> Iterator[Batch]:
         """Start the workers at the first batch: Lightning fails over an error any earlier."""
+        before = signal.getsignal(signal.SIGCHLD)
         try:
             made = super().__iter__()
         except OSError as error:
@@ -182,6 +184,10 @@ class _Loader(DataLoader[Batch]):
                 f"started ({error.strerror or error}); they need a little shared memory in "
                 "/dev/shm: give it more, or set num_workers to 0"
             ) from error
+        if threading.current_thread() is threading.main_thread():
+            # torch's handler raises at whatever line a worker's death finds the training process,
+            # where it may be ignored or leave a lock held; without it the next batch raises.
+            signal.signal(signal.SIGCHLD, before)
         yield from map(_as_tensors, made)
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from finetune.checkpoint import load_checkpoint
-from finetune.training.data import MaskedBlocks
+from finetune.training.data import LoaderConfig, MaskedBlocks, OrderedData
 from finetune.training.task_data import UnitBatches
 
 if TYPE_CHECKING:
@@ -46,6 +48,23 @@ def test_a_killed_worker_is_one_line_and_the_run_can_go_on(
     )
     for name, tensor in theirs.weights().items():
         assert torch.equal(ours.weights()[name], tensor), name
+
+
+def test_a_killed_worker_raises_at_the_next_batch_and_nowhere_else() -> None:
+    class Dies(Dataset[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            if index:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {"input_ids": torch.tensor([index])}
+
+    before = signal.getsignal(signal.SIGCHLD)
+    data = OrderedData(LoaderConfig(num_workers=1), seed=0)
+    batches = iter(data.batch_loader(Dies(), [0, 1]))
+    assert next(batches)["input_ids"].tolist() == [0]
+    assert signal.getsignal(signal.SIGCHLD) is before
+    time.sleep(1)  # the worker has died by now: no line of this one may raise
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        next(batches)
 
 
 def test_a_worker_that_is_killed_while_a_run_is_scored_is_one_line(
