@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from finetune.report.answers import form_of, is_right, span_f1, wrongness
-from finetune.report.confusion import class_scores, confusion
+from finetune.comparison.answers import (
+    class_scores,
+    confusion,
+    form_of,
+    is_right,
+    span_f1,
+    wrongness,
+)
 from finetune.task import Answer, Example
 from finetune.tracking import Table
 

@@ -20,6 +20,7 @@ from finetune.encoder import Encoder
 from finetune.inspection.sources import longest_text
 from finetune.text.features import collate, encode_pairs
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.visible import token_text
 
 MAP_LENGTH = 128
 """Tokens of a map, unless more are asked for: a map grows with their square."""
@@ -106,13 +107,3 @@ def attention_map(
         weights=weights,
         trimmed=feature.trimmed,
     )
-
-
-def token_text(tokenizer: Tokenizer, token_id: int) -> str:
-    """A token as people read it: that of the vocabulary; bytes are decoded, a space before is ▁."""
-    name = tokenizer.backend.id_to_token(token_id)
-    if name is None:
-        return f"#{token_id}"
-    if "ByteLevel" in repr(tokenizer.backend.decoder) and token_id not in tokenizer.special_ids:
-        return tokenizer.decode([token_id]).replace(" ", "▁")
-    return str(name)

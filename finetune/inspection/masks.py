@@ -14,11 +14,11 @@ from torch import Tensor
 
 from finetune.checkpoint import load_checkpoint
 from finetune.errors import CheckpointError, ConfigError, DataError
-from finetune.inspection.attention import token_text
 from finetune.inspection.sources import load_language_model, longest_text
 from finetune.text.features import Features, collate, encode_pairs, length_batches
 from finetune.text.stated import ROLES
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.visible import token_text
 from finetune.training.pretrainer import Pretrainer
 
 TOP = 5

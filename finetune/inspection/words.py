@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from finetune.errors import DataError
-from finetune.inspection.attention import token_text
 from finetune.inspection.sources import Model
 from finetune.tables import table
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.visible import token_text
 
 
 @torch.no_grad()

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from finetune.comparison import Answer
+from finetune.comparison.answers import confusion
 from finetune.families import Family
 from finetune.report import costs, overview
 from finetune.report.answers import answers_of
 from finetune.report.collecting import Collection, Problem, ReportedRun, number
-from finetune.report.confusion import confusion, matrix_table, scores_table
+from finetune.report.confusion import matrix_table, scores_table
 from finetune.report.curves import curves, plans
 from finetune.report.differences import describe_settings, differences_tables
 from finetune.report.hardest import examples_list, hardest

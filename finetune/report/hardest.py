@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finetune.comparison import Answer
-from finetune.report.answers import Judged, form_of, is_right, judged
+from finetune.comparison.answers import form_of, is_right
+from finetune.report.answers import Judged, judged
 from finetune.report.markup import Child, Html, element, joined
 from finetune.report.passages import Mark, marked, shortened
 from finetune.task import Example

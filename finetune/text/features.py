@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Batch = dict[str, "Tensor"]
 """Tensors of one step, by BERT's names; see `collate`."""
 
+IGNORED = -100
+"""Label that the loss leaves out, as of a token that is not masked: the default of torch."""
 # Batches whose examples are sorted by length together: more gives less padding, less chance.
 _POOL_BATCHES = 100
 

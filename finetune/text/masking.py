@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.counter import mix, random_bits, uniform
+from finetune.text.features import IGNORED
 
-IGNORED = -100
-"""Label of a token that is not masked; torch's cross entropy leaves it out."""
 MASKING = ("token", "word", "span")
 MASKS = ("dynamic", "static")
 _NEVER = np.uint64(0xFFFFFFFFFFFFFFFF)

@@ -1,8 +1,10 @@
-"""Texts in which there is nothing to read."""
+"""What people see of a text and of a token."""
 
 from __future__ import annotations
 
 import unicodedata
+
+from finetune.text.tokenizer import Tokenizer
 
 
 def is_empty(text: str) -> bool:
@@ -16,3 +18,13 @@ def is_empty(text: str) -> bool:
     """
     # Control, format, private and unassigned characters begin with C, separators with Z.
     return all(unicodedata.category(character)[0] in "CZ" for character in text)
+
+
+def token_text(tokenizer: Tokenizer, token_id: int) -> str:
+    """A token as people read it: that of the vocabulary; bytes are decoded, a space before is ▁."""
+    name = tokenizer.backend.id_to_token(token_id)
+    if name is None:
+        return f"#{token_id}"
+    if "ByteLevel" in repr(tokenizer.backend.decoder) and token_id not in tokenizer.special_ids:
+        return tokenizer.decode([token_id]).replace(" ", "▁")
+    return str(name)

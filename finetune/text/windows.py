@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
-from finetune.text.features import Features, Span
-from finetune.text.masking import IGNORED
+from finetune.text.features import IGNORED, Features, Span
 from finetune.text.parallel import tokenizer_threads
 from finetune.text.tokenizer import Template, Tokenizer
 

@@ -23,7 +23,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from finetune.errors import ConfigError, DataError
 from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.text.corpus import Corpus
-from finetune.text.masking import IGNORED, MaskingConfig, mask_blocks
+from finetune.text.features import IGNORED
+from finetune.text.masking import MaskingConfig, mask_blocks
 from finetune.text.packing import Blocks, document_mask, document_positions
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.randomness import keyed_seed

@@ -8,8 +8,8 @@ import torch
 
 from finetune.errors import ConfigError
 from finetune.inspection import AttentionMap, Model, attention_map
-from finetune.inspection.attention import token_text
 from finetune.text.tokenizer import Tokenizer
+from finetune.text.visible import token_text
 from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
 from tests.inspection.conftest import make_encoder, sentences
 

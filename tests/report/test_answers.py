@@ -7,8 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.report.answers import form_of, is_right, judged, span_f1, wrongness
-from finetune.report.confusion import class_scores, confusion
+from finetune.comparison.answers import (
+    class_scores,
+    confusion,
+    form_of,
+    is_right,
+    span_f1,
+    wrongness,
+)
+from finetune.report.answers import judged
 from finetune.report.hardest import hardest
 from tests.report.made import class_rows
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from finetune.errors import ConfigError
-from finetune.text.masking import IGNORED, MASKING, Key, MaskingConfig, choose_tokens, mask_blocks
+from finetune.text.features import IGNORED
+from finetune.text.masking import MASKING, Key, MaskingConfig, choose_tokens, mask_blocks
 
 SPECIAL = frozenset({0, 1, 2, 3, 7})  # not only the first ids
 MASK, VOCAB = 3, 300
