@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import signal
 import time
@@ -50,9 +51,11 @@ def test_a_killed_worker_is_one_line_and_the_run_can_go_on(
         assert torch.equal(ours.weights()[name], tensor), name
 
 
-def test_a_killed_worker_raises_at_the_next_batch_and_nowhere_else() -> None:
+def test_a_killed_worker_raises_at_the_next_batch_and_nowhere_else(tmp_path: Path) -> None:
     class Dies(Dataset[Any]):
         def __getitem__(self, index: Any) -> Any:
+            while index and not (tmp_path / "die").exists():
+                time.sleep(0.01)
             if index:
                 os.kill(os.getpid(), signal.SIGKILL)
             return {"input_ids": torch.tensor([index])}
@@ -62,7 +65,9 @@ def test_a_killed_worker_raises_at_the_next_batch_and_nowhere_else() -> None:
     batches = iter(data.batch_loader(Dies(), [0, 1]))
     assert next(batches)["input_ids"].tolist() == [0]
     assert signal.getsignal(signal.SIGCHLD) is before
-    time.sleep(1)  # the worker has died by now: no line of this one may raise
+    (tmp_path / "die").touch()
+    while multiprocessing.active_children():  # no line of this one may raise
+        time.sleep(0.01)
     with pytest.raises(RuntimeError, match="DataLoader worker"):
         next(batches)
 
