@@ -48,7 +48,7 @@ FLOORS = {
     "finetune.text": 2,
     "finetune.metrics": 1,
     "finetune.tracking": 1,
-    "finetune.comparison": 1,
+    "finetune.comparison": 2,
     "finetune.tables": 1,
     "finetune.values": 1,
     "finetune.cache_folder": 1,
