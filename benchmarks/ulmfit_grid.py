@@ -159,7 +159,7 @@ class Grid:
         return UnfreezeConfig(
             arm.unfreeze,
             phase_epochs=options.phase_epochs,
-            span=options.span,
+            schedule_scope=options.schedule_scope,
             group_rates=below if arm.unfreeze == "chain" else None,
         )
 
@@ -304,7 +304,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--imdb", type=numbers, default=[2000, 1000, 2000, 6000], metavar="N,N,N,N")
     add("--epochs", type=int, default=10, help="of each classifier")
     add("--phase-epochs", type=float, default=1.0, help="of gradual unfreezing and chain-thaw")
-    add("--span", default="run", choices=("run", "phase"), help="what a schedule spans")
+    add("--schedule-scope", default="run", choices=("run", "phase"), help="what a schedule covers")
     add("--lm-epochs", type=int, default=3, help="of LM fine-tuning")
     add("--learning-rate", type=float, default=1e-3, help="of the topmost group")
     add("--discr-rate", type=float, help="the same with discr; the paper has ten times the other")

@@ -29,6 +29,7 @@ from finetune.console import printable
 from finetune.errors import ConfigError, DataError
 from finetune.files import is_temporary, remove, settle, sweep, write_text
 from finetune.processes import first_process_only, is_first_process
+from finetune.renames import with_new_names
 from finetune.run_lock import LOCK, held, in_use, is_running
 from finetune.seed_folders import seed_folders
 from finetune.values import load
@@ -268,14 +269,14 @@ def read_run(cls: type[T], folder: Path) -> T:
     if not file.is_file():
         raise ConfigError(f"{folder}: expected a run folder with config.yaml, found none")
     known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    content = load(file)
+    content = with_new_names(load(file))
     if isinstance(content, dict) and not content.keys() <= known:
         about = (cls.__doc__ or "").partition("\n")[0].rstrip(".")
         wanted = about[:1].lower() + about[1:]
         raise ConfigError(
             f"{folder}: expected a run that was made to {wanted}, found one of another kind"
         )
-    return settings.read(cls, file)
+    return settings.read(cls, file, warn=False)  # the record of a run is not to be edited
 
 
 def _check_unchanged(folder: Path, run: object) -> None:

@@ -20,7 +20,7 @@ from finetune.training.data import LoaderConfig
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix_cache import CacheConfig
 from finetune.training.progress import LengthConfig
-from finetune.training.regularisers import AidsConfig
+from finetune.training.regularisers import RegularizationConfig
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.trainer import TrainerConfig
 from finetune.training.unfreezing import UnfreezeConfig
@@ -189,7 +189,7 @@ class FitRun:
     head: HeadConfig = field(default_factory=HeadConfig)
     unfreezing: UnfreezeConfig = field(default_factory=UnfreezeConfig)
     caching: CacheConfig = field(default_factory=CacheConfig)
-    aids: AidsConfig = field(default_factory=AidsConfig)
+    regularization: RegularizationConfig = field(default_factory=RegularizationConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=5e-5))
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

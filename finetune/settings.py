@@ -14,7 +14,8 @@ What a field's metadata may say:
   same section) that a lower layer had set become none;
 - `{"range": Range(1, 64)}`: the numbers that it may have, see `finetune.ranges`, which checks them.
 
-No setting is known here by name, and no dataclass is imported: `finetune --help` stays fast.
+Old names of settings are still read (`finetune.renames`). This module knows no setting by name and
+imports no dataclass: `finetune --help` stays fast.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any, TypeVar
 
 from finetune.console import quoted
 from finetune.errors import ConfigError, nearest
+from finetune.renames import add_old_flags, new_value, with_new_names
 from finetune.values import convert, expected, is_list, load, show, without_none, write
 
 T = TypeVar("T")
@@ -72,7 +74,11 @@ def given(cls: type[Any], namespace: argparse.Namespace) -> dict[str, object]:
 
 
 def read(
-    cls: type[T], yaml_file: Path | None = None, flags: Mapping[str, object] | None = None
+    cls: type[T],
+    yaml_file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    *,
+    warn: bool = True,
 ) -> T:
     """Build the settings from defaults, then a YAML file, then flags.
 
@@ -80,6 +86,7 @@ def read(
         cls: The dataclass to build.
         yaml_file: A mapping of keys and sections; None for defaults and flags alone.
         flags: Dotted key → the text of the flag, or a value already of the setting's type.
+        warn: Warn of names that the file writes in their old form.
 
     Returns:
         An instance of `cls`.
@@ -91,7 +98,8 @@ def read(
     """
     from_file: dict[str, Any] = {}
     if yaml_file is not None:
-        from_file = _checked(cls, load(yaml_file), "", _Source(cls, str(yaml_file)))
+        content = with_new_names(load(yaml_file), warn=warn, source=str(yaml_file))
+        from_file = _checked(cls, content, "", _Source(cls, str(yaml_file)))
     from_flags = _nest_flags(cls, flags or {})
     return typing.cast(T, _build(cls, _Layers(yaml_file, from_file, from_flags)))
 
@@ -123,7 +131,7 @@ def _settings(
     cls: type[Any], prefix: str = "", default: object = None, hidden: bool = False, doc: str = ""
 ) -> Iterator[_Setting]:
     """Walk over the settings of a dataclass, those of its sections last."""
-    docs, types = _field_docs(cls), _field_types(cls)
+    docs, types = _field_docs(cls), typing.get_type_hints(cls)
     sections = []
     for field in _fields(cls):
         key, hide = prefix + field.name, hidden or bool(field.metadata.get("hidden"))
@@ -153,10 +161,6 @@ def _words(field: dataclasses.Field[Any], annotation: Any) -> tuple[str, ...]:
 
 def _fields(cls: type[Any]) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(cls) if field.init]
-
-
-def _field_types(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
 
 
 def _section(annotation: Any) -> type[Any] | None:
@@ -212,6 +216,7 @@ def _add_flag(group: argparse._ArgumentGroup, setting: _Setting) -> None:
         options |= {"nargs": "?", "const": setting.alone}
     action = group.add_argument(typing.cast(str, setting.flag), **options)
     vars(action)["words"] = setting.words  # for the completion of shells
+    add_old_flags(group, setting.key, typing.cast(str, setting.flag))
 
 
 def _item(annotation: Any) -> Any:
@@ -255,8 +260,7 @@ def _checked(cls: type[Any], mapping: Any, prefix: str, source: _Source) -> dict
         raise ConfigError(
             f"{source.name}: {where}expected keys with values, found {quoted(mapping)}"
         )
-    types = _field_types(cls)
-    types = {field.name: types[field.name] for field in _fields(cls)}
+    types = {field.name: typing.get_type_hints(cls)[field.name] for field in _fields(cls)}
     checked: dict[str, Any] = {}
     for name, value in mapping.items():
         if name not in types:
@@ -281,10 +285,11 @@ def _nest_flags(cls: type[Any], flags: Mapping[str, object]) -> dict[str, Any]:
             raise ConfigError(f"unknown setting '{key}'; {nearest(key, settings)}")
         setting = settings[key]
         *sections, name = key.split(".")
-        place = nested
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = _convert(text, setting.type, setting.flag or key)
+        section = nested
+        for part in sections:
+            section = section.setdefault(part, {})
+        value = new_value(key, text, warn=True)
+        section[name] = _convert(value, setting.type, setting.flag or key)
     return nested
 
 
@@ -321,7 +326,7 @@ class _Layers:
 
 def _build(cls: type[Any], layers: _Layers, start: Any = None) -> Any:
     """Build one dataclass, its sections first, from its defaults or else from an instance."""
-    values, types = layers.merged(cls), _field_types(cls)
+    values, types = layers.merged(cls), typing.get_type_hints(cls)
     for field in _fields(cls):
         inner = _section(types[field.name])
         default = _default(field) if start is None else getattr(start, field.name)
@@ -331,10 +336,11 @@ def _build(cls: type[Any], layers: _Layers, start: Any = None) -> Any:
         elif values.get(field.name, default) is None:
             values[field.name] = None
         else:
-            # A default that the class itself makes is made anew, so that what it derives from other
-            # fields follows the values given here.
-            made_anew = default is _MISSING or (start is None and _makes(field, inner))
-            inner_start = None if made_anew else default
+            # A default that the class itself makes is built from the values given here, so that
+            # what it derives from other fields follows them.
+            factory: object = field.default_factory
+            is_new = default is _MISSING or (start is None and factory is inner)
+            inner_start = None if is_new else default
             values[field.name] = _build(inner, layers.of_section(field.name), inner_start)
     return _make_or_blame(cls, layers, start, values)
 
@@ -357,7 +363,7 @@ def _file_is_to_blame(
     cls: type[Any], layers: _Layers, start: Any, values: dict[str, Any], error: ConfigError
 ) -> bool:
     """Whether the file gives values here, and they are refused without the flags too."""
-    types = _field_types(cls)
+    types = typing.get_type_hints(cls)
     without_flags = {name: value for name, value in values.items() if _section(types[name])}
     only_file = dataclasses.replace(layers, from_flags={}).merged(cls)
     without_flags |= {name: value for name, value in only_file.items() if not _section(types[name])}
@@ -370,11 +376,6 @@ def _file_is_to_blame(
     except TypeError:  # a flag gives what has no default: the message begins with the name
         return str(error).partition(" ")[0] in only_file
     return False
-
-
-def _makes(field: dataclasses.Field[Any], cls: type[Any]) -> bool:
-    factory: object = field.default_factory
-    return factory is cls
 
 
 def _not_given(key: str, field: dataclasses.Field[Any]) -> ConfigError:

@@ -64,6 +64,7 @@ FLOORS = {
     "finetune.placeholders": 0,
     "finetune.processes": 0,
     "finetune.ranges": 0,
+    "finetune.renames": 0,
     "finetune.unpacking": 0,
 }
 GROUND = {room for room, floor in FLOORS.items() if floor == 0}

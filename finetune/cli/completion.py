@@ -89,6 +89,8 @@ def _page(path: str, help_: str, parser: argparse.ArgumentParser | None) -> Page
 
 
 def _options(action: argparse.Action) -> Iterator[Option]:
+    if action.help == argparse.SUPPRESS:  # an old name
+        return
     words = _words(action)
     many = action.nargs in ("+", "*")
     for flag in action.option_strings:

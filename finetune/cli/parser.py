@@ -61,7 +61,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         if message.startswith("unrecognized arguments: "):
             word = message.split()[2].split("=")[0]
-            known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+            shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+            known = [flag for action in shown for flag in action.option_strings if flag[1] == "-"]
             message = f"unknown option {word}; {nearest(word, known)}"
         raise ConfigError(f"{self.prog.removeprefix('finetune ')}: {message}")
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from finetune.comparison import Group, read_group
 from finetune.errors import ConfigError, DataError, FinetuneError
+from finetune.renames import with_new_names
 from finetune.run_list import Listing, State, run_folders, seeds_stand_alone, state_of
 from finetune.seed_folders import seed_folders
 from finetune.values import load
@@ -239,7 +240,7 @@ def _config_of(seeds: Sequence[Seed], name: str, found: Collection) -> dict[str,
 def _read_config(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
-    content = load(file)
+    content = with_new_names(load(file))
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: expected settings by name, found {type(content).__name__}")
     return content

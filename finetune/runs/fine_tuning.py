@@ -177,7 +177,7 @@ def _get_ready(run: FitRun, task: Task) -> _Ready:
         },
         optimizer=run.optimizer,
         schedule=run.schedule,
-        aids=run.aids,
+        regularization=run.regularization,
         seed=run.seed,
     )
     plan = put_plan(run, module, data)

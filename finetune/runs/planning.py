@@ -39,7 +39,7 @@ def put_plan(run: FitRun, module: FineTuner, data: TaskData) -> list[Row]:
     config, layers = run.unfreezing, module.layers()
     plan = make_plan(config, module.encoder.config.num_hidden_layers, pace.epochs)
     pace.check(plan)
-    rates = RatePlan(plan, pace, run.schedule, config.span, config.rewarm_fraction)
+    rates = RatePlan(plan, pace, run.schedule, config.schedule_scope, config.thaw_warmup_ratio)
     optimizer: OptimizerConfig = run.optimizer
     peaks = group_rates_with(
         list(layers), optimizer.learning_rate, optimizer.rate_decay, config.group_rates

@@ -22,8 +22,8 @@ from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix_cache import PrefixCache
 from finetune.training.regularisers import (
-    AidsConfig,
-    check_aids,
+    RegularizationConfig,
+    check_regularization,
     pretrained_weights,
     pull_to_pretrained,
     put_mixout,
@@ -79,7 +79,7 @@ class FineTuner(EncoderWithHead):
         validation: Mapping[str, Scored] | None = None,
         optimizer: OptimizerConfig | None = None,
         schedule: ScheduleConfig | None = None,
-        aids: AidsConfig | None = None,
+        regularization: RegularizationConfig | None = None,
         seed: int = 0,
     ) -> None:
         """Put a task's head on an encoder.
@@ -92,7 +92,7 @@ class FineTuner(EncoderWithHead):
                 the TaskData that the Trainer is given.
             optimizer: Rates and decay.
             schedule: Shape of the rate over the run.
-            aids: What holds the weights near the pretrained ones, or steadies the loss.
+            regularization: What holds the weights near the pretrained ones, or steadies the loss.
             seed: Keys the dropout of every step.
 
         Raises:
@@ -100,14 +100,14 @@ class FineTuner(EncoderWithHead):
         """
         super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
         self.task = task
-        self.aids = aids or AidsConfig()
-        check_aids(self.aids, head)
-        reinitialise(encoder, self.aids.reinit_blocks, seed, head)
+        self.regularization = regularization or RegularizationConfig()
+        check_regularization(self.regularization, head)
+        reinitialise(encoder, self.regularization.reinit_blocks, seed, head)
         start: dict[str, Tensor] = {}
-        if self.aids.mixout or self.aids.l2_sp:
-            start = pretrained_weights(encoder, self.aids.reinit_blocks)
-        put_mixout(encoder, start, self.aids.mixout)
-        self._pretrained = start if self.aids.l2_sp else {}
+        if self.regularization.mixout or self.regularization.l2_sp:
+            start = pretrained_weights(encoder, self.regularization.reinit_blocks)
+        put_mixout(encoder, start, self.regularization.mixout)
+        self._pretrained = start if self.regularization.l2_sp else {}
         self.validation: Mapping[str, Scored] = validation or {}
         self.caches: Mapping[str, PrefixCache] = {}
         """Split -> the frozen part's hidden states that are kept."""
@@ -174,27 +174,29 @@ class FineTuner(EncoderWithHead):
         return cache.read(rows, batch["input_ids"].shape[1], depth)
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        """The head's loss, with the aids that change it."""
+        """The head's loss, with the regularization that changes it."""
         self.split = self.task.train_split
         logits = self(batch)
         loss = self._loss(logits, batch["labels"])
-        if self.aids.r_drop:
+        if self.regularization.r_drop:
             again = self(batch)  # dropout draws on: another pass
             losses = (loss, self._loss(again, batch["labels"]))
-            loss = r_drop_loss(losses, (logits, again), self.aids.r_drop, batch["labels"])
+            loss = r_drop_loss(losses, (logits, again), self.regularization.r_drop, batch["labels"])
         return {"loss": loss}
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.aids.label_smoothing:
+        if self.regularization.label_smoothing:
             weights = getattr(self.head, "class_weights", None)
-            return smoothed_cross_entropy(logits, labels, self.aids.label_smoothing, weights)
+            return smoothed_cross_entropy(
+                logits, labels, self.regularization.label_smoothing, weights
+            )
         loss: Tensor = self.head.loss(logits, labels)  # type: ignore[operator]
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Complete the gradient; pull the weights towards the pretrained ones, where asked for."""
         super().on_before_optimizer_step(optimizer)
-        pull_to_pretrained(self.encoder, self._pretrained, self.aids.l2_sp)
+        pull_to_pretrained(self.encoder, self._pretrained, self.regularization.l2_sp)
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """What answers are read off: of a fixed size a unit, whatever T is, float32 (B, …)."""

@@ -16,7 +16,7 @@ from finetune.training.plan_table import RatePlan
 from finetune.training.unfreezing import (
     Layers,
     UnfreezeConfig,
-    clear_moments,
+    reset_optimizer_state,
     set_modes,
     set_trainable,
 )
@@ -80,8 +80,8 @@ class Phases:
             self.current = phase
             set_trainable(layers, self.groups)
             self.set_modes(layers)
-        if self.config.moments == "cleared" and self.pace.begins_phase(plan, batches_done):
-            clear_moments(optimizer)
+        if self.config.optimizer_state == "reset" and self.pace.begins_phase(plan, batches_done):
+            reset_optimizer_state(optimizer)
 
     def set_modes(self, layers: Layers) -> None:
         """Put frozen groups in eval mode, as after whatever puts all in training mode."""

@@ -24,20 +24,20 @@ def phase_progress(step: int, begin: int, end: int) -> float:
     return min(max((step - begin) / (end - begin), 0.0), 1.0)
 
 
-def rewarm_factor(fraction: float, thawed_at: float, rewarm_fraction: float) -> float:
+def thaw_warmup_factor(fraction: float, thawed_at: float, thaw_warmup_ratio: float) -> float:
     """A thawed group's own linear warm-up, which multiplies the schedule's factor.
 
     Args:
         fraction: Fraction of the run behind, in [0, 1].
         thawed_at: Fraction of the run behind at the group's thaw; 0 = trainable from the start.
-        rewarm_fraction: How long the warm-up is, as a fraction of the run; 0 = none.
+        thaw_warmup_ratio: How long the warm-up is, as a fraction of the run; 0 = none.
 
     Returns:
         From 0 at the thaw to 1; always 1 for a group that was never frozen.
     """
-    if thawed_at <= 0 or rewarm_fraction <= 0:
+    if thawed_at <= 0 or thaw_warmup_ratio <= 0:
         return 1.0
-    return min(max((fraction - thawed_at) / rewarm_fraction, 0.0), 1.0)
+    return min(max((fraction - thawed_at) / thaw_warmup_ratio, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class RatePlan:
     """Batches and steps of the run."""
     schedule: ScheduleConfig
     """Shape of the rate."""
-    span: Literal["run", "phase"] = "run"
-    """Whether that shape spans the run or each phase."""
-    rewarm_fraction: float = 0.0
+    schedule_scope: Literal["run", "phase"] = "run"
+    """Whether that shape covers the run or each phase."""
+    thaw_warmup_ratio: float = 0.0
     """Warm-up of a thawed group, as a fraction of the run."""
 
     @functools.cached_property
@@ -95,7 +95,7 @@ class RatePlan:
         triples: dict[int | None, tuple[float, float, float] | None] = {None: None}
         for thaw in {thaw for thaw in thaws if thaw is not None}:
             curve = base
-            if self.rewarm_fraction:
+            if self.thaw_warmup_ratio:
                 own = [self._of_thaw(thaw, done) for _, done in points]
                 curve = [factor * rise for factor, rise in zip(base, own, strict=True)]
             triples[thaw] = (curve[0], max(curve), curve[-1]) if curve else None
@@ -106,14 +106,14 @@ class RatePlan:
 
     def _of_schedule(self, phase: int, step: int, done: float) -> float:
         begin, end = self.steps[phase]
-        if self.span == "run" or len(self.steps) == 1 or end is None:
+        if self.schedule_scope == "run" or len(self.steps) == 1 or end is None:
             return rate_factor(done, self.schedule)
         return rate_factor(phase_progress(step, begin, end), self.schedule)
 
     def _of_thaw(self, thaw: int, done: float) -> float:
-        if self.pace.total_steps is None or self.rewarm_fraction == 0:
+        if self.pace.total_steps is None or self.thaw_warmup_ratio == 0:
             return 1.0
-        return rewarm_factor(done, self._fraction(self.steps[thaw][0]), self.rewarm_fraction)
+        return thaw_warmup_factor(done, self._fraction(self.steps[thaw][0]), self.thaw_warmup_ratio)
 
     def _fraction(self, step: int) -> float:
         if self.pace.total_steps is None:

@@ -216,7 +216,7 @@ def find_rate(
     """Train for a few steps at rising rates, and leave the module as it was, bit by bit.
 
     As in the run: AdamW over the layer groups, whose rates keep their proportions; the gradient
-    clipped; dropout keyed by the batch; frozen what the first phase of the plan freezes; aids.
+    clipped; dropout keyed by the batch; frozen what the first phase freezes; regularization.
     The run's schedule has no part in it, and fp16 is replaced by bfloat16, which needs no scaler.
 
     Args:

@@ -1,8 +1,8 @@
-"""Aids for small data: what keeps fine-tuning near the pretrained weights, or makes it steadier.
+"""Regularization for small data: it keeps weights near the pretrained ones, or steadies the loss.
 
-Each is a function of tensors, from its paper; the modules of this room call them. The pretrained
+Each is a function of tensors, from its paper; the modules of this package call them. The pretrained
 weights that mixout and L2-SP pull towards are those from before fine-tuning: they are taken from
-the encoder as it was given, also when an interrupted run goes on.
+the encoder as it was given, also when an interrupted run is resumed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from finetune.training.randomness import keyed_seed
 
 
 @dataclass
-class AidsConfig:
-    """Aids for fine-tuning on small data; all are off unless set."""
+class RegularizationConfig:
+    """Regularization for fine-tuning on small data; all of it is off unless set."""
 
     reinit_blocks: int = within(0, 10_000, default=0)
-    """Top blocks that start from fresh weights instead of the pretrained ones; so does a pooler."""
+    """Number of top blocks (and the pooler) that start from new random weights."""
     mixout: float = within(0, 1, below=True, default=0.0)
-    """Probability of reading the pretrained weight in place of the trained one, in [0, 1)."""
+    """Probability of using the pretrained weight in place of the trained one, in [0, 1)."""
     l2_sp: float = within(0, 1_000_000, default=0.0)
     """Strength of the pull to the pretrained weights, added to the gradient (0.01 is usual)."""
     label_smoothing: float = within(0, 1, below=True, default=0.0)
-    """Share of the target that is spread over all classes, in [0, 1)."""
+    """Fraction of the target that is spread over all classes, in [0, 1)."""
     r_drop: float = within(0, 1_000_000, default=0.0)
     """Weight of the divergence between two passes with different dropout (1 to 5 is usual)."""
 
@@ -51,8 +51,8 @@ CLASS_HEADS = ("classification", "choice")
 """Kinds of heads whose logits are one distribution over classes, (B, C)."""
 
 
-def check_aids(config: AidsConfig, head: nn.Module) -> None:
-    """See that the aids that change the loss go with the head.
+def check_regularization(config: RegularizationConfig, head: nn.Module) -> None:
+    """Check that the settings that change the loss suit the head.
 
     Raises:
         ConfigError: Label smoothing or R-Drop is asked of a head without classes.

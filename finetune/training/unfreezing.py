@@ -43,14 +43,14 @@ class UnfreezeConfig:
     """lp-ft: epochs in which the head alone is trained, may be a fraction."""
     phases: list[str] | None = None
     """Own phases in place of a policy: GROUP=EPOCHS or LOWEST..HIGHEST=EPOCHS, as head=1."""
-    span: Literal["run", "phase"] = "run"
-    """The schedule of the rate runs once over the whole run, or anew in each phase."""
-    rewarm_fraction: float = within(
+    schedule_scope: Literal["run", "phase"] = "run"
+    """The learning-rate schedule covers the whole run, or starts again in each phase."""
+    thaw_warmup_ratio: float = within(
         0, 1, below=True, default=0.0, hint="choose 0.05 for a twentieth of the run"
     )
-    """Fraction of the run in which a newly thawed group's rate rises from 0; 0 = at once."""
-    moments: Literal["kept", "cleared"] = "kept"
-    """Adam's moments at the start of a phase: kept, or cleared in all groups (fastai's way)."""
+    """Fraction of the run in which a newly thawed group's rate rises from 0; 0 = no warm-up."""
+    optimizer_state: Literal["keep", "reset"] = "keep"
+    """Adam's moments at the start of a phase: keep them, or reset all groups (as fastai does)."""
     frozen_dropout: bool = False
     """Leave dropout on in frozen parts; then their hidden states cannot be cached."""
     group_rates: list[str] | None = None
@@ -269,12 +269,12 @@ def _check_clock(config: UnfreezeConfig, plan: Plan) -> None:
             "phases: under max_minutes the last phase runs until the time is over; leave its "
             "epochs out"
         )
-    anew = "span: phase" if config.span == "phase" else ""
-    warm = "rewarm_fraction" if config.rewarm_fraction else ""
-    if len(plan.phases) > 1 and (anew or warm):
+    per_phase = "schedule_scope: phase" if config.schedule_scope == "phase" else ""
+    warm = "thaw_warmup_ratio" if config.thaw_warmup_ratio else ""
+    if len(plan.phases) > 1 and (per_phase or warm):
         raise ConfigError(
-            f"{anew or warm} needs a run whose length in steps is known, found max_minutes; set "
-            "max_epochs or max_steps instead"
+            f"{per_phase or warm} needs a run whose length in steps is known, found max_minutes; "
+            "set max_epochs or max_steps instead"
         )
 
 
@@ -361,6 +361,6 @@ def _batch_norms(module: nn.Module) -> Iterator[nn.Module]:
     return (part for part in module.modules() if isinstance(part, kinds))
 
 
-def clear_moments(optimizer: torch.optim.Optimizer) -> None:
+def reset_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
     """Forget the moments and step counts of all groups, as fastai does at each `freeze_to`."""
     optimizer.state.clear()

@@ -35,7 +35,7 @@ OFFERS: dict[str, tuple[list[str], list[str]]] = {
     "glue cola --unfr": (["--unfreeze"], ["--seed"]),
     "glue cola --": (["--learning-rate", "--resume", "--no-resume", "--json", "--quiet"], []),
     "glue cola --unfreeze ": (["gradual", "chain", "lp-ft"], ["notes.txt", "cola"]),
-    "glue cola --span ": (["run", "phase"], ["gradual"]),
+    "glue cola --schedule-scope ": (["run", "phase"], ["gradual"]),
     "glue cola --config ": (["notes.txt"], ["cola"]),
     "glue cola --config no": (["notes.txt"], ["a b.txt"]),
     "glue cola --config a": (["a b.txt"], ["notes.txt"]),

@@ -26,7 +26,7 @@ from finetune.training.finetuner import FineTuner
 from finetune.training.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.pretrainer import Pretrainer
-from finetune.training.regularisers import AidsConfig
+from finetune.training.regularisers import RegularizationConfig
 from tests.training.test_own_trainer import CONFIG, OWN
 
 Batch = dict[str, Tensor]
@@ -121,7 +121,7 @@ def union(parts: Sequence[Batch]) -> Batch:
     return whole
 
 
-def module_for(task: str, **aids: float) -> EncoderWithHead:
+def module_for(task: str, **regularization: float) -> EncoderWithHead:
     torch.manual_seed(0)
     encoder = Encoder(STILL)
     if task == "pretraining":
@@ -134,7 +134,8 @@ def module_for(task: str, **aids: float) -> EncoderWithHead:
         "span": lambda: Span(STILL, settings, SpanConfig()),
     }[task]()
     own: Any = dataclasses.make_dataclass("Own", ["train_split", "rows"])("train", 1)
-    tuner = Tuner(encoder, head, own, optimizer=HARDLY, aids=AidsConfig(**aids))  # type: ignore[arg-type]
+    config: Any = RegularizationConfig(**regularization)
+    tuner = Tuner(encoder, head, own, optimizer=HARDLY, regularization=config)
     tuner._pretrained = {name: torch.zeros_like(w) for name, w in tuner._pretrained.items()}
     return tuner
 
@@ -172,14 +173,16 @@ CASES: list[tuple[str, dict[str, float]]] = [
 
 
 @pytest.mark.parametrize("accumulate", [2, 3])
-@pytest.mark.parametrize(("task", "aids"), CASES)
+@pytest.mark.parametrize(("task", "regularization"), CASES)
 def test_batches_of_a_step_have_the_gradient_of_their_union(
-    task: str, aids: dict[str, float], accumulate: int
+    task: str, regularization: dict[str, float], accumulate: int
 ) -> None:
     given = batches(task)
-    parted = gradients(module_for(task, **aids), given, accumulate_grad_batches=accumulate)
+    parted = gradients(
+        module_for(task, **regularization), given, accumulate_grad_batches=accumulate
+    )
     steps = [union(given[at : at + accumulate]) for at in range(0, len(given), accumulate)]
-    assert_same(parted, gradients(module_for(task, **aids), steps))
+    assert_same(parted, gradients(module_for(task, **regularization), steps))
 
 
 def test_the_gradient_of_the_union_is_what_is_clipped() -> None:

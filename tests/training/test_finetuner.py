@@ -23,7 +23,7 @@ from finetune.text.features import Features, collate
 from finetune.text.tokenizer import Tokenizer
 from finetune.training.data import LoaderConfig
 from finetune.training.finetuner import FineTuner, Scored, collapsed, in_order, predict
-from finetune.training.regularisers import AidsConfig, symmetric_kl
+from finetune.training.regularisers import RegularizationConfig, symmetric_kl
 from finetune.training.task_data import TaskData, UnitBatches
 from tasks.glue import glue_task
 
@@ -225,8 +225,8 @@ def test_the_validation_loss_weighs_each_labelled_example_the_same(task_data: Ta
 
 
 def test_r_drop_compares_two_passes_of_different_dropout(task_data: TaskData) -> None:
-    aids = AidsConfig(r_drop=3.0)
-    module = shouting(fine_tuner(task_data.task, aids=aids)).train()
+    regularization = RegularizationConfig(r_drop=3.0)
+    module = shouting(fine_tuner(task_data.task, regularization=regularization)).train()
     batch = next(iter(task_data.train_dataloader()))
     torch.manual_seed(5)
     logits = (module(batch), module(batch))
@@ -242,7 +242,7 @@ def test_r_drop_compares_two_passes_of_different_dropout(task_data: TaskData) ->
 def test_the_pretrained_weights_go_where_the_trained_ones_go(
     where: Any, task_data: TaskData
 ) -> None:
-    module = fine_tuner(task_data.task, aids=AidsConfig(l2_sp=0.1)).to(where)
+    module = fine_tuner(task_data.task, regularization=RegularizationConfig(l2_sp=0.1)).to(where)
     names = dict(module.encoder.named_parameters())
     assert module._pretrained.keys() == names.keys()
     for name, weight in module._pretrained.items():
@@ -269,7 +269,9 @@ def test_a_pretrained_pooler_starts_afresh_with_the_blocks_above_it(
     pooler = {"weight": torch.full((16, 16), 0.5), "bias": torch.full((16,), 0.5)}
     head = Classification(CONFIG, HeadConfig("cls"), 2)
     head.start_from(pooler)
-    module = fine_tuner(task_data.task, head, aids=AidsConfig(reinit_blocks=blocks))
+    module = fine_tuner(
+        task_data.task, head, regularization=RegularizationConfig(reinit_blocks=blocks)
+    )
     weight, bias = module.head.layers[0].weight, module.head.layers[0].bias  # type: ignore[union-attr, index]
     if blocks == 0:
         assert torch.equal(weight, pooler["weight"])

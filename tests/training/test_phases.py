@@ -24,7 +24,7 @@ from finetune.training.finetuner import FineTuner
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix_cache import CacheConfig
 from finetune.training.progress import LengthConfig
-from finetune.training.regularisers import AidsConfig
+from finetune.training.regularisers import RegularizationConfig
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.trainer import TrainerConfig
 from finetune.training.unfreezing import UnfreezeConfig, owned_parameters
@@ -38,8 +38,10 @@ POLICIES = {
     "lp-ft": UnfreezeConfig("lp-ft", head_epochs=1.25),
     "top:1": UnfreezeConfig("top:1"),
     "own": UnfreezeConfig(phases=["head=0.75", "block_2..head=0.5", "embeddings..head"]),
-    "cleared": UnfreezeConfig("gradual", phase_epochs=0.5, moments="cleared"),
-    "anew": UnfreezeConfig("gradual", phase_epochs=0.5, span="phase", rewarm_fraction=0.1),
+    "cleared": UnfreezeConfig("gradual", phase_epochs=0.5, optimizer_state="reset"),
+    "anew": UnfreezeConfig(
+        "gradual", phase_epochs=0.5, schedule_scope="phase", thaw_warmup_ratio=0.1
+    ),
     "dropout": UnfreezeConfig("gradual", phase_epochs=0.5, frozen_dropout=True),
 }
 EVERY_POLICY = pytest.mark.parametrize("name", POLICIES)
@@ -125,7 +127,7 @@ def test_what_is_frozen_stays_and_what_is_trained_moves(
     assert len(watch.phases) == 36
     assert watch.phases == sorted(watch.phases)
     assert set(watch.phases) == set(range(len(watch.groups)))
-    rising = POLICIES[name].rewarm_fraction > 0  # a group's rate is 0 in the step of its thaw
+    rising = POLICIES[name].thaw_warmup_ratio > 0  # a group's rate is 0 in the step of its thaw
     for place, (phase, moved) in enumerate(zip(watch.phases, watch.moved, strict=True)):
         trained = [group in watch.groups[phase] for group in range(len(moved))]
         assert all(not moves or may for moves, may in zip(moved.values(), trained, strict=True))
@@ -235,23 +237,25 @@ def test_own_rates_replace_computed_ones(tuning: Callable[..., FitRun]) -> None:
 
 
 @pytest.mark.parametrize(
-    "aids",
+    "regularization",
     [
-        AidsConfig(reinit_blocks=1),
-        AidsConfig(mixout=0.5),
-        AidsConfig(l2_sp=0.1),
-        AidsConfig(label_smoothing=0.1),
-        AidsConfig(r_drop=1.0),
+        RegularizationConfig(reinit_blocks=1),
+        RegularizationConfig(mixout=0.5),
+        RegularizationConfig(l2_sp=0.1),
+        RegularizationConfig(label_smoothing=0.1),
+        RegularizationConfig(r_drop=1.0),
     ],
     ids=["reinit", "mixout", "l2-sp", "smoothing", "r-drop"],
 )
-def test_an_aid_changes_the_run_and_resumes_bit_for_bit(
-    aids: AidsConfig, tuning: Callable[..., FitRun], monkeypatch: pytest.MonkeyPatch
+def test_regularization_changes_the_run_and_resumes_bit_for_bit(
+    regularization: RegularizationConfig,
+    tuning: Callable[..., FitRun],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain, whole, cut = (
         tuning("plain", "gradual"),
-        tuning("whole", "gradual", aids=aids),
-        tuning("cut", "gradual", aids=aids),
+        tuning("whole", "gradual", regularization=regularization),
+        tuning("cut", "gradual", regularization=regularization),
     )
     runs.fit(plain, FAMILIES)
     runs.fit(whole, FAMILIES)

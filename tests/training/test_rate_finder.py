@@ -34,7 +34,7 @@ from finetune.training.rate_finder import (
     smooth,
     suggest,
 )
-from finetune.training.regularisers import AidsConfig
+from finetune.training.regularisers import RegularizationConfig
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.unfreezing import UnfreezeConfig, make_plan
 from tasks.glue import glue_task
@@ -268,10 +268,14 @@ class TestTraining:
 
     @pytest.mark.parametrize("policy", [None, "gradual", "chain"])
     @pytest.mark.parametrize(
-        "aids", [AidsConfig(), AidsConfig(mixout=0.5), AidsConfig(l2_sp=0.1)], ids=str
+        "regularization",
+        [RegularizationConfig(), RegularizationConfig(mixout=0.5), RegularizationConfig(l2_sp=0.1)],
+        ids=str,
     )
-    def test_nothing_of_it_is_kept(self, policy: str | None, aids: AidsConfig) -> None:
-        module = fine_tuner(policy, aids=aids).eval()
+    def test_nothing_of_it_is_kept(
+        self, policy: str | None, regularization: RegularizationConfig
+    ) -> None:
+        module = fine_tuner(policy, regularization=regularization).eval()
         module.encoder.blocks[0].train()
         first = next(module.parameters())
         first.requires_grad_(False)

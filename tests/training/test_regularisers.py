@@ -1,4 +1,4 @@
-"""Aids for small data, each against its paper's definition."""
+"""Regularization for small data, each against its paper's definition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.training.regularisers import (
-    AidsConfig,
+    RegularizationConfig,
     mixout,
     pretrained_weights,
     pull_to_pretrained,
@@ -349,12 +349,14 @@ class TestRDrop:
 )
 def test_settings_out_of_range_are_named(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        AidsConfig(**setting)
+        RegularizationConfig(**setting)
 
 
 def test_settings_can_be_read_from_flags() -> None:
     from finetune import settings
 
-    found = settings.read(AidsConfig, None, {"reinit_blocks": "2", "mixout": "0.9", "r_drop": "1"})
-    assert found == AidsConfig(reinit_blocks=2, mixout=0.9, r_drop=1.0)
-    assert AidsConfig() == settings.read(AidsConfig)
+    found = settings.read(
+        RegularizationConfig, None, {"reinit_blocks": "2", "mixout": "0.9", "r_drop": "1"}
+    )
+    assert found == RegularizationConfig(reinit_blocks=2, mixout=0.9, r_drop=1.0)
+    assert RegularizationConfig() == settings.read(RegularizationConfig)

@@ -27,16 +27,16 @@ from finetune.training.plan_table import (
     phase_progress,
     plan_rows,
     plan_table,
-    rewarm_factor,
+    thaw_warmup_factor,
 )
 from finetune.training.schedules import ScheduleConfig, rate_factor
 from finetune.training.unfreezing import (
     POLICIES,
     UnfreezeConfig,
-    clear_moments,
     group_rates_with,
     make_plan,
     owned_parameters,
+    reset_optimizer_state,
     set_modes,
     set_trainable,
 )
@@ -259,8 +259,8 @@ class TestErrors:
             ({"phase_epochs": 0.0}, "phase_epochs must be .*(above 0|from 1).*, found 0"),
             ({"head_epochs": -1.0}, "head_epochs must be .*(above 0|from 1).*, found -1"),
             (
-                {"rewarm_fraction": 1.0},
-                r"rewarm_fraction must be a number from 0 to below 1.*, found 1",
+                {"thaw_warmup_ratio": 1.0},
+                r"thaw_warmup_ratio must be a number from 0 to below 1.*, found 1",
             ),
             ({"phases": []}, "phases: expected at least one as 'head=1', found none"),
         ],
@@ -334,13 +334,15 @@ class TestErrors:
         make_plan(UnfreezeConfig(unfreeze=policy, **{name: float(value)}), 6, epochs)
 
     def test_what_needs_the_length_of_the_run_says_so_under_the_clock(self) -> None:
-        with pytest.raises(ConfigError, match="span: phase needs a run whose length in steps"):
-            plan_of("gradual", None, span="phase")
-        with pytest.raises(ConfigError, match="rewarm_fraction needs a run whose length"):
-            plan_of("lp-ft", None, rewarm_fraction=0.1)
+        with pytest.raises(
+            ConfigError, match="schedule_scope: phase needs a run whose length in steps"
+        ):
+            plan_of("gradual", None, schedule_scope="phase")
+        with pytest.raises(ConfigError, match="thaw_warmup_ratio needs a run whose length"):
+            plan_of("lp-ft", None, thaw_warmup_ratio=0.1)
         with pytest.raises(ConfigError, match="runs until the time is over; leave its epochs out"):
             plan_of(epochs=None, phases=["head=1", "embeddings..head=1"])
-        assert len(plan_of("all", None, span="phase", rewarm_fraction=0.1).phases) == 1
+        assert len(plan_of("all", None, schedule_scope="phase", thaw_warmup_ratio=0.1).phases) == 1
 
 
 class TestRates:
@@ -365,7 +367,7 @@ class TestRates:
 
     def test_a_span_of_the_phase_begins_anew_in_each(self) -> None:
         plan, schedule = plan_of("lp-ft", 4), ScheduleConfig("slanted_triangular")
-        rates = RatePlan(plan, Pace(10, total_steps=40), schedule, span="phase")
+        rates = RatePlan(plan, Pace(10, total_steps=40), schedule, schedule_scope="phase")
         head = [rates.factors(int(step >= 10), step)[3] for step in range(40)]
         assert head[:10] == [rate_factor(n / 10, schedule) for n in range(10)]
         assert head[10:] == [rate_factor(n / 30, schedule) for n in range(30)]
@@ -380,7 +382,7 @@ class TestRates:
 
     def test_a_thawed_group_warms_up_and_the_others_do_not(self) -> None:
         plan, schedule = plan_of("gradual", 4), ScheduleConfig("constant", warmup_ratio=0)
-        rates = RatePlan(plan, Pace(10, total_steps=40), schedule, rewarm_fraction=0.1)
+        rates = RatePlan(plan, Pace(10, total_steps=40), schedule, thaw_warmup_ratio=0.1)
         block_2 = [rates.factors(1, step)[2] for step in range(10, 20)]
         assert block_2 == pytest.approx([0, 0.25, 0.5, 0.75, *[1] * 6])
         assert {rates.factors(1, step)[3] for step in range(10, 20)} == {1.0}
@@ -388,7 +390,7 @@ class TestRates:
 
     def test_each_thaw_of_chain_thaw_warms_up(self) -> None:
         plan, schedule = plan_of("chain", 5), ScheduleConfig("constant", warmup_ratio=0)
-        rates = RatePlan(plan, Pace(10, total_steps=50), schedule, rewarm_fraction=0.04)
+        rates = RatePlan(plan, Pace(10, total_steps=50), schedule, thaw_warmup_ratio=0.04)
         assert rates.factors(1, 11) == pytest.approx([0.5, 0, 0, 0])
         assert rates.factors(4, 41) == pytest.approx(
             [0.5, 0.5, 1, 0.5]
@@ -396,7 +398,7 @@ class TestRates:
 
     @given(number(-1, 2), number(0, 1), number(0, 0.99))
     def test_factors_stay_between_zero_and_one(self, done: float, thaw: float, warm: float) -> None:
-        assert 0 <= rewarm_factor(done, thaw, warm) <= 1
+        assert 0 <= thaw_warmup_factor(done, thaw, warm) <= 1
         assert 0 <= phase_progress(int(done * 100), 10, 20) <= 1
 
     def test_the_clock_gives_the_fraction_where_steps_cannot(self) -> None:
@@ -508,8 +510,8 @@ class Model(nn.Module):
         """As a training loop would; six batches an epoch."""
         pace = Pace(6, accumulate)
         groups = plan.phases[pace.phase_of_batch(plan, number)].groups
-        if config.moments == "cleared" and pace.begins_phase(plan, number):
-            clear_moments(self.optimizer)
+        if config.optimizer_state == "reset" and pace.begins_phase(plan, number):
+            reset_optimizer_state(self.optimizer)
         set_trainable(self.layers, groups)
         self.train()
         set_modes(self.layers, groups, frozen_dropout=config.frozen_dropout)
@@ -564,9 +566,11 @@ class TestWeights:
 
 class TestResuming:
     @pytest.mark.parametrize("policy", ["all", "gradual", "chain"])
-    @pytest.mark.parametrize("moments", ["kept", "cleared"])
-    def test_a_run_taken_up_at_any_batch_ends_bit_equal(self, policy: str, moments: Any) -> None:
-        config = UnfreezeConfig(policy, phase_epochs=0.5, moments=moments)
+    @pytest.mark.parametrize("optimizer_state", ["keep", "reset"])
+    def test_a_run_taken_up_at_any_batch_ends_bit_equal(
+        self, policy: str, optimizer_state: Any
+    ) -> None:
+        config = UnfreezeConfig(policy, phase_epochs=0.5, optimizer_state=optimizer_state)
         plan, model = make_plan(config, BLOCKS, 3), Model()
         saved = []
         for number in range(11):
@@ -645,7 +649,7 @@ class TestApplying:
         plan = make_plan(config, BLOCKS, 3)
         for number in range(3):
             model.train_batch(number, plan, config, 1)
-        clear_moments(model.optimizer)
+        reset_optimizer_state(model.optimizer)
         model.train_batch(3, plan, config, 1)
         assert {float(state["step"]) for state in model.optimizer.state.values()} == {1.0}
 
@@ -668,7 +672,7 @@ def yaml(tmp_path: Path) -> Iterator[Path]:
     file = tmp_path / "run.yaml"
     file.write_text(
         "unfreezing:\n  phases: [head=1, block_1..head=0.5, embeddings..head]\n"
-        "  span: phase\n  rewarm_fraction: 0.05\n  moments: cleared\n"
+        "  schedule_scope: phase\n  thaw_warmup_ratio: 0.05\n  optimizer_state: reset\n"
         "  group_rates:\n  - head=1e-3\n"
     )
     return file
@@ -676,11 +680,13 @@ def yaml(tmp_path: Path) -> Iterator[Path]:
 
 class TestSettings:
     def test_flags_give_every_setting(self) -> None:
-        words = "--unfreeze chain --phase-epochs 0.5 --span phase --rewarm-fraction 0.1 "
-        words += "--moments cleared --frozen-dropout --group-rates head=1 block_1=2"
+        words = (
+            "--unfreeze chain --phase-epochs 0.5 --schedule-scope phase --thaw-warmup-ratio 0.1 "
+        )
+        words += "--optimizer-state reset --frozen-dropout --group-rates head=1 block_1=2"
         found = read(*words.split())
         assert found == UnfreezeConfig(
-            "chain", 0.5, 1.0, None, "phase", 0.1, "cleared", True, ["head=1", "block_1=2"]
+            "chain", 0.5, 1.0, None, "phase", 0.1, "reset", True, ["head=1", "block_1=2"]
         )
         assert read("--phases", "head=1", "embeddings..head").phases == [
             "head=1",
@@ -691,17 +697,23 @@ class TestSettings:
     def test_yaml_gives_them_too_and_survives_writing(self, yaml: Path, tmp_path: Path) -> None:
         found = read(yaml=yaml)
         assert found.phases == ["head=1", "block_1..head=0.5", "embeddings..head"]
-        assert (found.span, found.moments, found.group_rates) == ("phase", "cleared", ["head=1e-3"])
+        assert (found.schedule_scope, found.optimizer_state, found.group_rates) == (
+            "phase",
+            "reset",
+            ["head=1e-3"],
+        )
         again = tmp_path / "again.yaml"
         again.write_text(settings.dump(Run(found)))
         assert read(yaml=again) == found
 
     def test_a_policy_on_the_command_line_displaces_the_phases_of_a_file(self, yaml: Path) -> None:
         found = read("--unfreeze", "head", yaml=yaml)
-        assert (found.unfreeze, found.phases, found.span) == ("head", None, "phase")
+        assert (found.unfreeze, found.phases, found.schedule_scope) == ("head", None, "phase")
 
     def test_a_wrong_word_is_named(self) -> None:
-        with pytest.raises(ConfigError, match="--span: expected one of run, phase, found 'runs'"):
-            read("--span", "runs")
+        with pytest.raises(
+            ConfigError, match="--schedule-scope: expected one of run, phase, found 'runs'"
+        ):
+            read("--schedule-scope", "runs")
         with pytest.raises(ConfigError, match="unknown policy 'chian'; did you mean 'chain'"):
             read("--unfreeze", "chian")
