@@ -9,10 +9,11 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from finetune.text.features import Features
 from finetune.text.tokenizer import Tokenizer
 from finetune.text.visible import is_empty
 
@@ -52,6 +53,14 @@ def is_mostly_unknown(tokenizer: Tokenizer, text: str, unknown: int, tokens: int
     return covered > MOSTLY * sum(not character.isspace() for character in text)
 
 
+class HasTokens(Protocol):
+    """A sequence of token ids, as `Features` are one."""
+
+    @property
+    def input_ids(self) -> Sequence[int] | npt.NDArray[Any]:
+        """Token ids (T,)."""
+
+
 class UnknownTexts:
     """Counts texts that are mostly unknown, and those that are empty, as they come by."""
 
@@ -66,7 +75,7 @@ class UnknownTexts:
         self._sample: list[str] = []
 
     def add(
-        self, sequences: Iterable[tuple[int, Features]], texts: Sequence[Sequence[str]]
+        self, sequences: Iterable[tuple[int, HasTokens]], texts: Sequence[Sequence[str]]
     ) -> None:
         """Count examples.
 
