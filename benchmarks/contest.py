@@ -16,13 +16,13 @@ import torch
 
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.heads import Classification, HeadConfig
-from finetune.task import Task
-from finetune.text.features import Features, length_batches
-from finetune.training.data import LoaderConfig, OrderedData
-from finetune.training.finetuner import FineTuner
-from finetune.training.freed_memory import keep_freed_memory
-from finetune.training.task_data import UnitBatches
-from finetune.training.trainer import flush_denormals
+from finetune.task.interface import Task
+from finetune.text.features.pairs import Features, length_batches
+from finetune.training.loop.data import LoaderConfig, OrderedData
+from finetune.training.loop.finetuner import FineTuner
+from finetune.training.loop.freed_memory import keep_freed_memory
+from finetune.training.loop.task_data import UnitBatches
+from finetune.training.loop.trainer import flush_denormals
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 # Words a sentence in SST-2's train.tsv: quantiles in steps of 5 %; a WordPiece vocabulary of 8,192

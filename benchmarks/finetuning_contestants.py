@@ -143,7 +143,7 @@ def ours(turn: Turn) -> dict[str, Any]:
     """Make our run, as the command makes it, with a watch on its epochs."""
     import pytorch_lightning as pl
 
-    from finetune import session
+    from finetune.jobs import session
     from tasks.__main__ import main as command
 
     steps = Steps()
@@ -225,9 +225,9 @@ def theirs(turn: Turn) -> dict[str, Any]:
     import transformers as hf
     from torch.utils.data import SequentialSampler
 
-    from finetune.predictions import write_predictions
-    from finetune.run_folder import versions, write_results
-    from tasks.glue import glue_task
+    from finetune.runs.folder import versions, write_results
+    from finetune.runs.predictions import write_predictions
+    from tasks.glue.task import glue_task
 
     steps, folder = Steps(), Path(turn.folder)
 
@@ -239,8 +239,8 @@ def theirs(turn: Turn) -> dict[str, Any]:
             steps.stop()
 
     if SETTINGS[turn.contestant].our_process:
-        from finetune.training.freed_memory import keep_freed_memory
-        from finetune.training.trainer import flush_denormals
+        from finetune.training.loop.freed_memory import keep_freed_memory
+        from finetune.training.loop.trainer import flush_denormals
 
         flush_denormals()
         keep_freed_memory()

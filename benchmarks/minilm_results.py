@@ -45,8 +45,8 @@ from part_files import (
     write_passages,
 )
 
-from finetune.run_folder import has_started, read_results
-from tasks.glue_table import GLUE as GLUE_TABLE
+from finetune.runs.folder import has_started, read_results
+from tasks.glue.table import GLUE as GLUE_TABLE
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs" / "minilm"

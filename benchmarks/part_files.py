@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tasks.archives import read_members
-from tasks.glue_table import GLUE
-from tasks.race_files import read_passage
+from tasks.glue.table import GLUE
+from tasks.race.files import read_passage
+from tasks.sources.archives import read_members
 
 T = TypeVar("T")
 HELD_OUT = 5

@@ -16,7 +16,7 @@ import torch
 from contest import MINI, TINY, Size, masked_batches, prepare, take_turns
 
 from finetune.encoder import Encoder
-from finetune.training.pretrainer import Pretrainer
+from finetune.training.loop.pretrainer import Pretrainer
 
 
 def ours(size: Size, batches: Iterator[dict[str, Any]]) -> Callable[[], float]:

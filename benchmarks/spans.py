@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from finetune.answers.spans import span_answers
 from finetune.encoder import EncoderConfig
 from finetune.heads import HeadConfig, Span, SpanConfig
-from finetune.task import Example
-from finetune.text.features import Features
+from finetune.task.answers.spans import span_answers
+from finetune.task.interface import Example
+from finetune.text.features.pairs import Features
 
 QUESTION_TOKENS = 16
 WORD = "words "

@@ -31,24 +31,24 @@ from option_values import names, numbers
 from ulmfit_sample import write_imdb
 from ulmfit_table import TITLES, results_of, table
 
-from finetune.checkpoint import load_checkpoint
+from finetune.checkpoints.folder import load_checkpoint
 from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError, DataError, FinetuneError
-from finetune.files import write_text
+from finetune.files.writing import write_text
 from finetune.heads import HeadConfig
-from finetune.run_folder import has_started, say
-from finetune.run_settings import AdaptRun
-from finetune.runs import adapt, fit
-from finetune.scoring import evaluate
-from finetune.text.corpus import CorpusConfig
+from finetune.jobs import adapt, fit
+from finetune.jobs.evaluate import evaluate
+from finetune.runs.folder import has_started, say
+from finetune.runs.settings import AdaptRun
+from finetune.text.corpus.corpus import CorpusConfig
 from finetune.tracking import TrackingConfig
-from finetune.training.checkpointing import Interrupted
-from finetune.training.data import LoaderConfig
+from finetune.training.loop.checkpointing import Interrupted
+from finetune.training.loop.data import LoaderConfig
+from finetune.training.loop.progress import LengthConfig
+from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.optimizer import OptimizerConfig
-from finetune.training.progress import LengthConfig
 from finetune.training.schedules import ScheduleConfig, ScheduleName
-from finetune.training.trainer import TrainerConfig
-from finetune.training.unfreezing import UnfreezeConfig, make_plan
+from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
 from tasks.families import FAMILIES
 from tasks.run_settings import ClassifyRun
 

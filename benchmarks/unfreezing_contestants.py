@@ -16,13 +16,10 @@ from unfreezing_texts import BATCH, Texts
 
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.heads import Classification, HeadConfig
-from finetune.text.features import length_batches
-from finetune.training.finetuner import FineTuner
-from finetune.training.frozen_prefix import arithmetic_key
-from finetune.training.phases import Phases
-from finetune.training.plan import Pace
-from finetune.training.plan_table import RatePlan
-from finetune.training.prefix_cache import (
+from finetune.text.features.pairs import length_batches
+from finetune.training.loop.finetuner import FineTuner
+from finetune.training.loop.task_data import UnitBatches
+from finetune.training.prefix.cache import (
     CacheConfig,
     PrefixCache,
     RowSet,
@@ -31,10 +28,13 @@ from finetune.training.prefix_cache import (
     open_cache,
     uses_of,
 )
+from finetune.training.prefix.states import arithmetic_key
 from finetune.training.randomness import seed_step
 from finetune.training.schedules import ScheduleConfig
-from finetune.training.task_data import UnitBatches
-from finetune.training.unfreezing import UnfreezeConfig, make_plan
+from finetune.training.unfreezing.phases import Phases
+from finetune.training.unfreezing.plan import Pace
+from finetune.training.unfreezing.plan_table import RatePlan
+from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
 
 CLIP = 1.0
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from contest import CLS, MASK, SEP
 
-from finetune.text.features import Features
-from finetune.text.tokenizer import Tokenizer
+from finetune.text.features.pairs import Features
+from finetune.text.tokenizer.tokenizer import Tokenizer
 
 BATCH, LENGTH = 32, 128
 TOKENS = {
@@ -53,7 +53,7 @@ class Texts:
 
 def real_texts(name: str, data: Path, vocabulary: Path) -> Texts:
     """The official training file, cut into tokens."""
-    from tasks.glue import glue_task
+    from tasks.glue.task import glue_task
 
     task = glue_task(name, data, {})
     examples = task.examples("train")

@@ -5,7 +5,7 @@ A line of a page that is nothing but `[[WORD …]]` becomes what the word stands
     [[commands]]                    `finetune --help`
     [[options COMMAND…]]            a table of all options of commands
     [[glue]]                        the table of GLUE tasks
-    [[floors]]                      who may import whom, from tests/test_imports.py
+    [[layers]]                      who may import whom, from tests/test_imports.py
     [[file PATH]]                   a Markdown file without its heading
     [[section PATH, HEADING]]       what stands below a heading of a Markdown file
     [[code PATH]]                   a Python file as a block
@@ -21,7 +21,6 @@ import ast
 import io
 import logging
 import re
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from html.parser import HTMLParser
@@ -171,25 +170,26 @@ def _text(text: str) -> str:
 
 
 def _glue(_: str) -> str:
-    from tasks.glue_table import glue_table_text
+    from tasks.glue.table import glue_table_text
 
     return _block(glue_table_text())
 
 
-def _floors(_: str) -> str:
-    """Rooms by floor, the highest first."""
-    rooms: dict[int, list[str]] = defaultdict(list)
-    for room, floor in _table_of_tests("FLOORS").items():
-        rooms[floor].append(f"`{room.removeprefix('finetune.')}`")
-    rows = [f"| {floor} | {', '.join(rooms[floor])} |" for floor in sorted(rooms, reverse=True)]
-    return "\n".join(["| floor | rooms |", "|---|---|", *rows])
+def _layers(_: str) -> str:
+    """Packages by layer, the highest first."""
+    layers = _table_of_tests("LAYERS")
+    rows = [
+        f"| {level} | {', '.join(f'`{name}`' for name in layers[level])} |"
+        for level in reversed(range(len(layers)))
+    ]
+    return "\n".join(["| layer | packages |", "|---|---|", *rows])
 
 
-def _table_of_tests(name: str) -> dict[str, int]:
+def _table_of_tests(name: str) -> tuple[tuple[str, ...], ...]:
     tree = ast.parse((ROOT / "tests/test_imports.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name:
-            table: dict[str, int] = ast.literal_eval(node.value)
+            table: tuple[tuple[str, ...], ...] = ast.literal_eval(node.value)
             return table
     raise LookupError(f"tests/test_imports.py: no table {name}")
 
@@ -214,7 +214,7 @@ MADE: dict[str, Callable[[str], str]] = {
     "commands": _commands,
     "options": _options,
     "glue": _glue,
-    "floors": _floors,
+    "layers": _layers,
     "file": _file,
     "section": _section,
     "code": lambda path: _block(_read(path), "python"),

@@ -3,7 +3,7 @@
     python examples/own_loop.py ENCODER TRAIN
 
 ENCODER is a run, a checkpoint, a Hugging Face folder or a name on its hub; TRAIN is a CSV with a
-`text` and a whole number as `label`. Nothing of Lightning or of `finetune.runs` is used.
+`text` and a whole number as `label`. Nothing of Lightning or of `finetune.jobs` is used.
 """
 
 from __future__ import annotations

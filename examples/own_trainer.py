@@ -19,8 +19,8 @@ from pytorch_lightning.loggers import CSVLogger
 
 import finetune
 from finetune.text import CorpusConfig, TokenizerConfig, build_corpus, train_tokenizer
-from finetune.text.documents import corpus_sources, read_documents
-from finetune.training.data import LoaderConfig
+from finetune.text.corpus.documents import corpus_sources, read_documents
+from finetune.training.loop.data import LoaderConfig
 from finetune.training.optimizer import OptimizerConfig
 
 # Toy sizes; for a text of any size 8,000 tokens and more, and a width of 128 and more.

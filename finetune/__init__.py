@@ -11,9 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from finetune.checkpoints.hub import find_checkpoint
     from finetune.encoder import Encoder, EncoderConfig
     from finetune.errors import CheckpointError, ConfigError, DataError, FinetuneError
-    from finetune.families import find_task
     from finetune.heads import (
         Classification,
         HeadConfig,
@@ -23,48 +23,48 @@ if TYPE_CHECKING:
         Regression,
         Span,
     )
-    from finetune.predictor import Predictor, load
-    from finetune.pretrained import find_checkpoint
-    from finetune.run_settings import FitRun, PretrainRun
-    from finetune.runs import fit, pretrain
-    from finetune.scoring import evaluate
-    from finetune.task import Example, Task
-    from finetune.text.tokenizer import Tokenizer
-    from finetune.training.data import CorpusData
-    from finetune.training.finetuner import FineTuner
-    from finetune.training.pretrainer import Pretrainer
-    from finetune.training.task_data import TaskData
+    from finetune.jobs import fit, pretrain
+    from finetune.jobs.evaluate import evaluate
+    from finetune.jobs.predict import Predictor, load
+    from finetune.runs.families import find_task
+    from finetune.runs.settings import FitRun, PretrainRun
+    from finetune.task.interface import Example, Task
+    from finetune.text.tokenizer.tokenizer import Tokenizer
+    from finetune.training.loop.data import CorpusData
+    from finetune.training.loop.finetuner import FineTuner
+    from finetune.training.loop.pretrainer import Pretrainer
+    from finetune.training.loop.task_data import TaskData
 
 _HOMES = {
     "CheckpointError": "errors",
     "Classification": "heads",
     "ConfigError": "errors",
-    "CorpusData": "training.data",
+    "CorpusData": "training.loop.data",
     "DataError": "errors",
     "Encoder": "encoder",
     "EncoderConfig": "encoder",
-    "Example": "task",
-    "FineTuner": "training.finetuner",
+    "Example": "task.interface",
+    "FineTuner": "training.loop.finetuner",
     "FinetuneError": "errors",
-    "FitRun": "run_settings",
+    "FitRun": "runs.settings",
     "HeadConfig": "heads",
     "MaskedLM": "heads",
     "MultiLabel": "heads",
     "MultipleChoice": "heads",
-    "Predictor": "predictor",
-    "PretrainRun": "run_settings",
-    "Pretrainer": "training.pretrainer",
+    "Predictor": "jobs.predict",
+    "PretrainRun": "runs.settings",
+    "Pretrainer": "training.loop.pretrainer",
     "Regression": "heads",
     "Span": "heads",
-    "Task": "task",
-    "TaskData": "training.task_data",
-    "Tokenizer": "text.tokenizer",
-    "evaluate": "scoring",
-    "find_checkpoint": "pretrained",
-    "find_task": "families",
-    "fit": "runs",
-    "load": "predictor",
-    "pretrain": "runs",
+    "Task": "task.interface",
+    "TaskData": "training.loop.task_data",
+    "Tokenizer": "text.tokenizer.tokenizer",
+    "evaluate": "jobs.evaluate",
+    "find_checkpoint": "checkpoints.hub",
+    "find_task": "runs.families",
+    "fit": "jobs",
+    "load": "jobs.predict",
+    "pretrain": "jobs",
 }
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from finetune.packages import import_own
+from finetune.machine.packages import import_own
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from finetune.console import quoted
+from finetune.console.output import quoted
 from finetune.errors import ConfigError
 
 MOST_STEPS = 10**12
@@ -81,7 +81,7 @@ def within(
         above: The least number itself is not allowed.
         below: The most number itself is not allowed.
         hint: What to choose instead, for the message.
-        metadata: More metadata of the field, as `finetune.settings` reads it.
+        metadata: More metadata of the field, as `finetune.settings.fields` reads it.
     """
     allowed = Range(least, most, above, below, hint)
     return field(default=default, metadata={"range": allowed, **metadata})
@@ -91,8 +91,8 @@ def check_values(instance: Any) -> None:
     """Refuse a value of another type than its field, outside its range, or that no file can hold.
 
     Args:
-        instance: A dataclass whose annotations are those that `finetune.values` knows; its sections
-            check themselves.
+        instance: A dataclass whose annotations are those that `finetune.settings.values` knows; its
+            sections check themselves.
 
     Raises:
         ConfigError: Names the field, what is allowed, and the value that was found.

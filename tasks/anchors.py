@@ -6,7 +6,7 @@ by far larger models, and trained on all of the data.
 
 from __future__ import annotations
 
-from finetune.families import Anchor
+from finetune.runs.families import Anchor
 
 _TINY = "Turc et al., 2019: table of the 24 small models in google-research/bert"
 _BASE = "Devlin et al., 2019, table 1"

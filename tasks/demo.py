@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.cli import add_json, command_parser, whole
-from finetune.console import printable, put
+from finetune.console.output import printable, put
 from finetune.ranges import MOST_SEED
 
 if TYPE_CHECKING:
-    from finetune.run_settings import FitRun, PretrainRun
-    from tasks.sample import SamplePaths
+    from finetune.runs.settings import FitRun, PretrainRun
+    from tasks.sample.sample import SamplePaths
 
 TASKS = {
     "glue/sst2": "accuracy",
@@ -69,7 +69,7 @@ def demo(words: list[str]) -> int:
 @contextlib.contextmanager
 def _stopped_for_good() -> Iterator[None]:
     """Where a run of the demo was stopped, say what to do: there is no --resume to go on with."""
-    from finetune.training.checkpointing import Interrupted
+    from finetune.training.loop.checkpointing import Interrupted
 
     try:
         yield
@@ -89,9 +89,9 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
     Returns:
         Task -> headline metric of the trivial answers, from scratch, and pretrained.
     """
-    from finetune.run_folder import check_writable, say
-    from finetune.runs import pretrain
-    from tasks.sample import write_sample
+    from finetune.jobs import pretrain
+    from finetune.runs.folder import check_writable, say
+    from tasks.sample.sample import write_sample
 
     check_writable(out)
     started = time.monotonic()
@@ -111,7 +111,7 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
 
 def _compare(task: str, data: Path, out: Path, seed: int) -> Scores:
     """Fine-tune from both starts."""
-    from finetune.runs import fit
+    from finetune.jobs import fit
     from tasks.families import FAMILIES
 
     with warnings.catch_warnings():
@@ -126,7 +126,7 @@ def _compare(task: str, data: Path, out: Path, seed: int) -> Scores:
 
 
 def _table(scores: dict[str, Scores]) -> str:
-    from finetune.tables import table
+    from finetune.console.tables import table
 
     rows = [
         [f"{task} ({TASKS[task]})", *(f"{100 * score:.1f}" for score in three)]
@@ -165,14 +165,14 @@ def _folder(task: str, start: str, out: Path) -> Path:
 def pretraining(corpus: Path, out: Path, seed: int) -> PretrainRun:
     """Settings of the demo's pretraining: a 2-block encoder, steps for about a minute."""
     from finetune.encoder import EncoderConfig
-    from finetune.run_settings import PretrainRun
-    from finetune.text.corpus import CorpusConfig
-    from finetune.text.vocabulary import TokenizerConfig
-    from finetune.training.data import LoaderConfig
+    from finetune.runs.settings import PretrainRun
+    from finetune.text.corpus.corpus import CorpusConfig
+    from finetune.text.tokenizer.vocabulary import TokenizerConfig
+    from finetune.training.loop.data import LoaderConfig
+    from finetune.training.loop.progress import LengthConfig
+    from finetune.training.loop.trainer import TrainerConfig
     from finetune.training.optimizer import OptimizerConfig
-    from finetune.training.progress import LengthConfig
-    from finetune.training.trainer import TrainerConfig
-    from tasks.sample import VOCAB_SIZE
+    from tasks.sample.sample import VOCAB_SIZE
 
     return PretrainRun(
         corpus=[str(corpus)],
@@ -202,9 +202,9 @@ def pretraining(corpus: Path, out: Path, seed: int) -> PretrainRun:
 def fine_tuning(task: str, start: str, data: Path, out: Path, seed: int) -> FitRun:
     """Settings of the demo's fine-tunings: of a task, the same for both starts."""
     from finetune.heads import HeadConfig
-    from finetune.training.data import LoaderConfig
+    from finetune.training.loop.data import LoaderConfig
+    from finetune.training.loop.progress import LengthConfig
     from finetune.training.optimizer import OptimizerConfig
-    from finetune.training.progress import LengthConfig
     from tasks.families import FAMILIES
 
     pretrained = out / "pretrained"

@@ -7,50 +7,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.errors import ConfigError
-from finetune.families import Anchor, Family
+from finetune.runs.families import Anchor, Family
 
 if TYPE_CHECKING:
-    from finetune.run_settings import FitRun
-    from finetune.task import Task
+    from finetune.runs.settings import FitRun
+    from finetune.task.interface import Task
+    from tasks.own.text import ClassifyTask
     from tasks.run_settings import ChoiceRun, ClassifyRun, GlueRun, SpanRun
-    from tasks.text import ClassifyTask
 
 Labels = tuple[str, ...] | None
 
 
 def _glue(run: GlueRun, labels: Labels) -> Task:
-    from tasks.glue import glue_task
+    from tasks.glue.task import glue_task
 
     return glue_task(_name(run), _data(run), run.files(), labels=labels, train_wnli=run.train_wnli)
 
 
 def _squad(run: SpanRun, labels: Labels) -> Task:
-    from tasks.squad import squad_task
+    from tasks.squad.task import squad_task
 
     return squad_task(_name(run), _data(run), run.files(), windows=run.windows, spans=run.spans)
 
 
 def _answer(run: SpanRun, labels: Labels) -> Task:
-    from tasks.squad import answer_task
+    from tasks.squad.task import answer_task
 
     return answer_task(run.files(), windows=run.windows, spans=run.spans)
 
 
 def _race(run: ChoiceRun, labels: Labels) -> Task:
-    from tasks.race import race_task
+    from tasks.race.task import race_task
 
     return race_task(_name(run), _data(run), run.files(), labels=labels)
 
 
 def _choose(run: ChoiceRun, labels: Labels) -> Task:
-    from tasks.choose import choose_task
+    from tasks.own.choose import choose_task
 
     return choose_task(run.files(), labels=labels)
 
 
 def _classify(run: ClassifyRun, labels: Labels) -> Task:
-    from tasks.text import classify_task
-    from tasks.text_sets import text_set_task
+    from tasks.own.text import classify_task
+    from tasks.own.text_sets import text_set_task
 
     if run.dataset is None:
         return classify_task(run.files(), run.table, labels=labels)
@@ -74,13 +74,13 @@ def _data(run: FitRun) -> Path | None:
 
 
 def _glue_names() -> list[str]:
-    from tasks.glue_table import GLUE
+    from tasks.glue.table import GLUE
 
     return list(GLUE)
 
 
 def _glue_about() -> str:
-    from tasks.glue_table import glue_table_text
+    from tasks.glue.table import glue_table_text
 
     return glue_table_text()
 

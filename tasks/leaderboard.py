@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from finetune.errors import nearest
-from finetune.files import new_file
-from tasks.glue_table import GLUE, HIGHEST_SCORE, LOWEST_SCORE, GlueRow
+from finetune.files.writing import new_file
+from tasks.glue.table import GLUE, HIGHEST_SCORE, LOWEST_SCORE, GlueRow
 
 HEADER = "index\tprediction"
 MOST_PROBLEMS = 20

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from finetune.heads.span import SpanConfig
 from finetune.ranges import MOST_TOKENS, within
-from finetune.run_settings import FitRun
-from finetune.text.windows import WindowConfig
-from tasks.text import ClassifyConfig
+from finetune.runs.settings import FitRun
+from finetune.text.features.windows import WindowConfig
+from tasks.own.text import ClassifyConfig
 
 
 def _text_sets() -> list[str]:
-    from tasks.text_sets import TEXT_SETS
+    from tasks.own.text_sets import TEXT_SETS
 
     return list(TEXT_SETS)
 

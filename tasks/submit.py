@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.console import put
+from finetune.console.output import put
 from finetune.errors import ConfigError, DataError
 from tasks import leaderboard
 from tasks.leaderboard import FORMS, Form
 
 if TYPE_CHECKING:
-    from finetune.task import Answer
-    from tasks.glue import GlueTask
+    from finetune.task.interface import Answer
+    from tasks.glue.task import GlueTask
 
 Predict = Callable[[Path, str | None, str, str | None], "list[Answer]"]
 """(run folder of one seed, another task than its own or None, split, another data folder than its
@@ -84,7 +84,7 @@ def submit(words: list[str], predict: Predict | None = None) -> int:
 
 
 def _predict(folder: Path, task: str | None, split: str, data: str | None) -> list[Answer]:
-    from finetune.scoring import answer_split
+    from finetune.jobs.evaluate import answer_split
     from tasks.families import FAMILIES
 
     return answer_split(folder, FAMILIES, split, task, data)
@@ -134,7 +134,7 @@ def _refuse(problems: Sequence[str]) -> int:
 
 
 def _say(message: str) -> None:
-    from finetune.run_folder import say
+    from finetune.runs.folder import say
 
     say(message)
 
@@ -165,7 +165,7 @@ def _build(options: Namespace, predict: Predict) -> int:
 
 
 def _check_out(out: Path) -> None:
-    from finetune.run_folder import check_writable
+    from finetune.runs.folder import check_writable
 
     if out.is_dir():
         raise ConfigError(f"--out {out} is a folder; name a file such as {out / 'glue.zip'}")
@@ -240,9 +240,9 @@ def read_runs(folders: Sequence[Path]) -> dict[str, Run]:
 
 
 def _read_run(folder: Path) -> Run:
-    from finetune.run_folder import read_results
-    from finetune.values import load
-    from tasks.glue import glue_task
+    from finetune.runs.folder import read_results
+    from finetune.settings.values import load
+    from tasks.glue.task import glue_task
 
     file = folder / "config.yaml"
     settings = load(file) if file.is_file() else None
@@ -302,7 +302,7 @@ def _sources(runs: Mapping[str, Run], data: str | None) -> Iterator[Source]:
 
 
 def _task(run: Run, form: Form, data: str | None) -> GlueTask:
-    from tasks.glue import glue_task
+    from tasks.glue.task import glue_task
 
     folder = data or run.settings.get("data")
     own = run.settings.get("test") if form.split == "test" else None

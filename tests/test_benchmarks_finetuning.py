@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tasks.families import FAMILIES
-from tasks.glue import glue_task
+from tasks.glue.task import glue_task
 
 ROOT = Path(__file__).parent.parent
 

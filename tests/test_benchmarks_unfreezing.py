@@ -13,9 +13,9 @@ import pytest
 
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError, DataError
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
-from finetune.training.unfreezing import UnfreezeConfig, make_plan
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
 
 ROOT = Path(__file__).parent.parent
 SHAPE = EncoderConfig(
@@ -215,8 +215,8 @@ def world(tmp_path: Path) -> Path:
 
 
 def pretrained(folder: Path, tokenizer: Tokenizer) -> None:
-    from finetune.checkpoint import save_checkpoint
-    from finetune.training.pretrainer import Pretrainer
+    from finetune.checkpoints.folder import save_checkpoint
+    from finetune.training.loop.pretrainer import Pretrainer
 
     module = Pretrainer(Encoder(SHAPE))
     head = {"kind": "masked_lm"}

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from finetune import settings
 from finetune.encoder import Encoder
 from finetune.encoder.cost import counts as plain_counts
-from finetune.run_settings import PretrainRun
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
-from finetune.training.pretrainer import Pretrainer
+from finetune.runs.settings import PretrainRun
+from finetune.settings import fields as settings
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.training.loop.pretrainer import Pretrainer
 from tasks.__main__ import main
 from tasks.families import FAMILIES
-from tasks.sample import write_sample
+from tasks.sample.sample import write_sample
 from tests.cli.families import write_families
 
 CONFIGS = Path(__file__).parent.parent / "configs"

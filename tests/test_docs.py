@@ -14,9 +14,9 @@ from types import ModuleType
 import pytest
 
 import finetune
-from finetune import settings
 from finetune.cli.main import all_commands
-from finetune.run_settings import FitRun
+from finetune.runs.settings import FitRun
+from finetune.settings import fields as settings
 from tasks.__main__ import COMMANDS as OWN_COMMANDS
 from tasks.families import FAMILIES
 from tests import test_doctests, test_readme
@@ -124,10 +124,10 @@ def test_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_page_is_filled_in_from_the_code(hooks: ModuleType) -> None:
-    page = hooks.on_page_markdown("a\n\n[[floors]]\n\n[[glue]]\n\n[[options glue, choose]]\n")
-    assert "| 0 | `console`, `errors`," in page
+    page = hooks.on_page_markdown("a\n\n[[layers]]\n\n[[glue]]\n\n[[options glue, choose]]\n")
+    assert "| 0 | `finetune.errors`, `finetune.console` |" in page
     assert "matthews correlation" in page
-    assert page.count("`--learning-rate X`") == 1  # what two commands share is told once
+    assert page.count("`--learning-rate X`") == 1  # what two commands share is said once
     assert "`--train-wnli, --no-train-wnli`" in page
     assert "[[" not in page
 

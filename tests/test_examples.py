@@ -84,7 +84,7 @@ def test_the_encoder_learns_in_a_plain_loop(done: Any, tmp_path: Path) -> None:
 
 
 def saved_encoder(done: Any, folder: Path) -> str:
-    from finetune.checkpoint import save_checkpoint
+    from finetune.checkpoints.folder import save_checkpoint
 
     module, tokenizer = done[0].module, done[0].tokenizer
     config = module.encoder.config

@@ -15,95 +15,37 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILES = sorted([*(ROOT / "finetune").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")])
 
-# A room imports from lower floors only; those of GROUND are open to all.
-FLOORS = {
-    "tasks": 9,
-    "finetune": 8,  # the public face
-    "finetune.__main__": 8,
-    "finetune.cli": 7,
-    "finetune.runs": 6,
-    "finetune.predictor": 6,
-    "finetune.scoring": 6,
-    "finetune.families": 6,
-    "finetune.session": 6,
-    "finetune.run_folder": 6,
-    "finetune.run_inputs": 6,
-    "finetune.run_settings": 6,
-    "finetune.export": 6,
-    "finetune.report": 6,
-    "finetune.inspection": 6,
-    "finetune.run_list": 6,
-    "finetune.dashboards": 6,
-    "finetune.pretrained": 5,
-    "finetune.training": 5,
-    "finetune.predictions": 5,
-    "finetune.answers": 4,
-    "finetune.task": 4,
-    "finetune.hf": 4,
-    "finetune.heads": 3,
-    "finetune.checkpoint": 3,
-    "finetune.benchmark": 3,
-    "finetune.settings": 2,
-    "finetune.encoder": 2,
-    "finetune.text": 2,
-    "finetune.metrics": 1,
-    "finetune.tracking": 1,
-    "finetune.comparison": 2,
-    "finetune.tables": 1,
-    "finetune.values": 1,
-    "finetune.cache_folder": 1,
-    "finetune.stored": 1,
-    "finetune.checksums": 1,
-    "finetune.run_lock": 1,
-    "finetune.seed_folders": 1,
-    "finetune.console": 0,
-    "finetune.errors": 0,
-    "finetune.files": 0,
-    "finetune.memory": 0,
-    "finetune.packages": 0,
-    "finetune.placeholders": 0,
-    "finetune.processes": 0,
-    "finetune.ranges": 0,
-    "finetune.renames": 0,
-    "finetune.unpacking": 0,
-}
-GROUND = {room for room, floor in FLOORS.items() if floor == 0}
-# Parts of one house: these may import each other, if only in one direction.
-ONE_FLOOR = {
-    "finetune.runs",
-    "finetune.predictor",
-    "finetune.scoring",
-    "finetune.session",
-    "finetune.run_folder",
-    "finetune.run_inputs",
-    "finetune.run_settings",
-    "finetune.families",
-    "finetune.export",
-    "finetune.report",
-    "finetune.inspection",
-    "finetune.run_list",
-    "finetune.dashboards",
-}
-ONE_FLOOR_OF_TASKS = {"finetune.answers", "finetune.task"}
+# From the lowest to the highest: a package imports from lower layers only, and packages of one
+# layer do not import each other.
+LAYERS = (
+    ("finetune.errors", "finetune.console"),
+    ("finetune.files", "finetune.machine", "finetune.ranges"),
+    ("finetune.settings", "finetune.encoder", "finetune.text", "finetune.metrics"),
+    ("finetune.comparison", "finetune.heads"),
+    ("finetune.checkpoints", "finetune.task"),
+    ("finetune.training", "finetune.tracking"),
+    ("finetune.runs",),
+    ("finetune.jobs",),
+    ("finetune.inspection",),
+    ("finetune.report",),
+    ("finetune.dashboards", "finetune.export"),
+    ("finetune.cli",),
+    ("finetune", "finetune.__main__"),  # the public face
+    ("tasks",),
+)
+LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
+GROUND = {package for layer in LAYERS[:2] for package in layer}
 
 # Where less is allowed than all that lies below.
-_BELOW_TRAINING = {f"finetune.{room}" for room in ("task", "heads", "encoder", "text", "errors")}
 ONLY = {
-    "finetune.training": _BELOW_TRAINING,
-    "finetune.predictions": {*_BELOW_TRAINING, "finetune.checksums"},
-    "finetune.heads": {"finetune.encoder", "finetune.errors"},
-    "finetune.benchmark": {"finetune.encoder", "finetune.errors"},
-    "finetune.checkpoint": {
-        "finetune.encoder",
-        "finetune.text",
-        "finetune.seed_folders",
-        "finetune.stored",
-        "finetune.checksums",
-        "finetune.errors",
+    "finetune.training": {f"finetune.{name}" for name in ("task", "heads", "encoder", "text")},
+    "finetune.checkpoints": {"finetune.encoder", "finetune.heads", "finetune.text"},
+    "finetune.task": {"finetune.encoder", "finetune.heads", "finetune.text", "finetune.metrics"},
+    "finetune.heads": {"finetune.encoder"},
+    "finetune.tracking": set(),
+    "tasks": {
+        f"finetune.{name}" for name in ("task", "heads", "encoder", "text", "metrics", "settings")
     },
-    "finetune.encoder": {"finetune.errors"},
-    "finetune.text": {"finetune.checksums", "finetune.errors"},
-    "tasks": {*_BELOW_TRAINING, "finetune.answers", "finetune.metrics"},
 }
 # The command tables and what starts runs.
 STARTS_RUNS = {
@@ -116,15 +58,15 @@ STARTS_RUNS = {
 }
 
 # Where users look for a way in, and not where the network needs it: inside that function alone.
-WAYS_IN = {"finetune.encoder.encoder": {"finetune.pretrained"}}
+WAYS_IN = {"finetune.encoder.encoder": {"finetune.checkpoints.hub"}}
 
-# Third parties that only some rooms may know, and those that are imported where they are used.
+# Third parties that only some packages may know, and those that are imported where they are used.
 KNOWN_TO = {
     "pytorch_lightning": (
         "finetune.training",
         "finetune.tracking",
         "finetune.run",
-        "finetune.session",
+        "finetune.jobs.session",
     ),
     "lightning_fabric": ("finetune.training", "finetune.tracking"),
     "wandb": ("finetune.tracking",),
@@ -153,7 +95,7 @@ def module_name(file: Path) -> str:
 MODULES = {module_name(file): file for file in FILES}
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     parts = module.split(".")
     return parts[0] if parts[0] == "tasks" else ".".join(parts[:2])
 
@@ -197,22 +139,41 @@ def outside_functions(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_room_has_a_floor(module: str) -> None:
-    assert room(module) in FLOORS, f"{module}: give its room a floor, and design section 3 a line"
+def test_package_has_a_layer(module: str) -> None:
+    assert package(module) in LEVEL, f"{module}: give its package a layer, and the design a line"
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_room_imports_only_from_below(module: str) -> None:
-    here = room(module)
+def test_package_imports_only_from_lower_layers(module: str) -> None:
+    here = package(module)
     for name in own_imports(module):
-        there = room(name)
-        if there in {here, *GROUND} or any(
-            {here, there} <= floor for floor in (ONE_FLOOR, ONE_FLOOR_OF_TASKS)
-        ):
+        there = package(name)
+        if there == here:
             continue
-        assert FLOORS[there] < FLOORS[here], f"{module} imports {name}"
-        if module not in STARTS_RUNS:
-            assert there in ONLY.get(here, FLOORS), f"{module} may not import {name}"
+        assert LEVEL[there] < LEVEL[here], f"{module} imports {name}"
+        if module not in STARTS_RUNS and there not in GROUND:
+            assert there in ONLY.get(here, LEVEL), f"{module} may not import {name}"
+
+
+def test_subpackages_do_not_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for module in MODULES:
+        if MODULES[module].name == "__init__.py":
+            continue  # a package's face imports from all its parts
+        for name in own_imports(module):
+            here, there = (_within(one, other) for one, other in ((module, name), (name, module)))
+            if here != there:
+                graph.setdefault(here, set()).add(there)
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError and names the circle
+
+
+def _within(module: str, other: str) -> str:
+    """The part of the package that both are in, to which the first belongs."""
+    parts, others = module.split("."), other.split(".")
+    same = 0
+    while same < min(len(parts), len(others)) and parts[same] == others[same]:
+        same += 1
+    return ".".join(parts[: same + 1])
 
 
 @pytest.mark.parametrize("module", WAYS_IN)
@@ -229,8 +190,8 @@ def test_no_import_goes_round_in_a_circle() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_third_party_is_known_only_where_it_may_be(module: str) -> None:
     for name in imports_of(module):
-        rooms = KNOWN_TO.get(name.split(".")[0], ("",))
-        assert module.startswith(rooms), f"{module} imports {name}"
+        allowed = KNOWN_TO.get(name.split(".")[0], ("",))
+        assert module.startswith(allowed), f"{module} imports {name}"
 
 
 @pytest.mark.parametrize("module", MODULES)

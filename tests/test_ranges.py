@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from finetune import settings
 from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError
 from finetune.inspection.probes import ProbeConfig
 from finetune.ranges import Range, check_values, within
-from finetune.run_settings import AdaptRun, FitRun, PretrainRun, TokenizerRun
+from finetune.runs.settings import AdaptRun, FitRun, PretrainRun, TokenizerRun
+from finetune.settings import fields as settings
+from finetune.settings.values import without_none
 from finetune.training.optimizer import OptimizerConfig
-from finetune.values import without_none
 from tasks.families import FAMILIES
 
 RUNS = [TokenizerRun, PretrainRun, AdaptRun, FitRun]

@@ -15,16 +15,16 @@ import torch
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError, DataError
 from finetune.heads import HeadConfig
-from finetune.processes import Place
-from finetune.run_folder import read_run
-from finetune.runs.finding import FILE, find, plot, save_curve, training_batches
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
-from finetune.training.data import LoaderConfig
-from finetune.training.finetuner import FineTuner
-from finetune.training.rate_finder import RateCurve, rates_of
-from finetune.training.task_data import TaskData
-from finetune.training.trainer import TrainerConfig
-from tasks.glue import glue_task
+from finetune.jobs.find_lr import FILE, find, plot, save_curve, training_batches
+from finetune.machine.processes import Place
+from finetune.runs.folder import read_run
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.training.loop.data import LoaderConfig
+from finetune.training.loop.finetuner import FineTuner
+from finetune.training.loop.task_data import TaskData
+from finetune.training.loop.trainer import TrainerConfig
+from finetune.training.lr_finder import RateCurve, rates_of
+from tasks.glue.task import glue_task
 from tasks.run_settings import GlueRun
 
 STEPS = 100
@@ -92,7 +92,8 @@ class TestFile:
     def test_other_processes_write_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("finetune.processes._place", Place(rank=1, size=2, launched=True))
+        place = Place(rank=1, size=2, launched=True)
+        monkeypatch.setattr("finetune.machine.processes._place", place)
         save_curve(tmp_path, curve())
         assert not list(tmp_path.iterdir())
 

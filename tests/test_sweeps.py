@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from tasks.__main__ import main
 from tests.cli.families import write_families
 

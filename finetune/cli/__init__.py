@@ -6,6 +6,6 @@ Every error that a user can cause ends here, as one line on stderr and exit stat
 
 from finetune.cli.main import main
 from finetune.cli.parser import Command, add_json, command_parser, whole
-from finetune.families import Family
+from finetune.runs.families import Family
 
 __all__ = ["Command", "Family", "add_json", "command_parser", "main", "whole"]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import Command, add_json, command_parser, positive, read_settings
-from finetune.console import put
+from finetune.console.output import put
 from finetune.errors import ConfigError
-from finetune.families import Family
-from finetune.processes import is_first_process
+from finetune.machine.processes import is_first_process
+from finetune.runs.families import Family
 
 if TYPE_CHECKING:
     from finetune.comparison import Run
-    from finetune.run_folder import Results
+    from finetune.runs.folder import Results
 
 
 def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
@@ -48,8 +48,8 @@ def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
 
 
 def _tokenizer(words: list[str]) -> int:
-    from finetune import runs
-    from finetune.run_settings import TokenizerRun
+    from finetune import jobs as runs
+    from finetune.runs.settings import TokenizerRun
 
     run = read_settings(TokenizerRun, "tokenizer", words)
     if run is not None:
@@ -60,8 +60,8 @@ def _tokenizer(words: list[str]) -> int:
 
 
 def _pretrain(words: list[str]) -> int:
-    from finetune import runs
-    from finetune.run_settings import PretrainRun
+    from finetune import jobs as runs
+    from finetune.runs.settings import PretrainRun
 
     run = read_settings(PretrainRun, "pretrain", words)
     if run is not None:
@@ -72,8 +72,8 @@ def _pretrain(words: list[str]) -> int:
 
 def _adapt(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
     def command(words: list[str]) -> int:
-        from finetune import runs
-        from finetune.run_settings import AdaptRun
+        from finetune import jobs as runs
+        from finetune.runs.settings import AdaptRun
 
         run = read_settings(AdaptRun, "adapt", words)
         if run is not None:
@@ -88,7 +88,7 @@ def _fine_tune(
     word: str, family: Family, families: Mapping[str, Family]
 ) -> Callable[[list[str]], int]:
     def command(words: list[str]) -> int:
-        from finetune import runs
+        from finetune import jobs as runs
 
         run = read_settings(
             family.settings(),
@@ -121,7 +121,7 @@ def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         parser.add_argument("--file", help="another file, scored as --split (default: test)")
         add_json(parser)
         space = parser.parse_args(words)
-        from finetune import scoring
+        from finetune.jobs import evaluate as scoring
 
         _show(scoring.evaluate(space.run, families, space.split, space.file), space.run, words)
         return 0
@@ -131,7 +131,7 @@ def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
 
 def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
     def command(words: list[str]) -> int:
-        from finetune.text.rows import READERS
+        from finetune.text.features.rows import READERS
 
         parser = command_parser("predict", "Answer new texts with the best checkpoint of a run.")
         parser.add_argument(
@@ -154,7 +154,7 @@ def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
             raise ConfigError(
                 "--json goes with --output FILE: answers on standard output are JSON already"
             )
-        from finetune.predictor import predict_file
+        from finetune.jobs.predict import predict_file
 
         count = predict_file(
             space.run,
@@ -190,7 +190,7 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         add_json(parser, "all figures as JSON on stdout")
         space = parser.parse_args(words)
         from finetune.comparison import as_json, as_text, compare, read_group
-        from finetune.run_folder import note
+        from finetune.runs.folder import note
 
         note("comparing: the bootstrap over examples may take a minute")
         a, b = read_group(space.a), read_group(space.b)
@@ -241,7 +241,7 @@ def _dashboard(words: list[str]) -> int:
 
 def _score_of(runs: Iterable[Run], families: Mapping[str, Family]) -> Callable[..., Any] | None:
     """How the task of these runs scores answers; None where none of them has its settings."""
-    from finetune.families import make_task, read_fit
+    from finetune.runs.families import make_task, read_fit
 
     for run in runs:
         if run.folder is not None and (run.folder / "config.yaml").is_file():
@@ -251,8 +251,8 @@ def _score_of(runs: Iterable[Run], families: Mapping[str, Family]) -> Callable[.
 
 def _warn_of_other_answers(runs: Iterable[Run]) -> None:
     """Name the predictions files that a run's results were not computed from."""
-    from finetune.predictions import foreign_splits
-    from finetune.run_folder import read_results, say
+    from finetune.runs.folder import read_results, say
+    from finetune.runs.predictions import foreign_splits
 
     for run in runs:
         if run.folder is None or not (run.folder / "results.json").is_file():
@@ -274,8 +274,8 @@ def _show(results: Results, folder: Path, words: list[str], *, trained: bool = T
     if not trained:
         print(json.dumps(results))
         return
-    from finetune.run_folder import say
-    from finetune.tables import results_table
+    from finetune.console.tables import results_table
+    from finetune.runs.folder import say
 
     say(results_table(results))
     say(f"run folder: {folder}")

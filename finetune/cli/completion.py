@@ -16,10 +16,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from finetune.cache_folder import cache_folder
 from finetune.cli.completion_scripts import Option, Page, bash, fish, zsh
 from finetune.cli.parser import Command, command_parser, parsers_shown_to
 from finetune.errors import FinetuneError
+from finetune.files.cache_folder import cache_folder
 
 SHELLS: dict[str, Callable[[Sequence[Page]], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
 MORE = """\
@@ -136,7 +136,7 @@ def _key(packages: Iterable[str]) -> str:
 
 def _keep(file: Path, script: str) -> None:
     """Write the script in place of older ones."""
-    from finetune.files import write_text
+    from finetune.files.writing import write_text
 
     for old in file.parent.glob(f"completion-*{file.suffix}"):
         old.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from finetune.cli.parser import add_json, command_parser
-from finetune.console import put
+from finetune.console.output import put
 
 
 def command(words: list[str]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from finetune.cli.parser import add_json, command_parser
 from finetune.errors import ConfigError
-from finetune.families import Family
+from finetune.runs.families import Family
 
 FORMATS = ("hf", "onnx")
 MORE = """\
@@ -56,7 +56,7 @@ def _export(words: list[str], families: Mapping[str, Family]) -> int:
     if space.data is not None and not space.int8:
         raise ConfigError("--data goes with --int8, which scores the run again; leave it out")
     from finetune.export.place import check_out
-    from finetune.run_folder import say
+    from finetune.runs.folder import say
 
     check_out(space.out, space.run, overwrite=space.overwrite)
     told: dict[str, Any] = {"out": str(space.out), "format": space.format}

@@ -16,8 +16,8 @@ def command(words: list[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     add_json(parser, "the place and the names of all tensors too in the JSON on stdout")
     space = parser.parse_args(words)
-    from finetune.pretrained import import_hf
-    from finetune.run_folder import check_writable, say
+    from finetune.checkpoints.hub import import_hf
+    from finetune.runs.folder import check_writable, say
 
     check_writable(space.out)
     if space.out.exists() and any(space.out.iterdir()):

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import add_json, command_parser, whole
-from finetune.console import put
+from finetune.console.output import put
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_SEED
 
 if TYPE_CHECKING:
-    from finetune.families import Family
     from finetune.inspection import Model, TextChoice
+    from finetune.runs.families import Family
 
 RUN = "a run or checkpoint folder"
 RUNS = "run folders; one that holds several seeds stands for all of them"
@@ -119,7 +119,7 @@ def _choice(space: argparse.Namespace) -> TextChoice:
 
 
 def _cache(space: argparse.Namespace) -> dict[str, Any]:
-    from finetune.training.prefix_cache import CacheConfig
+    from finetune.training.prefix.cache import CacheConfig
 
     return {"caching": CacheConfig(cache=space.cache), "cache_dir": space.cache_dir}
 
@@ -130,7 +130,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _ready(space: argparse.Namespace) -> None:
     """Find out before the work what would stop it at the end."""
-    from finetune.run_folder import check_writable
+    from finetune.runs.folder import check_writable
 
     check_writable(space.out)
     if getattr(space, "png", False):
@@ -145,8 +145,8 @@ def _show(space: argparse.Namespace, table: str, content: Mapping[str, Any]) -> 
 
 def _write(folder: Path, name: str, content: Mapping[str, Any] | str | bytes) -> None:
     """Write a file whole or not at all, and say where it is."""
-    from finetune.files import write_bytes, write_json, write_text
-    from finetune.run_folder import say
+    from finetune.files.writing import write_bytes, write_json, write_text
+    from finetune.runs.folder import say
 
     if isinstance(content, bytes):
         write_bytes(folder / name, content)
@@ -277,7 +277,7 @@ def _probe_groups(
 def _models(folders: list[Path]) -> list[tuple[str, Model]]:
     """The model of each run, with the name of the folder that stands for it."""
     from finetune.inspection import load_model
-    from finetune.inspection.sources import runs_of
+    from finetune.jobs.sources import runs_of
 
     short = [folder.name for folder in folders]
     names = short if len(set(short)) == len(set(folders)) else [str(folder) for folder in folders]
@@ -294,7 +294,7 @@ def _same_texts(
     """What all models read: where no task is named, that of the first run that has one."""
     from dataclasses import replace
 
-    from finetune.inspection.sources import fine_tuning
+    from finetune.jobs.sources import fine_tuning
 
     choice = _choice(space)
     if choice.task is not None or choice.file is not None:

@@ -17,11 +17,11 @@ from typing import Any
 from finetune.cli.commands import own_commands
 from finetune.cli.parser import Command
 from finetune.cli.streams import drop_results, has_no_reader, usable_streams
-from finetune.console import one_line, quoted
+from finetune.console.output import one_line, quoted
+from finetune.console.tables import painted
 from finetune.errors import ConfigError, FinetuneError, nearest
-from finetune.families import Family
 from finetune.ranges import can_be_written
-from finetune.tables import painted
+from finetune.runs.families import Family
 
 GROUPS = ("start", "build", "benchmark", "own data", "use", "look", "measure")
 """Headings of `finetune --help` in their order; further ones come last."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import add_json, command_parser, positive, seconds
-from finetune.console import put
+from finetune.console.output import put
 from finetune.errors import ConfigError
 
 if TYPE_CHECKING:
     from finetune.encoder import EncoderConfig
-    from finetune.families import Family
+    from finetune.runs.families import Family
 
 TINY = {
     "hidden_size": 128,
@@ -54,7 +54,7 @@ def cache(words: list[str]) -> int:
     parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
     add_json(parser, "the entries, or the bytes that were freed, as JSON on stdout")
     space = parser.parse_args(words)
-    from finetune.run_folder import cache_folder
+    from finetune.runs.folder import cache_folder
 
     folder = cache_folder(space.cache_dir) / "hidden"
     if folder.parent.exists() and not folder.parent.is_dir():
@@ -63,8 +63,8 @@ def cache(words: list[str]) -> int:
 
 
 def _clear(folder: Path, *, in_json: bool) -> int:
-    from finetune.files import sweep
-    from finetune.training.prefix_store import GIB, clear
+    from finetune.files.writing import sweep
+    from finetune.training.prefix.store import GIB, clear
 
     freed = clear(folder)
     for place in (folder.parent, folder.parent / "encoders"):
@@ -77,8 +77,8 @@ def _clear(folder: Path, *, in_json: bool) -> int:
 
 
 def _list(folder: Path, *, in_json: bool) -> int:
-    from finetune.tables import table
-    from finetune.training.prefix_store import GIB, list_entries
+    from finetune.console.tables import table
+    from finetune.training.prefix.store import GIB, list_entries
 
     entries = list_entries(folder)
     if in_json:
@@ -117,10 +117,9 @@ def bench(words: list[str], families: Mapping[str, Family]) -> int:
     )
     add_json(parser)
     space = parser.parse_args(words)
-    from finetune import benchmark
-    from finetune.encoder import EncoderConfig
-    from finetune.run_folder import note
-    from finetune.training.trainer import flush_denormals, pick_device
+    from finetune.encoder import EncoderConfig, benchmark
+    from finetune.runs.folder import note
+    from finetune.training.loop.trainer import flush_denormals, pick_device
 
     flush_denormals()
     results = {}
@@ -146,7 +145,7 @@ def bench(words: list[str], families: Mapping[str, Family]) -> int:
 
 def _encoder_config(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
     """The encoder that a checkpoint holds, or that a run with these settings would start from."""
-    from finetune.pretrained import HUB_NAME, find_checkpoint
+    from finetune.checkpoints.hub import HUB_NAME, find_checkpoint
 
     on_the_hub = not source.exists() and source.suffix not in (".yaml", ".yml")
     if source.is_dir() or (on_the_hub and HUB_NAME.fullmatch(str(source))):
@@ -156,10 +155,10 @@ def _encoder_config(source: Path, families: Mapping[str, Family]) -> EncoderConf
 
 def _of_settings(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
     """The encoder of a run with the settings in a file."""
-    from finetune import settings
-    from finetune.checkpoint import find_tokenizer
-    from finetune.pretrained import find_checkpoint
-    from finetune.values import load
+    from finetune.checkpoints.folder import find_tokenizer
+    from finetune.checkpoints.hub import find_checkpoint
+    from finetune.settings import fields as settings
+    from finetune.settings.values import load
 
     content = load(source)
     if not isinstance(content, dict):
@@ -180,7 +179,7 @@ def _of_settings(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
 
 def _kind_of(content: Mapping[str, object], families: Mapping[str, Family]) -> type[Any]:
     """The kind of run that settings are for: the first of those that know most of the keys."""
-    from finetune.run_settings import AdaptRun, FitRun, PretrainRun
+    from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 
     kinds = [PretrainRun, FitRun, AdaptRun, *(family.settings() for family in families.values())]
     known = [len(content.keys() & {field.name for field in fields(kind)}) for kind in kinds]
@@ -189,7 +188,7 @@ def _kind_of(content: Mapping[str, object], families: Mapping[str, Family]) -> t
 
 def _check_names_encoder(source: Path, content: Mapping[str, object], kind: type[Any]) -> None:
     """Refuse settings of training alone, which would be described as the default encoder."""
-    from finetune.run_settings import FitRun, PretrainRun
+    from finetune.runs.settings import FitRun, PretrainRun
 
     names = {"encoder", "encoder_from"}
     if kind is PretrainRun:  # which builds an encoder, if need be by the defaults alone

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from finetune.console import put, quoted
+from finetune.console.output import put, quoted
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import Range
 
@@ -163,7 +163,7 @@ def read_settings(
         names: Where a task comes first among the words: those there are, for --help.
         about: More lines for --help.
     """
-    from finetune import settings
+    from finetune.settings import fields as settings
 
     parser = command_parser(command, (cls.__doc__ or "").splitlines()[0], about)
     add_json(parser)

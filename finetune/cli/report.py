@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from finetune.cli.parser import add_json, command_parser
-from finetune.console import put
-from finetune.families import Family
+from finetune.console.output import put
+from finetune.runs.families import Family
 
 
 def report_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
@@ -19,7 +19,7 @@ def report_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]
         space = _parser().parse_args(words)
         from finetune.report import write_report
         from finetune.report.inside import inside_parts
-        from finetune.run_folder import say
+        from finetune.runs.folder import say
 
         made = write_report(
             space.runs,

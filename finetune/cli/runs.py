@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import add_json, command_parser
-from finetune.console import printable, put
+from finetune.console.output import printable, put
 from finetune.errors import ConfigError
 
 if TYPE_CHECKING:
-    from finetune.run_list import ListedRun
+    from finetune.runs.listing import ListedRun
 
 COLOURS = {"running": "cyan", "done": "green", "interrupted": "yellow", "collapsed": "red"}
 """State -> colour on a terminal."""
@@ -42,7 +42,7 @@ def command(words: list[str]) -> int:
     if not space.folder.is_dir():
         found = "a file" if space.folder.exists() else "no such folder"
         raise ConfigError(f"{space.folder}: expected a folder of runs, found {found}")
-    from finetune.run_list import list_runs
+    from finetune.runs.listing import list_runs
 
     listing = list_runs(space.folder)
     runs = sorted(listing.runs, key=SORTS[space.sort])
@@ -64,7 +64,7 @@ def _upwards(score: float | None) -> float:
 
 def _by_score(run: ListedRun) -> tuple[Any, ...]:
     """The best of each task first."""
-    from finetune.run_list import LOWER_IS_BETTER
+    from finetune.runs.listing import LOWER_IS_BETTER
 
     lower = str(run.metric).endswith(LOWER_IS_BETTER)
     score = run.score if run.score is None or lower else -run.score
@@ -81,7 +81,7 @@ SORTS: dict[str, Callable[[ListedRun], tuple[Any, ...]]] = {
 
 
 def _table(runs: list[ListedRun]) -> str:
-    from finetune.tables import GAP, WIDTH, columns_of, painted, table
+    from finetune.console.tables import GAP, WIDTH, columns_of, painted, table
 
     header = ["run", "task", "score", "seeds", "min", "state"]
     rows = [
@@ -109,7 +109,7 @@ def _table(runs: list[ListedRun]) -> str:
 def _score(run: ListedRun) -> str:
     if run.score is None:
         return "" if run.step is None else f"step {run.step:,}"
-    from finetune.tables import NO_SHARES
+    from finetune.console.tables import NO_SHARES
 
     plain = str(run.metric).endswith(NO_SHARES)
     values = [value for value in (run.score, run.deviation) if value is not None]
@@ -124,7 +124,7 @@ def _short(metric: str) -> str:
 
 def _end(name: str, width: int) -> str:
     """A name's end: of a path it is that which differs."""
-    from finetune.tables import columns_of
+    from finetune.console.tables import columns_of
 
     if columns_of(name) <= width:
         return name

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.dashboards.answer_tables import CONFUSION
 from finetune.dashboards.panels import CHAPTERS, SECTIONS, Chapter, Panel
 from finetune.errors import ConfigError
-from finetune.files import write_text
-from finetune.packages import is_installed
+from finetune.files.writing import write_text
+from finetune.jobs.answer_tables import CONFUSION
+from finetune.machine.packages import is_installed
 from finetune.tracking import logged_in
 
 WORKSPACE, REPORT = "finetune", "Pretraining and fine-tuning"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.feedforward import GATED_ACTIVATIONS
-from finetune.memory import FLOAT, TRAINED, in_gib
+from finetune.machine.memory import FLOAT, TRAINED, in_gib
 
 LENGTHS = (64, 256, 1024, 4096)
 """Tokens of a sequence, T, for which costs are shown: four columns fit a terminal."""

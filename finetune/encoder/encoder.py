@@ -17,7 +17,7 @@ from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
 from finetune.encoder.ragged import Ragged
 from finetune.errors import ConfigError
-from finetune.memory import FLOAT, check_fits
+from finetune.machine.memory import FLOAT, check_fits
 
 Contexts = dict[bool, tuple[Tensor | None, Rotation | None]]
 """Bias of the logits and rotary positions, for blocks with local attention (True) and others."""
@@ -112,7 +112,7 @@ class Encoder(nn.Module):
             CheckpointError: There is no encoder in this place, or none that can be expressed here.
         """
         # The one import upwards in the house: this is where users look for the method.
-        from finetune.pretrained import find_checkpoint
+        from finetune.checkpoints.hub import find_checkpoint
 
         return find_checkpoint(place).encoder()
 

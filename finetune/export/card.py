@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from finetune.export.source import Source
-from finetune.run_folder import INPUTS, SESSION_KEYS, Results
-from finetune.values import write
+from finetune.runs.folder import INPUTS, SESSION_KEYS, Results
+from finetune.settings.values import write
 
 PIPELINES = {
     "classification": "text-classification",

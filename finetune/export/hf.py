@@ -1,7 +1,7 @@
 """A run's checkpoint as a folder that `transformers` loads, with the same logits.
 
-The keys and settings are those of the tables in `finetune.hf`; what these cannot express is refused
-before anything is written.
+The keys and settings are those of the tables in `finetune.checkpoints.hf`; what these cannot
+express is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from finetune.checkpoint import CONFIG, WEIGHTS, Checkpoint
+from finetune.checkpoints.folder import CONFIG, WEIGHTS, Checkpoint
+from finetune.checkpoints.hf import FORMS, Form, export_form, their_weights
+from finetune.checkpoints.hf.form import POOLED
+from finetune.checkpoints.hf.reading import HEADS, PROBLEMS
 from finetune.errors import CheckpointError
 from finetune.export.card import model_card
 from finetune.export.place import CARD
 from finetune.export.source import Source, find_source
-from finetune.files import new_folder
-from finetune.hf import FORMS, Form, export_form, their_weights
-from finetune.hf.form import POOLED
-from finetune.hf.reading import HEADS, PROBLEMS
-from finetune.text.tokenizer import Tokenizer
+from finetune.files.writing import new_folder
+from finetune.text.tokenizer.tokenizer import Tokenizer
 
 WAYS_OUT = "take --format onnx, or finetune.load from Python"
 

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 from torch import Tensor, nn
 
-from finetune.checkpoint import Checkpoint
+from finetune.checkpoints.folder import Checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.attention import SelfAttention
 from finetune.encoder.scores import Additive
@@ -22,7 +22,7 @@ from finetune.heads import (
     Span,
     SpanConfig,
 )
-from finetune.scoring import head_config
+from finetune.jobs.evaluate import head_config
 
 HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], nn.Module]] = {
     "classification": Classification,

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finetune.checkpoint import CONFIG
+from finetune.checkpoints.folder import CONFIG
 from finetune.export.card import model_card
 from finetune.export.model import WholeModel, load_model
 from finetune.export.onnx_check import Agreement, check_graph
@@ -34,10 +34,10 @@ from finetune.export.onnx_graph import (
 from finetune.export.onnx_score import GraphScores, score_graphs
 from finetune.export.place import CARD
 from finetune.export.source import Source, find_source
-from finetune.families import Family
-from finetune.files import new_folder
-from finetune.run_folder import say
-from finetune.text.tokenizer import Tokenizer
+from finetune.files.writing import new_folder
+from finetune.runs.families import Family
+from finetune.runs.folder import say
+from finetune.text.tokenizer.tokenizer import Tokenizer
 
 GRAPH = "model.onnx"
 INT8_GRAPH = "model.int8.onnx"

@@ -22,7 +22,7 @@ from torch.export import Dim
 
 from finetune.errors import CheckpointError, ConfigError
 from finetune.export.model import WholeModel, without_loops
-from finetune.packages import is_installed
+from finetune.machine.packages import is_installed
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 OPSET = 18

@@ -10,10 +10,10 @@ import torch
 
 from finetune.errors import ConfigError, FinetuneError
 from finetune.export.onnx_graph import Session
-from finetune.families import Family, installed_families, read_fit
-from finetune.run_folder import note, say
-from finetune.scoring import Scorer, load_scorer
-from finetune.training.finetuner import in_order
+from finetune.jobs.evaluate import Scorer, load_scorer
+from finetune.runs.families import Family, installed_families, read_fit
+from finetune.runs.folder import note, say
+from finetune.training.loop.finetuner import in_order
 
 
 @dataclass(frozen=True)

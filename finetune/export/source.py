@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.checkpoint import Checkpoint, load_checkpoint
+from finetune.checkpoints.folder import Checkpoint, load_checkpoint
+from finetune.checkpoints.seed_folders import seed_folders
 from finetune.errors import CheckpointError, ConfigError
-from finetune.run_folder import Results, has_started, read_results
-from finetune.seed_folders import seed_folders
-from finetune.values import load
+from finetune.runs.folder import Results, has_started, read_results
+from finetune.settings.values import load
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from finetune.inspection.attention_page import Part, attention_page, attention_p
 from finetune.inspection.frequency import loss_by_frequency
 from finetune.inspection.heads import HeadSummary, summarise_heads
 from finetune.inspection.layers import LayerStates, layer_vectors
-from finetune.inspection.masks import MaskFiller, load_filler
 from finetune.inspection.mixing import fit_mix
 from finetune.inspection.probes import ProbeConfig, probe
 from finetune.inspection.similarity import layer_similarity, linear_cka
-from finetune.inspection.sources import Model, Sequences, TextChoice, load_model, read_sequences
 from finetune.inspection.words import nearest_words
+from finetune.jobs.fill_masks import MaskFiller, load_filler
+from finetune.jobs.sources import Model, Sequences, TextChoice, load_model, read_sequences
 
 __all__ = [
     "AttentionMap",

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 
 from finetune.encoder import Encoder
-from finetune.inspection.sources import longest_text
-from finetune.text.features import collate, encode_pairs
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.visible import token_text
+from finetune.jobs.sources import longest_text
+from finetune.text.features.pairs import collate, encode_pairs
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.visible import token_text
 
 MAP_LENGTH = 128
 """Tokens of a map, unless more are asked for: a map grows with their square."""

@@ -17,15 +17,15 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from finetune.console.tables import table
 from finetune.errors import ConfigError, DataError
-from finetune.inspection.sources import load_language_model
-from finetune.run_folder import cache_folder, read_run
-from finetune.run_settings import AdaptRun, PretrainRun
-from finetune.runs.pretraining import corpus_data
-from finetune.tables import table
-from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
-from finetune.text.tokenizer import Tokenizer
-from finetune.training.pretrainer import Pretrainer
+from finetune.jobs.pretrain import corpus_data
+from finetune.jobs.sources import load_language_model
+from finetune.runs.folder import cache_folder, read_run
+from finetune.runs.settings import AdaptRun, PretrainRun
+from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.loop.pretrainer import Pretrainer
 
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]

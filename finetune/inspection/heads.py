@@ -20,11 +20,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from finetune.console.tables import table
 from finetune.inspection.layers import BATCH_SIZE
-from finetune.inspection.sources import Model, Sequences
-from finetune.tables import table
-from finetune.text.features import length_batches
-from finetune.training.task_data import UnitBatches
+from finetune.jobs.sources import Model, Sequences
+from finetune.text.features.pairs import length_batches
+from finetune.training.loop.task_data import UnitBatches
 
 FIGURES = ("distance", "entropy", "cls_entropy", "cls", "sep", "self", "previous", "next")
 """Tokens; nats; nats, of what [CLS] looks at; and five shares of a token's attention."""

@@ -15,19 +15,19 @@ from torch import Tensor
 
 from finetune.errors import ConfigError, nearest
 from finetune.heads.pooled import POOLINGS, find_pooling
-from finetune.inspection.sources import Model, Sequences
-from finetune.run_folder import cache_folder
-from finetune.text.features import length_batches
-from finetune.training.frozen_prefix import arithmetic_key, frozen_states
-from finetune.training.prefix_cache import (
+from finetune.jobs.sources import Model, Sequences
+from finetune.runs.folder import cache_folder
+from finetune.text.features.pairs import length_batches
+from finetune.training.loop.task_data import UnitBatches
+from finetune.training.prefix.cache import (
     CacheConfig,
     PrefixCache,
     RowSet,
     features_key,
     open_cache,
 )
-from finetune.training.prefix_store import Rows
-from finetune.training.task_data import UnitBatches
+from finetune.training.prefix.states import arithmetic_key, frozen_states
+from finetune.training.prefix.store import Rows
 
 BATCH_SIZE = 32
 Batch = dict[str, Tensor]

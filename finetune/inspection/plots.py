@@ -10,7 +10,7 @@ import numpy as np
 
 from finetune.errors import ConfigError
 from finetune.inspection.attention import AttentionMap
-from finetune.packages import is_installed
+from finetune.machine.packages import is_installed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finetune.console.tables import table
 from finetune.encoder import Encoder
 from finetune.errors import ConfigError
-from finetune.families import Family
 from finetune.inspection.layers import check_pooling, layer_names, layer_vectors
 from finetune.inspection.logistic import fit_chosen
 from finetune.inspection.mixing import fit_mix
-from finetune.inspection.sources import (
+from finetune.jobs.sources import (
     Model,
     Sequences,
     TextChoice,
@@ -32,12 +32,12 @@ from finetune.inspection.sources import (
     without_label,
 )
 from finetune.ranges import MOST_SEED, MOST_STEPS, check_values, within
-from finetune.run_folder import summarise
-from finetune.tables import table
-from finetune.task import Answer, Example, Task
-from finetune.text.features import Features
+from finetune.runs.families import Family
+from finetune.runs.folder import summarise
+from finetune.task.interface import Answer, Example, Task
+from finetune.text.features.pairs import Features
+from finetune.training.loop.task_data import TaskData
 from finetune.training.randomness import keyed_seed, seed_weights
-from finetune.training.task_data import TaskData
 
 LIMIT = 10_000
 """Training examples at most; a set that is not larger shares its hidden states with fine-tuning."""

@@ -19,11 +19,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from finetune.console.tables import table
 from finetune.errors import ConfigError
 from finetune.inspection.layers import LayerStates, layer_names
-from finetune.inspection.sources import Model, Sequences
-from finetune.run_folder import summarise
-from finetune.tables import table
+from finetune.jobs.sources import Model, Sequences
+from finetune.runs.folder import summarise
 
 TOKENS = "tokens"
 """In place of a pooling: each token is an example."""

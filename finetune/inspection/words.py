@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from finetune.console.tables import table
 from finetune.errors import DataError
-from finetune.inspection.sources import Model
-from finetune.tables import table
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.visible import token_text
+from finetune.jobs.sources import Model
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.visible import token_text
 
 
 @torch.no_grad()

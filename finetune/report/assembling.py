@@ -8,7 +8,6 @@ from pathlib import Path
 
 from finetune.comparison import Answer
 from finetune.comparison.answers import confusion
-from finetune.families import Family
 from finetune.report import costs, overview
 from finetune.report.answers import answers_of
 from finetune.report.collecting import Collection, Problem, ReportedRun, number
@@ -21,6 +20,7 @@ from finetune.report.parts import Part
 from finetune.report.texts import Texts
 from finetune.report.view import TaskView
 from finetune.report.warnings import problem_list, warnings
+from finetune.runs.families import Family
 
 Seeds = list[list[Answer]]
 

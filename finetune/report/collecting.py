@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from finetune.checkpoints.seed_folders import seed_folders
 from finetune.comparison import Group, read_group
 from finetune.errors import ConfigError, DataError, FinetuneError
-from finetune.renames import with_new_names
-from finetune.run_list import Listing, State, run_folders, seeds_stand_alone, state_of
-from finetune.seed_folders import seed_folders
-from finetune.values import load
+from finetune.runs.listing import Listing, State, run_folders, seeds_stand_alone, state_of
+from finetune.settings.renames import with_new_names
+from finetune.settings.values import load
 
 T = TypeVar("T")
 

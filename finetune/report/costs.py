@@ -86,7 +86,7 @@ def parts(found: Collection) -> Html | None:
 
 def _encoder(run: ReportedRun) -> EncoderConfig | None:
     """The encoder's shape, as its checkpoint says; None for a run without one."""
-    from finetune.checkpoint import load_checkpoint
+    from finetune.checkpoints.folder import load_checkpoint
 
     places = (seed.folder for seed in run.seeds if (seed.folder / "checkpoints").is_dir())
     folder = next(places, None)

@@ -8,7 +8,7 @@ from typing import Any
 from finetune.report.collecting import ReportedRun
 from finetune.report.markup import Cell, Column, Html, Row, data_table, element
 from finetune.report.view import TaskView
-from finetune.run_folder import SESSION_KEYS
+from finetune.runs.folder import SESSION_KEYS
 
 IGNORED = (*SESSION_KEYS, "trainer.progress", "tracking")
 """Settings that change no number."""
@@ -89,6 +89,6 @@ def _written(value: Any) -> str:
 
 def describe_settings(run: ReportedRun) -> Html:
     """All settings of a run as text."""
-    from finetune.values import write
+    from finetune.settings.values import write
 
     return element("pre", write(run.config))

@@ -10,7 +10,7 @@ from finetune.comparison.answers import form_of, is_right
 from finetune.report.answers import Judged, judged
 from finetune.report.markup import Child, Html, element, joined
 from finetune.report.passages import Mark, marked, shortened
-from finetune.task import Example
+from finetune.task.interface import Example
 
 SHOWN = 8
 """Examples of a run."""

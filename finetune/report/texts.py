@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import ConfigError
-from finetune.families import Family, make_task, read_fit
 from finetune.report.collecting import ReportedRun
-from finetune.task import Example, Task
+from finetune.runs.families import Family, make_task, read_fit
+from finetune.task.interface import Example, Task
 
 Key = int | str
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from finetune.comparison import Comparison, Difference, compare, corrected
 from finetune.comparison.verdict import NO_SHARES, amount
-from finetune.families import Anchor
 from finetune.report.collecting import Collection, Problem, ReportedRun
+from finetune.runs.families import Anchor
 
 COLOURS = 8
 """Colours of the style sheet, besides that of baselines."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from finetune.predictions import foreign_splits
 from finetune.report.collecting import Problem, ReportedRun, number
 from finetune.report.markup import Html, element
 from finetune.report.view import TaskView, shown, spoken
+from finetune.runs.predictions import foreign_splits
 
 MUCH_CUT = 0.2
 """Share of texts that lost their end from which on it is told."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.errors import ConfigError, DataError
-from finetune.families import Anchor, Family, installed_families
-from finetune.files import write_text
+from finetune.files.writing import write_text
 from finetune.report.assembling import parts
 from finetune.report.collecting import Collection, Problem, collect
 from finetune.report.page import page
 from finetune.report.parts import Part
 from finetune.report.view import TaskView, task_views
-from finetune.run_folder import check_writable
+from finetune.runs.families import Anchor, Family, installed_families
+from finetune.runs.folder import check_writable
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """Words to ids and tensors: tokenizer, corpus, blocks, masks, features. Knows no network."""
 
-from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
-from finetune.text.documents import corpus_sources, read_documents
-from finetune.text.features import (
+from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
+from finetune.text.corpus.documents import corpus_sources, read_documents
+from finetune.text.corpus.masking import MaskingConfig, mask_blocks
+from finetune.text.corpus.packing import Block, Blocks, document_mask, document_positions
+from finetune.text.corpus.statistics import CorpusStatistics
+from finetune.text.features.pairs import (
     Batch,
     Features,
     collate,
@@ -10,11 +13,8 @@ from finetune.text.features import (
     length_batches,
     padding_share,
 )
-from finetune.text.masking import MaskingConfig, mask_blocks
-from finetune.text.packing import Block, Blocks, document_mask, document_positions
-from finetune.text.statistics import CorpusStatistics
-from finetune.text.tokenizer import Encoding, Tokenizer
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.text.tokenizer.tokenizer import Encoding, Tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 
 __all__ = [
     "Batch",

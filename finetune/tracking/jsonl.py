@@ -13,7 +13,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from finetune.files import named, new_file, write_bytes
+from finetune.files.writing import named, new_file, write_bytes
 
 
 class JsonlLogger(Logger):

@@ -11,7 +11,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger, TensorBoardLogger
 
 from finetune.errors import ConfigError
-from finetune.packages import is_installed
+from finetune.machine.packages import is_installed
 from finetune.tracking.config import TrackingConfig
 from finetune.tracking.jsonl import JsonlLogger, plain
 from finetune.tracking.login import wandb_mode

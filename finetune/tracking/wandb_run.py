@@ -15,7 +15,7 @@ from lightning_fabric.loggers.logger import _DummyExperiment, rank_zero_experime
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
-from finetune.files import write_text
+from finetune.files.writing import write_text
 from finetune.tracking.jsonl import plain
 from finetune.tracking.metrics import STEP, summary_of
 from finetune.tracking.shown import Artifact, Shown, Table

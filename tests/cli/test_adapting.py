@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from finetune.checkpoint import load_checkpoint
-from finetune.text.documents import corpus_sources, read_documents
+from finetune.checkpoints.folder import load_checkpoint
+from finetune.text.corpus.documents import corpus_sources, read_documents
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Refuses, World

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from finetune.checkpoint import load_checkpoint
-from finetune.predictions import read_predictions
+from finetune.checkpoints.folder import load_checkpoint
+from finetune.runs.predictions import read_predictions
 from tasks.__main__ import COMMANDS, FAMILIES
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from finetune.training.checkpointing import Checkpointer
+from finetune.training.loop.checkpointing import Checkpointer
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, World

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from finetune.checksums import CHECKSUMS
-from finetune.pretrained import find_checkpoint
+from finetune.checkpoints.hub import find_checkpoint
+from finetune.files.checksums import CHECKSUMS
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, World

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import finetune
-from finetune.checkpoint import load_checkpoint
+from finetune.checkpoints.folder import load_checkpoint
 from finetune.metrics import tuned_threshold
-from finetune.predictions import read_predictions
+from finetune.runs.predictions import read_predictions
 from tests.cli.families import Files, write_families
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def inputs_of(name: str, files: Files) -> list[dict[str, Any]]:
             for qa in paragraph["qas"]
         ]
     if name.startswith("race"):
-        from tasks.race import race_task
+        from tasks.race.task import race_task
 
         return [
             {"context": passage, "question": question, "options": options}

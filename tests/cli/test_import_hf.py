@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 
-from finetune.checkpoint import find_tokenizer, load_checkpoint
-from finetune.pretrained import find_checkpoint
+from finetune.checkpoints.folder import find_tokenizer, load_checkpoint
+from finetune.checkpoints.hub import find_checkpoint
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Refuses, World

@@ -15,7 +15,7 @@ import yaml
 from finetune.cli.completion import read_pages
 from finetune.cli.main import all_commands
 from finetune.dashboards import spec
-from finetune.training.prefix_store import Entry, Writer, digest
+from finetune.training.prefix.store import Entry, Writer, digest
 from tasks import demo
 from tasks.__main__ import COMMANDS, FAMILIES
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from finetune.report.collecting import collect
-from finetune.run_list import list_runs
+from finetune.runs.listing import list_runs
 from tests.report.made import class_rows, write_run
 
 if TYPE_CHECKING:

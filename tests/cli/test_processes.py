@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from finetune.checkpoint import load_checkpoint
+from finetune.checkpoints.folder import load_checkpoint
 from tasks.__main__ import main
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ import os, signal, sys, time
 from pathlib import Path
 from finetune import session
 from finetune.errors import DataError
-from finetune.processes import place
-from finetune.runs import pretraining
-from finetune.training.checkpointing import Checkpointer
+from finetune.machine.processes import place
+from finetune.jobs import pretraining
+from finetune.training.loop.checkpointing import Checkpointer
 from tasks.__main__ import main
 
 end, build = Checkpointer.on_train_batch_end, pretraining.build_corpus

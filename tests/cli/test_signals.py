@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from finetune import checkpoint, scoring
-from finetune.runs import adapting, fine_tuning, pretraining
-from finetune.training.checkpointing import Checkpointer
-from finetune.training.finetuner import FineTuner
-from finetune.training.pretrainer import Pretrainer
+from finetune.checkpoints import folder as checkpoint
+from finetune.jobs import adapt as adapting
+from finetune.jobs import evaluate as scoring
+from finetune.jobs import fit as fine_tuning
+from finetune.jobs import pretrain as pretraining
+from finetune.training.loop.checkpointing import Checkpointer
+from finetune.training.loop.finetuner import FineTuner
+from finetune.training.loop.pretrainer import Pretrainer
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, World

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from finetune.predictions import read_origin, read_predictions
+from finetune.runs.predictions import read_origin, read_predictions
 from tests.cli.conftest import sentences
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def other_best(world: World, tmp_path: Path, call: Call) -> Path:
     negated = {k: -v if k.startswith("head.layers.3") else v for k, v in weights.items()}
     assert any(k.startswith("head.layers.3") for k in weights), list(weights)
     save_file(negated, best / "model.safetensors", metadata={"format": "pt"})
-    from finetune.checksums import write_checksums
+    from finetune.files.checksums import write_checksums
 
     write_checksums(best)
     return best

@@ -19,11 +19,13 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from finetune import checkpoint, cli, scoring
-from finetune.checkpoint import load_checkpoint, load_trainer_state
-from finetune.text import documents, tokens
-from finetune.text.tokenizer import Tokenizer
-from finetune.training.checkpointing import Checkpointer
+from finetune import cli
+from finetune.checkpoints import folder as checkpoint
+from finetune.checkpoints.folder import load_checkpoint, load_trainer_state
+from finetune.jobs import evaluate as scoring
+from finetune.text.corpus import documents, tokens
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.loop.checkpointing import Checkpointer
 from tasks.__main__ import main
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 
 from finetune.cli.completion import read_pages
 from finetune.cli.main import _warnings_in_one_line, all_commands
-from finetune.run_folder import hold
+from finetune.runs.folder import hold
 from tasks.__main__ import COMMANDS, FAMILIES, main
 from tests.cli.conftest import ROOT
 

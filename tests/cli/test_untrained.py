@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from finetune.run_lock import held
+from finetune.runs.lock import held
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Refuses, World
@@ -93,7 +93,7 @@ def test_the_folder_is_locked_while_answers_are_written(
     call: Call,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from finetune.runs import untrained
+    from finetune.jobs import untrained
 
     seen = []
     write = untrained.write_answers
@@ -112,7 +112,7 @@ def test_the_folder_is_locked_while_answers_are_written(
 def test_a_curve_of_rates_is_not_written_where_a_run_goes_on(
     world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from finetune.runs import finding
+    from finetune.jobs import find_lr as finding
 
     seen = []
     save = finding.save_curve

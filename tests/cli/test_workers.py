@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from finetune.checkpoint import load_checkpoint
-from finetune.training.data import LoaderConfig, MaskedBlocks, OrderedData
-from finetune.training.task_data import UnitBatches
+from finetune.checkpoints.folder import load_checkpoint
+from finetune.training.loop.data import LoaderConfig, MaskedBlocks, OrderedData
+from finetune.training.loop.task_data import UnitBatches
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Refuses, World
@@ -113,8 +113,8 @@ def test_workers_without_shared_memory_are_refused_in_one_line(
 def test_batches_of_workers_need_no_shared_memory(world: World) -> None:
     """A tensor would be lost where /dev/shm is full, and waited for."""
     from finetune.text import CorpusConfig, build_corpus
-    from finetune.text.tokenizer import Tokenizer
-    from finetune.training.data import CorpusData, LoaderConfig
+    from finetune.text.tokenizer.tokenizer import Tokenizer
+    from finetune.training.loop.data import CorpusData, LoaderConfig
 
     tokenizer = Tokenizer.load(world.tokenizer)
     corpus = build_corpus(

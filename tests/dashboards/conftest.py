@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import pytest
 
-from finetune import runs
+from finetune import jobs as runs
 from finetune.encoder import EncoderConfig
-from finetune.run_settings import AdaptRun, FitRun, PretrainRun
-from finetune.text.corpus import CorpusConfig
-from finetune.text.vocabulary import TokenizerConfig
+from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
+from finetune.text.corpus.corpus import CorpusConfig
+from finetune.text.tokenizer.vocabulary import TokenizerConfig
 from finetune.tracking import TrackingConfig
-from finetune.training.data import LoaderConfig
-from finetune.training.progress import LengthConfig
-from finetune.training.trainer import TrainerConfig
-from finetune.training.unfreezing import UnfreezeConfig
+from finetune.training.loop.data import LoaderConfig
+from finetune.training.loop.progress import LengthConfig
+from finetune.training.loop.trainer import TrainerConfig
+from finetune.training.unfreezing.policies import UnfreezeConfig
 from tests.training.conftest import sentences
 
 ENCODER = EncoderConfig(

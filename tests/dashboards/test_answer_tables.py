@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from finetune.dashboards.answer_tables import LONGEST_TEXT, answer_tables, hardest
-from finetune.task import Answer, Example
+from finetune.jobs.answer_tables import LONGEST_TEXT, answer_tables, hardest
+from finetune.task.interface import Answer, Example
 from finetune.tracking import Table
 
 

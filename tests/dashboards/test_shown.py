@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.dashboards.panels import CHAPTERS, SECTIONS, Panel
-from finetune.run_folder import read_results
+from finetune.runs.folder import read_results
 from tests.dashboards.conftest import Chain
 from tests.tracking import wandb_files as read
 

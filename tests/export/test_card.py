@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from finetune.checkpoint import Checkpoint
+from finetune.checkpoints.folder import Checkpoint
 from finetune.encoder import EncoderConfig
 from finetune.export.card import MOST_CLASSES, model_card
 from finetune.export.source import Source

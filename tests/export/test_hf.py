@@ -20,12 +20,12 @@ from transformers import (
 )
 from transformers.pipelines import SUPPORTED_TASKS
 
-from finetune.checkpoint import load_checkpoint
+from finetune.checkpoints.folder import load_checkpoint
+from finetune.checkpoints.hf import read_hf
 from finetune.encoder import Encoder
 from finetune.export.hf import export_hf
 from finetune.heads import MaskedLM
-from finetune.hf import read_hf
-from finetune.predictor import load
+from finetune.jobs.predict import load
 from tests.export.conftest import MAX_LENGTH, TEXTS
 
 CLASSES: dict[str, Any] = {

@@ -11,16 +11,16 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from finetune.checkpoint import load_checkpoint, save_checkpoint
+from finetune.checkpoints.folder import load_checkpoint, save_checkpoint
+from finetune.checkpoints.hf import read_hf
+from finetune.checkpoints.hub import import_hf
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError
 from finetune.export import hf
 from finetune.export.hf import export_hf
 from finetune.heads import POOLINGS, Classification, HeadConfig, MaskedLM, Regression
-from finetune.hf import read_hf
-from finetune.pretrained import import_hf
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from tests.cli.conftest import sentences
 
 SIZES: dict[str, Any] = {

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.checkpoint import load_checkpoint, save_checkpoint
+from finetune.checkpoints.folder import load_checkpoint, save_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError
 from finetune.export import onnx as room
@@ -25,11 +25,11 @@ from finetune.export.onnx_check import check_graph
 from finetune.export.onnx_graph import PACKAGES, Session
 from finetune.export.onnx_score import find_scorer, score_graph, score_graphs
 from finetune.heads import POOLINGS, HeadConfig
-from finetune.predictor import load
-from finetune.run_folder import read_results
-from finetune.text.choices import encode_choices
-from finetune.text.features import collate, encode_pairs
-from finetune.text.tokenizer import Tokenizer
+from finetune.jobs.predict import load
+from finetune.runs.folder import read_results
+from finetune.text.features.options import encode_choices
+from finetune.text.features.pairs import collate, encode_pairs
+from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.export.conftest import MAX_LENGTH, TEXTS
 
 LABELS = ("yes", "no", "perhaps")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from torch import nn
 
-from finetune.checkpoint import save_checkpoint
+from finetune.checkpoints.folder import save_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError
 from finetune.export.source import find_source
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from tests.cli.conftest import sentences
 
 CONFIG = EncoderConfig(

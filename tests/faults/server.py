@@ -91,7 +91,7 @@ def _child(request: dict[str, Any]) -> None:
         if request["bytes"]:
             has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (has + request["bytes"],) * 2)
-        from finetune import session
+        from finetune.jobs import session
         from tasks.__main__ import main as command
 
         session.matmul_ceiling = lambda *_: 1.0  # half a second that changes no file

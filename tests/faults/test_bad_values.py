@@ -22,8 +22,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from finetune import settings
-from finetune.run_settings import PretrainRun
+from finetune.runs.settings import PretrainRun
+from finetune.settings import fields as settings
 from tasks.families import FAMILIES
 from tests.faults.cases import World
 from tests.faults.harness import Outcome

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from finetune.checksums import write_checksums
+from finetune.files.checksums import write_checksums
 from tasks.__main__ import main
 from tests.cli.conftest import GLUE, PRETRAIN, SHAPE, sentences
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.inspection.sources import Model
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.jobs.sources import Model
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 
 WORDS = (
     "the a cat dog bird sees hears likes red blue small old house tree river and but near".split()

@@ -8,9 +8,9 @@ import torch
 
 from finetune.errors import ConfigError
 from finetune.inspection import AttentionMap, Model, attention_map
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.visible import token_text
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.visible import token_text
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from tests.inspection.conftest import make_encoder, sentences
 
 

@@ -8,7 +8,7 @@ import torch
 
 from finetune.inspection import Model, Sequences, heads, summarise_heads
 from finetune.inspection.heads import FIGURES
-from finetune.text.features import encode_pairs
+from finetune.text.features.pairs import encode_pairs
 from tests.inspection.conftest import make_encoder, sentences
 
 

@@ -9,10 +9,10 @@ from finetune.errors import ConfigError
 from finetune.heads.pooled import POOLINGS
 from finetune.inspection import LayerStates, Model, Sequences, layer_vectors, layers
 from finetune.inspection.layers import check_pooling, layer_names
-from finetune.text.features import encode_pairs
-from finetune.training.frozen_prefix import arithmetic_key
-from finetune.training.prefix_cache import CacheConfig, RowSet, features_key, open_cache
-from finetune.training.prefix_store import list_entries
+from finetune.text.features.pairs import encode_pairs
+from finetune.training.prefix.cache import CacheConfig, RowSet, features_key, open_cache
+from finetune.training.prefix.states import arithmetic_key
+from finetune.training.prefix.store import list_entries
 from tests.inspection.conftest import sentences
 
 

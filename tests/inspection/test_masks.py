@@ -9,9 +9,9 @@ import torch
 
 from finetune.errors import DataError
 from finetune.inspection import MaskFiller, Model
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
-from finetune.training.pretrainer import Pretrainer
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.training.loop.pretrainer import Pretrainer
 from tests.inspection.conftest import make_encoder, sentences
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from finetune.errors import ConfigError
 from finetune.inspection import LayerStates, Model, Sequences, layer_similarity, linear_cka
 from finetune.inspection.similarity import compare_models, group_pairs, similarity_table
-from finetune.text.features import encode_pairs
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.text.features.pairs import encode_pairs
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from tests.inspection.conftest import make_encoder, sentences
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from finetune.errors import ConfigError, DataError
 from finetune.inspection import Model, TextChoice, read_sequences
-from finetune.inspection.sources import drawn, load_model, longest_text, runs_of
+from finetune.jobs.sources import drawn, load_model, longest_text, runs_of
 from tasks.families import FAMILIES
 from tests.inspection.conftest import make_encoder
 

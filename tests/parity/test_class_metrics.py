@@ -17,7 +17,7 @@ from finetune.metrics import (
     micro_f1,
     subset_accuracy,
 )
-from tasks.label_kinds import balanced_weights
+from tasks.own.label_kinds import balanced_weights
 
 CLOSE = 1e-12
 LABELS = ("a", "b", "c", "d")

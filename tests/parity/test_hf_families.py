@@ -11,9 +11,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from finetune.checkpoints.hf import FORMS, Imported, read_hf
 from finetune.encoder import Encoder
 from finetune.heads import Classification, HeadConfig, MaskedLM, MultipleChoice, Span, SpanConfig
-from finetune.hf import FORMS, Imported, read_hf
 
 SIZES: dict[str, Any] = {
     "vocab_size": 60,

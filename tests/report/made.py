@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from finetune.families import Anchor, Family
-from finetune.task import Example, GoldAnswer
+from finetune.runs.families import Anchor, Family
+from finetune.task.interface import Example, GoldAnswer
 
 CLASSES = ("no", "yes")
 HOSTILE = (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from finetune.report.collecting import collect, number, short_names
-from finetune.run_list import list_runs
-from finetune.run_lock import held
+from finetune.runs.listing import list_runs
+from finetune.runs.lock import held
 from tests.report.made import class_rows, write_class_run, write_json, write_run
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from finetune.cli.main import main
-from finetune.run_lock import held
+from finetune.runs.lock import held
 from tests.report.made import FAMILIES, write_class_run
 from tests.report.made_inside import write_inside
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from finetune.checkpoint import load_checkpoint
+from finetune.checkpoints.folder import load_checkpoint
 from finetune.encoder.cost import cost
 from finetune.errors import ConfigError, DataError
 from finetune.report import Part, write_report

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 
 OFFICIAL = {
     "CoLA/train.tsv": "gj04\t1\t\tThe cat sat.\ngj04\t0\t*\tCat the sat.\n",

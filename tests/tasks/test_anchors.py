@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from finetune.families import Anchor
+from finetune.runs.families import Anchor
 from tasks.families import FAMILIES
-from tasks.glue_table import GLUE
+from tasks.glue.table import GLUE
 
 ANCHORS = [
     (task, anchor)

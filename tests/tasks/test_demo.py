@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from finetune.run_folder import read_results
-from finetune.training.checkpointing import Interrupted
-from finetune.training.progress import LengthConfig
-from tasks import demo, sample
+from finetune.runs.folder import read_results
+from finetune.training.loop.checkpointing import Interrupted
+from finetune.training.loop.progress import LengthConfig
+from tasks import demo
 from tasks.__main__ import main
+from tasks.sample import sample
 
 TASKS = {task: metric for task, metric in demo.TASKS.items() if task != "glue/rte"}
 """One of each family."""
@@ -111,7 +112,7 @@ def test_where_it_is_stopped_nothing_is_said_of_resuming(
     def stopped(run: Any) -> None:
         raise Interrupted(signal.SIGINT, Path(run.out))
 
-    monkeypatch.setattr("finetune.runs.pretrain", stopped)
+    monkeypatch.setattr("finetune.jobs.pretrain", stopped)
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 130
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == (

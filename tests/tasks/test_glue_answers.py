@@ -10,9 +10,9 @@ import torch
 from finetune.encoder import EncoderConfig
 from finetune.errors import DataError
 from finetune.heads import HeadConfig
-from finetune.task import Example
-from finetune.text.tokenizer import Tokenizer
-from tasks.glue import GLUE, GlueRow, GlueTask, glue_task
+from finetune.task.interface import Example
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from tasks.glue.task import GLUE, GlueRow, GlueTask, glue_task
 
 EVERY_ROW = pytest.mark.parametrize("row", GLUE.values(), ids=list(GLUE))
 SCORED = [row for row in GLUE.values() if row.name != "ax"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from finetune.answers.classes import constant_answers
-from tasks.glue import GLUE, GlueRow, glue_task
+from finetune.task.answers.classes import constant_answers
+from tasks.glue.task import GLUE, GlueRow, glue_task
 from tasks.leaderboard import FORMS, Form, file_problems
 
 pytestmark = pytest.mark.data

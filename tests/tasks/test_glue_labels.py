@@ -12,9 +12,9 @@ import torch
 from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
-from finetune.task import Example
-from finetune.text.tokenizer import Tokenizer
-from tasks.glue import GLUE, GlueRow, GlueTask, glue_task
+from finetune.task.interface import Example
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from tasks.glue.task import GLUE, GlueRow, GlueTask, glue_task
 
 CLASSES = [row for row in GLUE.values() if row.labels]
 EVERY_CLASS_ROW = pytest.mark.parametrize("row", CLASSES, ids=[row.name for row in CLASSES])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.glue_table import GLUE, glue_table_text
+from tasks.glue.table import GLUE, glue_table_text
 from tasks.leaderboard import (
     FORMS,
     Form,

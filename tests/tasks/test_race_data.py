@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.race import FOLDERS, race_task
+from tasks.race.task import FOLDERS, race_task
 
 pytestmark = pytest.mark.data
 

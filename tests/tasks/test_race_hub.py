@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from finetune.errors import DataError
-from finetune.task import Example
-from tasks import hub, race_files
-from tasks.race import race_task
+from finetune.task.interface import Example
+from tasks.race import files as race_files
+from tasks.race.task import race_task
+from tasks.sources import hub
 
 
 class TestHub:

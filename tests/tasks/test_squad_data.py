@@ -14,9 +14,9 @@ import pytest
 
 from finetune.errors import DataError
 from finetune.heads.span import SpanConfig
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
-from finetune.text.windows import WindowConfig
-from tasks.squad import SquadTask, answer_task, squad_task
+from finetune.text.features.windows import WindowConfig
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
+from tasks.squad.task import SquadTask, answer_task, squad_task
 
 pytestmark = pytest.mark.data
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from finetune.errors import ConfigError, DataError
-from finetune.predictions import read_predictions, write_predictions
-from finetune.run_folder import over_seeds
-from finetune.values import load
+from finetune.runs.folder import over_seeds
+from finetune.runs.predictions import read_predictions, write_predictions
+from finetune.settings.values import load
 from tasks.__main__ import main
-from tasks.glue import GLUE, GlueRow, glue_task
+from tasks.glue.task import GLUE, GlueRow, glue_task
 from tasks.leaderboard import FORMS, average_metrics, zip_problems
 from tasks.submit import average_line, read_runs, submit
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.text import ClassifyConfig, ClassifyTask, classify_task
-from tasks.text_sets import TextSetTask, text_set_task
+from tasks.own.text import ClassifyConfig, ClassifyTask, classify_task
+from tasks.own.text_sets import TextSetTask, text_set_task
 
 pytestmark = pytest.mark.data
 

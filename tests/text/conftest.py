@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.vocabulary import ALGORITHMS, TokenizerConfig, train_tokenizer
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.vocabulary import ALGORITHMS, TokenizerConfig, train_tokenizer
 
 SYLLABLES = ("ba", "de", "fi", "go", "lu", "mar", "ne", "pon", "ra", "sil", "ta", "vo")
 PUNCTUATION = (".", ",", "!", "?", "-", "'")

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from finetune.encoder import EncoderConfig
-from finetune.run_settings import PretrainRun
-from finetune.text.corpus import Corpus, CorpusConfig, build_corpus
-from finetune.text.tokenizer import Tokenizer
-from finetune.text.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.runs.settings import PretrainRun
+from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.tracking import TrackingConfig
-from finetune.training.checkpointing import CheckpointConfig
-from finetune.training.data import LoaderConfig
+from finetune.training.loop.checkpointing import CheckpointConfig
+from finetune.training.loop.data import LoaderConfig
+from finetune.training.loop.progress import LengthConfig
+from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.optimizer import OptimizerConfig
-from finetune.training.progress import LengthConfig
-from finetune.training.trainer import TrainerConfig
 from tasks.run_settings import GlueRun
 
 WORDS = (

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.training import module as room
+from finetune.training.loop import module as room
+from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.optimizer import adamw
-from finetune.training.pretrainer import Pretrainer
 
 CONFIG = EncoderConfig(
     vocab_size=11,

@@ -9,8 +9,8 @@ import torch
 
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
+from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.optimizer import OptimizerConfig, adamw, group_rates, parameter_groups
-from finetune.training.pretrainer import Pretrainer
 
 TINY: dict[str, Any] = {
     "vocab_size": 50,

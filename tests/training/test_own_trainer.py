@@ -15,17 +15,17 @@ from torch import Tensor
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads import HeadConfig
-from finetune.text.corpus import Corpus
-from finetune.text.tokenizer import Tokenizer
-from finetune.training.data import CorpusData, LoaderConfig
-from finetune.training.finetuner import FineTuner
-from finetune.training.monitor import Monitor
+from finetune.text.corpus.corpus import Corpus
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.loop.data import CorpusData, LoaderConfig
+from finetune.training.loop.finetuner import FineTuner
+from finetune.training.loop.monitor import Monitor
+from finetune.training.loop.pretrainer import Pretrainer
+from finetune.training.loop.progress import Clock, LengthConfig, RunLength
+from finetune.training.loop.task_data import TaskData
 from finetune.training.optimizer import OptimizerConfig
-from finetune.training.pretrainer import Pretrainer
-from finetune.training.progress import Clock, LengthConfig, RunLength
 from finetune.training.schedules import rate_factor
-from finetune.training.task_data import TaskData
-from tasks.glue import glue_task
+from tasks.glue.task import glue_task
 from tests.training.conftest import ENCODER
 
 CONFIG = EncoderConfig.from_dict(ENCODER.to_dict() | {"vocab_size": 60})

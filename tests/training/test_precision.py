@@ -15,18 +15,19 @@ import pytest
 import torch
 from torch import nn
 
-from finetune import runs, settings
-from finetune.checkpoint import load_checkpoint
+from finetune import jobs as runs
+from finetune.checkpoints.folder import load_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
-from finetune.run_settings import PretrainRun
-from finetune.training.checkpointing import CheckpointConfig
-from finetune.training.data import LoaderConfig
+from finetune.runs.settings import PretrainRun
+from finetune.settings import fields as settings
+from finetune.training.loop.checkpointing import CheckpointConfig
+from finetune.training.loop.data import LoaderConfig
+from finetune.training.loop.pretrainer import Pretrainer
+from finetune.training.loop.progress import LengthConfig
+from finetune.training.loop.trainer import TrainerConfig, build_trainer
 from finetune.training.optimizer import OptimizerConfig
-from finetune.training.pretrainer import Pretrainer
-from finetune.training.progress import LengthConfig
 from finetune.training.schedules import rate_factor
-from finetune.training.trainer import TrainerConfig, build_trainer
 
 PLAIN = EncoderConfig(
     hidden_size=16,
@@ -160,8 +161,8 @@ import os, sys
 from pathlib import Path
 import torch
 from finetune import runs, session, settings
-from finetune.run_settings import PretrainRun
-from finetune.training.progress import Clock
+from finetune.runs.settings import PretrainRun
+from finetune.training.loop.progress import Clock
 
 class TickingClock(Clock):  # another one in each process, and no time is lost by waiting for it
     now = 0.0

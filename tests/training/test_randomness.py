@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.training.pretrainer import Pretrainer
+from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.randomness import seed_step
 
 CONFIG = EncoderConfig(

@@ -78,7 +78,7 @@ def test_settings_out_of_range_are_named(setting: dict[str, Any], message: str) 
 
 
 def test_minutes_follow_the_clock_and_steps_the_counter() -> None:
-    from finetune.training.progress import LengthConfig, RunLength
+    from finetune.training.loop.progress import LengthConfig, RunLength
 
     clock: Any = SimpleNamespace(seconds=90.0)
     by_clock = RunLength(LengthConfig(max_minutes=3), steps_per_epoch=10, clock=clock)
@@ -93,7 +93,7 @@ def test_minutes_follow_the_clock_and_steps_the_counter() -> None:
 
 
 def test_two_limits_at_once_are_refused() -> None:
-    from finetune.training.progress import LengthConfig
+    from finetune.training.loop.progress import LengthConfig
 
     with pytest.raises(ConfigError, match="found max_steps and max_minutes; keep one"):
         LengthConfig(max_steps=3, max_minutes=1.0)

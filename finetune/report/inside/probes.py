@@ -10,7 +10,7 @@ from finetune.report.inside.layers import SHORT, Summary, layer_table, layers_fi
 from finetune.report.markup import Cell, Html, Row, details, element, joined
 from finetune.report.parts import Part
 from finetune.report.view import is_share, shown, spoken
-from finetune.run_folder import summarise
+from finetune.runs.folder import summarise
 
 CAVEAT = joined(
     [

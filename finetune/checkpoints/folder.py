@@ -1,0 +1,391 @@
+"""A checkpoint is a folder: model.safetensors, config.json and the tokenizer's files.
+
+It is written whole or not at all: into a temporary folder beside its place, flushed to the disk,
+then renamed. It holds no pickle and no code: weights in safetensors, everything else in JSON.
+
+What only resuming needs (optimizer moments, position in the data) lies in the same folder as
+`trainer.pt` and is read with `weights_only=True`. `checksums.json` holds a digest of each file,
+which is checked when the file is read; a checkpoint of an earlier version has none and is read
+without a check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from finetune.checkpoints.seed_folders import seed_folders
+from finetune.checkpoints.stored import check_file_size, check_kinds, check_numbers
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.cost import parameters
+from finetune.errors import CheckpointError, ConfigError
+from finetune.files.checksums import check_files, file_digest, read_checksums, write_checksums
+from finetune.files.placeholders import refuse_placeholder_file
+from finetune.files.writing import new_folder, old_of
+from finetune.text.tokenizer.stated import read_json
+from finetune.text.tokenizer.tokenizer import TOKENIZER_FILES, Tokenizer
+from finetune.text.tokenizer.tokenizer_files import holds_tokenizer
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+TRAINER = "trainer.pt"
+FILES = (WEIGHTS, CONFIG, *TOKENIZER_FILES)
+"""What decides an answer."""
+FORMAT = "finetune"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint folder that has been found and read (the weights are read when asked for)."""
+
+    folder: Path
+    encoder_config: EncoderConfig
+    head: dict[str, Any]
+    """`kind` and the settings the head was built with; {} for an encoder alone."""
+    task: str | None
+    labels: tuple[str, ...]
+    """Names of the head's outputs in order; () for heads without."""
+    decision: dict[str, float] = field(default_factory=dict)
+    """Numbers, tuned on a validation split, by which answers are decided."""
+    source: dict[str, str] = field(default_factory=dict)
+    """`family` and `name` of the published encoder it was imported from; {} for one of ours."""
+    checksums: dict[str, str] = field(default_factory=dict, repr=False)
+    """File -> digest, as they were when the folder was found; {} where it has none."""
+    _checked: set[str] = field(default_factory=set, repr=False, compare=False)
+    """Files that were read and have the content that was saved."""
+
+    def check(self, name: str) -> None:
+        """Refuse a file that is not as it was saved; each is read for this once.
+
+        Raises:
+            CheckpointError: It is damaged.
+        """
+        if name not in self._checked:
+            check_files(self.folder, [name], self.checksums)
+            self._checked.add(name)
+
+    def check_all(self) -> None:
+        """Refuse a checkpoint of which any file is not as it was saved; its trainer's state aside.
+
+        Raises:
+            CheckpointError: One is damaged or missing.
+        """
+        for name in FILES:
+            self.check(name)
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each file that decides an answer: the weights, their config, the tokenizer.
+
+        Of a checkpoint with checksums no file is read; each is checked when it is.
+        """
+        names = [name for name in FILES if (self.folder / name).is_file()]
+        known = self.checksums
+        return {name: known.get(name) or file_digest(self.folder / name) for name in names}
+
+    @property
+    def digest(self) -> str:
+        """One hash of `digests`, 64 hexadecimal digits: equal where the answers are."""
+        text = json.dumps(self.digests(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer the weights were trained with.
+
+        Raises:
+            CheckpointError: It has more ids than the encoder has rows.
+        """
+        tokenizer = Tokenizer.load(self.folder)
+        check_vocabulary(tokenizer, self.encoder_config, self.folder)
+        return tokenizer
+
+    def weights(self) -> dict[str, Tensor]:
+        """All tensors by name (`encoder.…`, `head.…`, `pooler.…`), on the CPU.
+
+        Raises:
+            CheckpointError: The file is missing or damaged.
+        """
+        path = self.folder / WEIGHTS
+        try:
+            weights = load_file(path)
+        except Exception as error:  # of many types, for a damaged or a foreign header
+            raise _damaged(path, error) from error
+        self.check(WEIGHTS)
+        return weights
+
+    def encoder(self) -> Encoder:
+        """The encoder with its weights, in eval mode."""
+        encoder = Encoder(self.encoder_config)
+        load_weights(encoder, _below("encoder.", self.weights()), self.folder)
+        return encoder.eval()
+
+    def pooler(self) -> dict[str, Tensor] | None:
+        """The dense layer D -> D that a published encoder was pretrained with, or None.
+
+        BERT puts tanh and its classifiers behind it: it is what a `cls` head may start from.
+
+        Returns:
+            `weight` (D, D) and `bias` (D,).
+        """
+        path = self.folder / WEIGHTS
+        try:
+            with safe_open(path, "pt") as file:  # the other tensors are not read again
+                named = {name: file.get_tensor(name) for name in file.keys() if "pooler." in name}
+        except Exception as error:  # of many types, for a damaged or a foreign header
+            raise _damaged(path, error) from error
+        if named:
+            self.check(WEIGHTS)
+        return _below("pooler.", named) or None
+
+    def load_into(self, module: nn.Module) -> None:
+        """Copy all weights into a module with `encoder` and `head`; a pooler has no place there.
+
+        Raises:
+            CheckpointError: A tensor is missing, left over, or has another shape.
+        """
+        weights = self.weights()
+        own = {name: each for name, each in weights.items() if not name.startswith("pooler.")}
+        load_weights(module, own, self.folder)
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    refuse_placeholder_file(path, CheckpointError)
+    return CheckpointError(
+        f"{path}: expected weights in safetensors form, found {error}; "
+        "take another checkpoint or train again"
+    )
+
+
+def find_tokenizer(place: str | Path) -> Tokenizer:
+    """Load the tokenizer of a tokenizer, checkpoint or run folder.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    root = Path(place)
+    checkpoints = root / "checkpoints"
+    places = (root, root / "tokenizer", checkpoints / "best", checkpoints / "last")
+    found = [folder for folder in places if holds_tokenizer(folder)]
+    return Tokenizer.load(found[0] if found else root)
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, where: Path) -> None:
+    """Refuse a tokenizer whose ids the encoder's embedding cannot hold.
+
+    Raises:
+        CheckpointError: The tokenizer has more ids than the embedding has rows.
+    """
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens but the encoder's "
+            "embedding has "
+            f"{config.vocab_size} rows; use the tokenizer that the encoder was trained with"
+        )
+
+
+def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
+    """Load by name; every tensor must be used and every tensor of the module must be given.
+
+    Raises:
+        CheckpointError: Names the first tensors that are missing, left over, of another shape, of
+            whole numbers, or not finite.
+    """
+    own = module.state_dict()
+    missing = sorted(set(own) - set(weights))
+    unknown = sorted(set(weights) - set(own))
+    if missing or unknown:
+        raise CheckpointError(
+            f"{where}: expected the {len(own)} tensors of this model, found {len(missing)} missing "
+            f"{missing[:3]} and {len(unknown)} unknown {unknown[:3]}; the config does not fit "
+            "the weights"
+        )
+    for name, tensor in own.items():
+        if tensor.shape != weights[name].shape:
+            raise CheckpointError(
+                f"{where}: {name} should have shape {tuple(tensor.shape)}, found "
+                f"{tuple(weights[name].shape)}; the config does not fit the weights"
+            )
+        if tensor.is_floating_point():  # a counter of batches is not
+            check_numbers(weights[name], name, where)
+    module.load_state_dict(dict(weights))
+
+
+def _below(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in weights.items()
+        if name.startswith(prefix)
+    }
+
+
+def save_checkpoint(
+    folder: Path,
+    module: nn.Module | Mapping[str, Tensor],
+    tokenizer: Tokenizer,
+    *,
+    encoder_config: EncoderConfig,
+    head: Mapping[str, Any],
+    task: str | None = None,
+    labels: tuple[str, ...] = (),
+    decision: Mapping[str, float] | None = None,
+    source: Mapping[str, str] | None = None,
+    trainer_state: Mapping[str, Any] | None = None,
+    shared: bool = False,
+) -> None:
+    """Write a checkpoint folder, whole or not at all.
+
+    Args:
+        folder: Where it goes; what lies there is replaced only once the new one is complete.
+        module: Has `encoder` and `head`; its state dict is stored. Or that state dict.
+        tokenizer: Stored beside the weights.
+        encoder_config: Shape of the encoder.
+        head: `kind` and the settings of the head.
+        task: Name of the task the head is for.
+        labels: Names of the head's outputs in order.
+        decision: Numbers, tuned on a validation split, by which answers are decided.
+        source: `family` and `name` of the published encoder that it was imported from.
+        trainer_state: What resuming needs; tensors, numbers, strings, lists and dicts only.
+        shared: Other processes may write the same checkpoint; the one that is complete first stays.
+
+    Raises:
+        OSError: The disk is full or the folder cannot be written; the old checkpoint is untouched.
+    """
+    description = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "encoder": encoder_config.to_dict(),
+        "head": dict(head),
+        "task": task,
+        "labels": list(labels),
+        "decision": dict(decision or {}),
+    }
+    if source:
+        description["source"] = dict(source)
+    state = module.state_dict() if isinstance(module, nn.Module) else module
+
+    with new_folder(folder, is_whole=_is_whole if shared else None) as temporary:
+        tensors = {name: tensor.contiguous() for name, tensor in state.items()}
+        save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
+        text = json.dumps(description, indent=2, ensure_ascii=False)
+        (temporary / CONFIG).write_text(text + "\n", encoding="utf-8")
+        # safetensors lets only the owner read; a run folder may be shared as far as the umask says.
+        shutil.copymode(temporary / CONFIG, temporary / WEIGHTS)
+        tokenizer.save(temporary)
+        if trainer_state is not None:
+            # Through a file of Python's: torch's own writer does not tell why it failed.
+            with (temporary / TRAINER).open("wb", buffering=1 << 20) as file:
+                torch.save(dict(trainer_state), file)
+        write_checksums(temporary)
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / CONFIG).is_file()
+
+
+def find_folder(folder: Path) -> Path | None:
+    """The complete folder at this place: itself, or what a kill between two renames left of it."""
+    return next(filter(_is_whole, (folder, old_of(folder))), None)
+
+
+def load_checkpoint(place: str | Path) -> Checkpoint:
+    """Read a checkpoint folder, or the best (else the last) checkpoint of a run folder.
+
+    Args:
+        place: A checkpoint folder or a run folder.
+
+    Raises:
+        CheckpointError: There is none, or its config.json cannot be read.
+    """
+    root = Path(place)
+    places = (root, root / "checkpoints" / "best", root / "checkpoints" / "last")
+    folder = next(filter(None, map(find_folder, places)), None)
+    if folder is None:
+        raise CheckpointError(
+            f"{root}: expected a run folder or a checkpoint folder with {CONFIG}, found "
+            f"{_instead(root)}"
+        )
+    return _read_description(folder)
+
+
+def _instead(root: Path) -> str:
+    """What is there in place of a checkpoint, and what to do."""
+    if not root.exists():
+        return "no such folder; give the --out of a pretraining run"
+    if seeds := seed_folders(root):
+        return f"a run of several seeds; name one: {seeds[0]}"
+    if any((root / name).is_file() for name in ("config.yaml", "results.json")):
+        return "a run without checkpoints: none is saved yet, or they were removed; train again"
+    return "neither; give the --out of a pretraining run"
+
+
+def _read_description(folder: Path) -> Checkpoint:
+    path = folder / CONFIG
+    checksums = read_checksums(folder)  # first: a run that goes on may replace the folder
+    description = read_json(path)
+    if description.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: expected a checkpoint of this framework (format: {FORMAT}), found "
+            "another format; folders of other libraries must be imported first"
+        )
+    if description.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: expected format_version {FORMAT_VERSION}, found "
+            f"{description.get('format_version')!r}; use the version of finetune that wrote it"
+        )
+    check_kinds(description, path)
+    try:
+        checkpoint = Checkpoint(
+            folder=folder,
+            encoder_config=EncoderConfig.from_dict(description["encoder"]),
+            head=description["head"],
+            task=description["task"],
+            labels=tuple(description["labels"]),
+            decision=description.get("decision", {}),
+            source=description.get("source", {}),
+            checksums=checksums,
+        )
+    except KeyError as error:
+        raise CheckpointError(
+            f"{path}: expected a field {error}, found none; take another checkpoint"
+        ) from error
+    except (ConfigError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path}: expected the shape of an encoder, found: {error}; take another checkpoint"
+        ) from error
+    check_file_size(parameters(checkpoint.encoder_config), [folder / WEIGHTS], path)
+    checkpoint.check(CONFIG)
+    return checkpoint
+
+
+def load_trainer_state(folder: Path) -> dict[str, Any] | None:
+    """What resuming needs, or None where there is no checkpoint to resume from.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    found = find_folder(folder)
+    if found is None:
+        return None
+    if not (found / TRAINER).is_file():
+        check_files(found, [TRAINER])  # it may have been lost
+        return None
+    try:
+        state: dict[str, Any] = torch.load(found / TRAINER, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many types for a damaged file
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise CheckpointError(
+            f"{found / TRAINER}: expected the state of an interrupted run, found a damaged file "
+            f"({reason}); start again with --overwrite"
+        ) from error
+    check_files(found, [TRAINER])
+    return state

@@ -1,0 +1,1 @@
+"""All that reaches a terminal: lines and tables."""

@@ -1,0 +1,167 @@
+"""Plain text tables of at most 80 columns for the terminal: any, and the results of a run."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
+
+from finetune.console.output import printable
+
+Results = dict[str, Any]
+"""What results.json holds."""
+
+NO_SHARES = ("loss", "perplexity", "threshold")
+"""Last words of metrics that are no fractions of one; the others are shown in percent."""
+
+
+WIDTH = 80
+"""Columns of a terminal."""
+NARROWEST = 8
+"""Columns that are left of a name that is cut."""
+GAP = "  "
+COLOURS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
+"""Name -> number of the ANSI foreground colour."""
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes: two for a Chinese character, none for a mark."""
+    return sum(
+        0 if unicodedata.combining(sign) else 1 + (unicodedata.east_asian_width(sign) in "WF")
+        for sign in text
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    """A text's beginning, where all of it takes more columns."""
+    if columns_of(text) <= width:
+        return text
+    while columns_of(text) >= width:
+        text = text[:-1]
+    return f"{text}…"
+
+
+def table(rows: Iterable[Sequence[str]], header: Sequence[str], width: int = WIDTH) -> str:
+    """Lay out a table in plain text: the first column to the left, numbers to the right.
+
+    What is too wide goes on below, with the first column repeated; a cell of the first column that
+    leaves no room for another one is cut.
+
+    Args:
+        rows: Of as many cells as the header.
+        header: Names of the columns.
+        width: Columns of text at most, unless a single cell is wider.
+    """
+    lines = [[printable(cell, lines=False) for cell in line] for line in (header, *rows)]
+    widths = [max(columns_of(line[column]) for line in lines) for column in range(len(header))]
+    widest = max(widths[1:], default=-len(GAP))
+    widths[0] = min(widths[0], max(width - widest - len(GAP), NARROWEST))
+    for line in lines:
+        line[0] = _cut(line[0], widths[0])
+    return "\n\n".join(_block(lines, widths, columns) for columns in _folded(widths, width))
+
+
+def _folded(widths: Sequence[int], width: int) -> Iterator[list[int]]:
+    """The columns that stand beside the first one, a block at a time."""
+    columns: list[int] = []
+    taken = widths[0]
+    for column in range(1, len(widths)):
+        taken += len(GAP) + widths[column]
+        if taken > width and columns:
+            yield columns
+            columns, taken = [], widths[0] + len(GAP) + widths[column]
+        columns.append(column)
+    yield columns
+
+
+def _block(lines: Sequence[Sequence[str]], widths: Sequence[int], columns: Sequence[int]) -> str:
+    text = []
+    for line in lines:
+        spaces = {column: " " * (widths[column] - columns_of(line[column])) for column in columns}
+        cells = [f"{spaces[column]}{line[column]}" for column in columns]
+        first = line[0] + " " * (widths[0] - columns_of(line[0]))
+        text.append(GAP.join([first, *cells]).rstrip())
+    text.insert(1, GAP.join("-" * widths[column] for column in (0, *columns)))
+    return "\n".join(text)
+
+
+def shows_colours(stream: TextIO) -> bool:
+    """Whether a stream is a terminal that has colours, and the user wants them (no-color.org)."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and stream.isatty()
+
+
+def painted(text: str, colour: str, stream: TextIO) -> str:
+    """Text in a colour where a stream shows colours, elsewhere as it is.
+
+    Args:
+        text: What is to be written.
+        colour: One of `COLOURS`.
+        stream: Where it is to be written.
+    """
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if shows_colours(stream) else text
+
+
+def results_table(results: Results) -> str:
+    """The metrics of a run, shares in percent, beside those of the majority answer.
+
+    Args:
+        results: Of one run (one column), or of several seeds (mean, deviation, one a seed).
+    """
+    name = f"{results['task']} ({results['split']})"
+    if "seeds" in results:
+        rows = [
+            _row(metric, [entry["mean"], entry["std"], *entry["values"]])
+            for metric, entry in results["metrics"].items()
+        ]
+        header = [name, "mean", "std", *(f"seed {seed}" for seed in results["seeds"])]
+    else:
+        rows = [_row(metric, [value]) for metric, value in results["metrics"].items()]
+        header = [name, f"seed {results['seed']}"]
+    baseline = results.get("runs", [results])[0].get("majority")
+    if baseline:
+        header.append("majority")
+        rows = [
+            [*row, *_row(metric, [baseline[metric]])[1:]] if metric in baseline else [*row, ""]
+            for row, metric in zip(rows, results["metrics"], strict=True)
+        ]
+    told = [*_per_class(results), *_decided(results), *_collapsed(results)]
+    parts = [table(rows, header), *told]
+    return "\n".join(parts)
+
+
+MOST_CLASSES = 20
+"""So many classes are shown one by one; results.json has them all."""
+
+
+def _per_class(results: Results) -> list[str]:
+    """Precision, recall and F1 of each class, where a single run reports them."""
+    classes = results.get("report", {}).get("per_class", {})
+    if not 0 < len(classes) <= MOST_CLASSES:
+        return []
+    shares = ("precision", "recall", "f1")
+    rows = [
+        [name, *(f"{100 * row[share]:.1f}" for share in shares), f"{row['support']:,}"]
+        for name, row in classes.items()
+    ]
+    return ["", table(rows, ["class (%)", *shares, "examples"])]
+
+
+def _row(metric: str, values: Sequence[float]) -> list[str]:
+    if metric.endswith(NO_SHARES):
+        return [metric, *(f"{value:.4f}" for value in values)]
+    return [f"{metric} (%)", *(f"{100 * value:.2f}" for value in values)]
+
+
+def _decided(results: Results) -> list[str]:
+    """The numbers by which a single run decides its answers."""
+    numbers = dict(results.get("decision", {}))
+    tuned_on = numbers.pop("tuned_on", "")
+    return [f"{name} = {value:.4g}, tuned on {tuned_on}" for name, value in numbers.items()]
+
+
+def _collapsed(results: Results) -> list[str]:
+    runs = results.get("runs", [results])
+    seeds = [str(run["seed"]) for run in runs if run.get("collapsed")]
+    return [f"collapsed (one answer for every example): seed {', '.join(seeds)}"] if seeds else []

@@ -1,0 +1,1 @@
+"""Files: written whole or not at all, with digests, unpacked, and where caches lie."""

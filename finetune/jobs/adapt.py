@@ -1,0 +1,158 @@
+"""ULMFiT's second stage: language modelling goes on, on the text of what the encoder is for.
+
+Howard and Ruder, 2018, section 3.2: the target's own text, labelled or not, with discriminative
+rates and a slanted triangular schedule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from finetune.checkpoints.folder import Checkpoint
+from finetune.checkpoints.hub import find_checkpoint, origin
+from finetune.encoder import Encoder
+from finetune.errors import ConfigError, DataError
+from finetune.files.writing import write_text
+from finetune.jobs.find_lr import check_search, find
+from finetune.jobs.inputs import corpus_inputs, encoder_inputs
+from finetune.jobs.pretrain import check_length, corpus_data, train_language_model, with_dropout
+from finetune.machine.processes import join
+from finetune.runs.families import Family, family_of, installed_families, make_task
+from finetune.runs.folder import (
+    Results,
+    cache_folder,
+    check_folder,
+    check_inputs,
+    hold,
+    open_run,
+    say,
+)
+from finetune.runs.inputs import Input, Inputs
+from finetune.runs.settings import AdaptRun
+from finetune.task.interface import Task
+from finetune.text.corpus.corpus import build_corpus, source_digests
+from finetune.training.loop.pretrainer import Pretrainer
+from finetune.training.loop.required_memory import check_training
+from finetune.training.randomness import seed_weights
+
+
+def adapt(
+    run: AdaptRun, families: Mapping[str, Family] | None = None, task: Task | None = None
+) -> Results:
+    """Go on with language modelling: masked, or left to right where the encoder is causal.
+
+    Args:
+        run: All settings.
+        families: Families of tasks; left out, the installed ones.
+        task: What `run.task` names, where it is at hand.
+
+    Returns:
+        What RUN/results.json holds; the encoder is in RUN/checkpoints/best.
+    """
+    families = installed_families() if families is None else families
+    if (run.corpus is None) == (run.task is None):
+        raise ConfigError("what to read is not said: give one of --corpus and --task")
+    if run.find_lr:
+        check_search(run)
+    join(run.trainer.devices)
+    folder = Path(run.out)
+    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    start = find_checkpoint(run.encoder_from, run.cache_dir)
+    if told := origin(start):
+        say(told)
+    if start.pooler() is not None:  # it would no longer fit the first token's states
+        say("left out: the encoder's pooler, which language modelling does not train")
+    tokenizer = start.tokenizer()
+    check_length(run.text.max_length, start.encoder_config)
+    check_training(start.encoder_config, run.trainer, language_model=True)
+    cache = cache_folder(run.cache_dir)
+    sources = _sources(run, families, task)
+    digests = source_digests(sources)
+    inputs = _inputs(run, start, digests)
+    check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
+    text = dataclasses.replace(run.text, text_field="text") if run.task else run.text
+    corpus = build_corpus(sources, tokenizer, text, run.seed, cache, digests=digests)
+    module = _module(run, start)
+    name = f"adapt {run.task}" if run.task else "adapt"
+    if run.find_lr:
+        return find(run, folder, module, corpus_data(run, module, tokenizer, corpus, text), name)
+    read = [run.task] if run.task else sources
+    with hold(folder):
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+        return train_language_model(run, module, tokenizer, corpus, text, name, read, start.source)
+
+
+def check_ended(run: AdaptRun, families: Mapping[str, Family], task: Task) -> None:
+    """Refuse an adaptation that has ended but was made with other settings or from other inputs.
+
+    Args:
+        run: The settings that it should have been made with.
+        families: Families of tasks.
+        task: What `run.task` names.
+
+    Raises:
+        ConfigError: A setting or an input has changed since.
+    """
+    folder = Path(run.out)
+    check_folder(folder, run, resume=True, overwrite=False)
+    start = find_checkpoint(run.encoder_from, run.cache_dir)
+    digests = source_digests(_sources(run, families, task))
+    check_inputs(folder, run, _inputs(run, start, digests))
+
+
+def _sources(run: AdaptRun, families: Mapping[str, Family], task: Task | None) -> list[str]:
+    """The corpus that is named, or a file of the task's texts."""
+    if run.corpus is not None:
+        return run.corpus
+    return [str(_written_texts(task or _task(run, families), cache_folder(run.cache_dir)))]
+
+
+def _inputs(run: AdaptRun, start: Checkpoint, digests: Mapping[str, str]) -> Inputs:
+    texts = corpus_inputs(digests)
+    if run.task is not None:  # in a file of the cache, which may be another one
+        (digest,) = digests.values()
+        texts = {f"texts of {run.task}": Input(digest, run.task)}
+    return {**encoder_inputs(start, run.encoder_from), **texts}
+
+
+def _module(run: AdaptRun, start: Checkpoint) -> Pretrainer:
+    """The encoder with its language-model head, or with a new one where it brings another."""
+    seed_weights(run.seed)
+    module = Pretrainer(
+        Encoder(with_dropout(start.encoder_config, run.dropout)),
+        optimizer=run.optimizer,
+        schedule=run.schedule,
+        seed=run.seed,
+    )
+    if start.head.get("kind") == "masked_lm":
+        start.load_into(module)
+    else:
+        module.encoder.load_state_dict(start.encoder().state_dict())
+    return module
+
+
+def _task(run: AdaptRun, families: Mapping[str, Family]) -> Task:
+    settings = family_of(str(run.task), families).settings()
+    named = {"task": str(run.task), "data": run.data, "train": run.train}
+    return make_task(settings(encoder_from=run.encoder_from, **named), families)  # type: ignore[arg-type]
+
+
+def _written_texts(task: Task, cache: Path) -> Path:
+    """A JSONL file of the task's texts; a corpus is read from files."""
+    lines = _lines(task.language_texts())
+    if not lines:
+        raise DataError(f"{task.name}: expected texts to adapt to, found none")
+    content = "".join(lines)
+    name = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    path = cache / f"texts-{name}.jsonl"
+    if not path.is_file() or path.read_bytes() != content.encode():  # missing, or damaged
+        write_text(path, content)
+    return path
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+    return [json.dumps({"text": text}) + "\n" for text in texts if text.strip()]

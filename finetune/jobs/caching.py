@@ -1,0 +1,114 @@
+"""The frozen part of a run's encoder, computed once for all sets that the run reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from finetune.runs.folder import cache_folder, note
+from finetune.runs.settings import FitRun
+from finetune.training.loop.finetuner import FineTuner
+from finetune.training.loop.task_data import TaskData
+from finetune.training.loop.trainer import pick_device
+from finetune.training.prefix.cache import (
+    PrefixCache,
+    RowSet,
+    choose_depths,
+    features_key,
+    open_cache,
+    uses_of,
+)
+from finetune.training.prefix.states import arithmetic_key
+from finetune.training.prefix.store import GIB, token_bytes
+from finetune.training.unfreezing.phases import Phases
+from finetune.training.unfreezing.plan import Phase
+
+Choice = list[tuple[RowSet, int]]
+"""What is kept: a set and a depth, the most useful first."""
+
+
+def row_sets(phases: Phases | None, data: TaskData) -> dict[str, RowSet]:
+    """The sets that a plan reads at frozen boundaries, by split; none where nothing is frozen."""
+    if phases is None or phases.config.frozen_dropout:
+        return {}
+    uses = uses_of((phase.groups, _epochs(phase, phases)) for phase in phases.rates.plan.phases)
+    if not any(uses):  # the embeddings alone are not worth keeping
+        return {}
+    sets = {}
+    for split in (data.train_split, *data.task.validation_splits):
+        training = split == data.train_split
+        features = data.features(split, training=training)
+        sets[split] = RowSet(
+            f"{data.task.name} {split}",
+            features_key(features),
+            data.lengths(split, training=training),
+            uses,
+        )
+    return sets
+
+
+def _epochs(phase: Phase, phases: Phases) -> float:
+    """Epochs of a phase; 1 where the clock decides how many the last one has."""
+    end = phase.end or phases.pace.epochs or phase.start + 1
+    return end - phase.start
+
+
+def sizes(choice: Choice, width: int, precision: str) -> dict[int, str]:
+    """Boundary -> what is kept of its prefix, for the plan's table."""
+    total: dict[int, int] = defaultdict(int)
+    for rows, depth in choice:
+        total[depth + 1] += rows.tokens * token_bytes(width, precision)
+    return {boundary: f"{size / GIB:.2f} GiB" for boundary, size in total.items()}
+
+
+def choose(run: FitRun, module: FineTuner, sets: dict[str, RowSet]) -> Choice:
+    """What to keep within the budget; nothing where the cache is off."""
+    if not run.caching.cache or not sets:
+        return []
+    return choose_depths(list(sets.values()), module.encoder.config.hidden_size, run.caching)
+
+
+def open_caches(
+    run: FitRun, module: FineTuner, data: TaskData, sets: dict[str, RowSet], choice: Choice
+) -> dict[str, PrefixCache]:
+    """Find or fill the hidden states of each set; the encoder is as it was given.
+
+    Args:
+        run: The settings.
+        module: On any device; it is moved to the run's.
+        data: The splits.
+        sets: Split -> its sequences.
+        choice: What to keep.
+
+    Returns:
+        Split -> what is kept of it.
+    """
+    device = pick_device(run.trainer.accelerator)
+    caches = {}
+    for split, rows in sets.items():
+        depths = [depth for chosen, depth in choice if chosen is rows]
+        if not depths:
+            continue
+        note(f"computing the frozen part once: {rows.about}, depths {sorted(depths)}")
+        module.to(device)
+        with _precision(run.trainer.precision, device):
+            caches[split] = open_cache(
+                module.encoder,
+                rows,
+                depths,
+                data.all_rows(split, training=split == data.train_split),
+                folder=cache_folder(run.cache_dir) / "hidden",
+                config=run.caching,
+                arithmetic=arithmetic_key(device, run.trainer.precision),
+            )
+    return caches
+
+
+def _precision(name: str, device: torch.device) -> AbstractContextManager[object]:
+    """As the trainer computes under this name."""
+    kinds = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+    if name not in kinds:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=kinds[name])

@@ -1,0 +1,353 @@
+"""A finished run's best checkpoint, put to use: its answers on a split, and their score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+
+from finetune.checkpoints.folder import Checkpoint
+from finetune.checkpoints.hub import find_checkpoint
+from finetune.encoder import Encoder
+from finetune.errors import CheckpointError, ConfigError
+from finetune.heads import HeadConfig
+from finetune.machine.processes import first_process_only
+from finetune.runs.families import Family, installed_families, make_task, read_fit
+from finetune.runs.folder import (
+    Results,
+    cache_folder,
+    over_seeds,
+    say,
+    write_files,
+)
+from finetune.runs.predictions import Origin, read_origin, read_predictions, write_predictions
+from finetune.runs.settings import FitRun
+from finetune.task.interface import Answer, Task, examples_digest
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.loop.finetuner import FineTuner, collapsed, predict
+from finetune.training.loop.task_data import TaskData
+from finetune.training.loop.trainer import pick_device
+
+FILE_SPLITS = ("train", "validation", "test")
+"""The splits that a file can be named for."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A model that answers, the task that reads its answers, and the data."""
+
+    module: FineTuner
+    task: Task
+    data: TaskData
+    checkpoint: str
+    """Digest of the checkpoint that the model is of."""
+    _read: dict[str, list[Answer]] = field(default_factory=dict, repr=False)
+
+    def origin(self, split: str) -> Origin:
+        """What the answers on a split are of."""
+        return Origin(self.task.name, self.checkpoint, self.data.digest(split))
+
+    def answers(self, split: str) -> list[Answer]:
+        """The answers on a split, in the order of its examples."""
+        return self.task.decide(self._undecided(split), self.module.decision)
+
+    def tune(self) -> dict[str, float]:
+        """Tune the task's numbers on the very answers of the first validation split.
+
+        While training, outputs may be of half precision or of cached states: odds near the
+        threshold then lie elsewhere.
+        """
+        tuned = self.task.tune(self._undecided(self.task.validation_splits[0]))
+        self.module.decision = tuned
+        return tuned
+
+    def _undecided(self, split: str) -> list[Answer]:
+        """The answers before the tuned numbers decide them; computed once."""
+        if split not in self._read:
+            outputs = predict(self.module, self.data.loader(split))
+            examples, features = self.data.examples(split), self.data.features(split)
+            self._read[split] = self.task.answers(outputs, examples, features)
+        return self._read[split]
+
+
+def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
+    """The splits of a task, as a run's settings want them."""
+    return TaskData(
+        task,
+        tokenizer,
+        run.loader,
+        max_length=run.max_length,
+        seed=run.seed,
+        cache_dir=cache_folder(run.cache_dir),
+    )
+
+
+def load_tuner(
+    place: Path, run: FitRun, families: Mapping[str, Family]
+) -> tuple[FineTuner, Tokenizer]:
+    """The model of a fine-tuning run's best checkpoint, on its device and in eval mode.
+
+    Args:
+        place: The run's folder, or a checkpoint's.
+        run: Names the task that is to be answered: the run's own or one with the same classes.
+        families: Those there are.
+
+    Raises:
+        CheckpointError: There is no checkpoint, or its head is for other answers than the task's.
+    """
+    checkpoint = find_checkpoint(place, run.cache_dir)
+    return _tuner(checkpoint, place, run, families), checkpoint.tokenizer()
+
+
+def _tuner(
+    checkpoint: Checkpoint, place: Path, run: FitRun, families: Mapping[str, Family]
+) -> FineTuner:
+    task = make_task(run, families, checkpoint.labels or None)
+    config = checkpoint.encoder_config
+    head = task.head(config, head_config(checkpoint))
+    if checkpoint.head.get("kind") != head.kind:
+        raise CheckpointError(
+            f"{place}: {task.name} needs a head of the kind {head.kind}, found "
+            f"{checkpoint.head.get('kind')}; name a run that was fine-tuned on such a task"
+        )
+    module = FineTuner(Encoder(config), head, task)
+    checkpoint.load_into(module)
+    module.decision = dict(checkpoint.decision)
+    module.to(pick_device(run.trainer.accelerator)).eval()
+    return module
+
+
+def head_config(checkpoint: Checkpoint) -> HeadConfig:
+    """The settings that a checkpoint's head was built with."""
+    known = {setting.name for setting in fields(HeadConfig)}
+    return HeadConfig(**{name: value for name, value in checkpoint.head.items() if name in known})
+
+
+def load_scorer(place: Path, run: FitRun, families: Mapping[str, Family]) -> Scorer:
+    """A model with the data of the run's task; see `load_tuner`."""
+    checkpoint = find_checkpoint(place, run.cache_dir)
+    module = _tuner(checkpoint, place, run, families)
+    data = task_data(run, module.task, checkpoint.tokenizer())
+    return Scorer(module, module.task, data, checkpoint.digest)
+
+
+def predictions_file(folder: Path, split: str) -> Path:
+    """RUN/predictions/SPLIT.jsonl."""
+    return folder / "predictions" / f"{split}.jsonl"
+
+
+@first_process_only
+def write_answers(
+    task: Task, folder: Path, split: str, answers: Sequence[Answer], origin: Origin
+) -> None:
+    """Write RUN/predictions/SPLIT.jsonl, and the files in the benchmark's own form."""
+    write_predictions(answers, predictions_file(folder, split), origin)
+    write_files(folder / "submission", task.submission(split, answers))
+
+
+def score_splits(
+    scorer: Scorer, folder: Path, splits: Sequence[str]
+) -> tuple[dict[str, float], Results]:
+    """Answer each split, write the answers, and score them.
+
+    Returns:
+        The metrics (those of a second split behind its name), and what else is to be told.
+    """
+    metrics: dict[str, float] = {}
+    told: Results = {"collapsed": False, "predictions": {}}
+    for number, split in enumerate(splits):
+        answers = scorer.answers(split)
+        write_answers(scorer.task, folder, split, answers, scorer.origin(split))
+        told["predictions"][split] = asdict(scorer.origin(split))
+        prefix = f"{split}/" if number else ""
+        metrics |= {prefix + name: value for name, value in scorer.task.score(answers).items()}
+        told["collapsed"] |= collapsed(answers)
+        if number == 0 and (report := scorer.task.report(answers)):
+            told["report"] = report
+    if scorer.module.decision:
+        tuned_on = scorer.task.validation_splits[0]
+        told["decision"] = {**scorer.module.decision, "tuned_on": tuned_on}
+    return metrics, told
+
+
+def evaluate(
+    folder: str | Path,
+    families: Mapping[str, Family] | None = None,
+    split: str | None = None,
+    file: str | None = None,
+) -> Results:
+    """Score a finished fine-tuning run again, from its best checkpoint.
+
+    >>> import finetune
+    >>> results = finetune.evaluate("runs/own")
+    >>> results["split"], sorted(results["metrics"])
+    ('validation', ['accuracy', 'macro_f1'])
+
+    Args:
+        folder: RUN; of several seeds, each is scored.
+        families: Those there are; left out, the installed ones.
+        split: Another labelled split; the validation splits when left out.
+        file: Another file, to be scored as that split (as `test` where none is named).
+
+    Returns:
+        `task`, `split` and `metrics`; for several seeds as results.json has them.
+
+    Raises:
+        ConfigError: The folder holds no fine-tuning run, or the split is not read from one file.
+        DataError: The split has no labels (its answers are written all the same).
+    """
+    folder = Path(folder)
+    families = installed_families() if families is None else families
+    run = read_fit(folder, families)
+    if file is not None:
+        split = split or "test"
+        if split not in FILE_SPLITS:
+            raise ConfigError(f"--file stands for {', '.join(FILE_SPLITS)}, found --split {split}")
+        run = replace(run, **{split: file})  # type: ignore[arg-type]
+    if run.seeds:
+        return over_seeds(
+            [evaluate(folder / f"seed-{seed}", families, split, file) for seed in run.seeds]
+        )
+    task = make_task(run, families)
+    splits = [split] if split else list(task.validation_splits or task.test_splits)
+    if task.fixed_answer is not None:
+        metrics, told, examples = _score_fixed(task, folder, splits)
+    else:
+        scorer = load_scorer(checkpoint_of(folder, run, task), run, families)
+        metrics, told = score_splits(scorer, folder, splits)
+        examples = len(scorer.data.examples(splits[0]))
+    if skipped := task.skipped(splits[0]):
+        told["skipped"] = skipped
+        for reason, count in skipped.items():
+            say(f"{splits[0]}: {reason.replace('_', ' ')} skipped: {count:,}")
+    return {
+        "task": task.name,
+        "split": splits[0],
+        "metrics": metrics,
+        "examples": examples,
+        "seed": run.seed,
+        **told,
+    }
+
+
+def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
+    """Where the weights of a run are: in its folder, or where it took them from as they were."""
+    return Path(run.encoder_from) if task.train_split is None else folder
+
+
+def fixed_answers(task: Task, split: str) -> tuple[list[Answer], Origin]:
+    """The same answer for every example of a split, as the task says; and what that is of."""
+    from finetune.task.answers.classes import constant_answers
+
+    examples, answer = task.examples(split), task.fixed_answer
+    origin = Origin(task.name, f"always {answer}", examples_digest(examples))
+    return constant_answers(answer, examples), origin
+
+
+def _score_fixed(
+    task: Task, folder: Path, splits: Sequence[str]
+) -> tuple[dict[str, float], Results, int]:
+    """Metrics, what else is to be told, and how many examples the first split has."""
+    metrics: dict[str, float] = {}
+    counts, origins = [], {}
+    for number, split in enumerate(splits):
+        answers, origins[split] = fixed_answers(task, split)
+        write_answers(task, folder, split, answers, origins[split])
+        prefix = f"{split}/" if number else ""
+        metrics |= {prefix + name: value for name, value in task.score(answers).items()}
+        counts.append(len(answers))
+    told: Results = {"collapsed": False, "fixed_answer": task.fixed_answer}
+    told["predictions"] = {split: asdict(origin) for split, origin in origins.items()}
+    return metrics, told, counts[0]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What a run is asked: a task's split, and whose head answers."""
+
+    run: FitRun
+    task: Task
+    split: str
+    place: Path
+    """Where the checkpoint is; none is read where all answers are the same."""
+
+    def origin(self) -> Origin:
+        """What the answers would be of."""
+        if self.task.fixed_answer is not None:
+            return fixed_answers(self.task, self.split)[1]
+        digest = find_checkpoint(self.place, self.run.cache_dir).digest
+        return Origin(self.task.name, digest, examples_digest(self.task.examples(self.split)))
+
+    def answers(self, families: Mapping[str, Family]) -> tuple[Task, list[Answer], Origin]:
+        """The answers as they are now, by the task whose classes are in the head's order."""
+        if self.task.fixed_answer is not None:
+            return self.task, *fixed_answers(self.task, self.split)
+        scorer = load_scorer(self.place, self.run, families)
+        return scorer.task, scorer.answers(self.split), scorer.origin(self.split)
+
+
+def answer_split(
+    folder: Path,
+    families: Mapping[str, Family],
+    split: str,
+    task_name: str | None = None,
+    data: str | None = None,
+) -> list[Answer]:
+    """The answers of a run's best checkpoint to a split: those on file, or new ones.
+
+    Those on file are taken only if they are of that very checkpoint, to these very examples.
+    New ones are written into the run's folder.
+
+    Args:
+        folder: RUN, of one seed.
+        families: Those there are.
+        split: The split.
+        task_name: Another task with the same classes, such as a diagnostic set.
+        data: Another data folder than the run's.
+
+    Raises:
+        CheckpointError: There is no checkpoint to answer with, or it is damaged.
+    """
+    run = read_fit(folder, families)
+    if run.seeds:
+        raise ConfigError(f"{folder} holds a run of several seeds; name one of {folder}/seed-*")
+    run = replace(run, data=data or run.data)
+    if task_name:  # the files that the run names are those of its own task
+        run = replace(run, task=task_name, train=None, validation=None, test=None)
+    task = make_task(run, families)
+    place = folder if task_name else checkpoint_of(folder, run, task)
+    question, path = _Question(run, task, split, place), predictions_file(folder, split)
+    if (reason := _outdated(path, question.origin())) is None:
+        return read_predictions(path)
+    say(f"{path}: {reason}; answering by {place}")
+    task, answers, origin = question.answers(families)
+    write_answers(task, folder, split, answers, origin)
+    return answers
+
+
+def _outdated(path: Path, wanted: Origin) -> str | None:
+    """Why the answers of a file are not those that are wanted; None where they are."""
+    if not path.is_file():
+        return "no answers on file yet"
+    found = read_origin(path)
+    if found is None:
+        return "its answers may be of another checkpoint or to other data: nothing beside it says"
+    if found.checkpoint != wanted.checkpoint:
+        return "its answers are of another checkpoint"
+    return None if found == wanted else "its answers are to other data"
+
+
+def warn_of_other_answers(folder: Path, checkpoint: str) -> None:
+    """Name the predictions files of a run that another checkpoint has answered.
+
+    Args:
+        folder: RUN.
+        checkpoint: The digest of its best one.
+    """
+    for path in sorted((folder / "predictions").glob("*.jsonl")):
+        origin = read_origin(path)
+        if origin is None or origin.checkpoint != checkpoint:
+            say(
+                f"warning: {path} may hold answers of another checkpoint than the best one; "
+                "finetune evaluate and finetune submit answer again"
+            )

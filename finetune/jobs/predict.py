@@ -1,0 +1,255 @@
+"""New texts answered by a finished run: from Python, or as a stream of rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finetune.console.output import put
+from finetune.errors import ConfigError, DataError
+from finetune.jobs.evaluate import checkpoint_of, load_tuner
+from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
+from finetune.runs.families import Family, installed_families, make_task, read_fit
+from finetune.runs.folder import say
+from finetune.runs.predictions import write_predictions
+from finetune.task.interface import Answer, Example
+from finetune.text.features.pairs import length_batches
+from finetune.text.features.rows import read_rows
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.unknown import UnknownTexts
+from finetune.training.loop.finetuner import FineTuner, predict
+from finetune.training.loop.task_data import UnitBatches, examples_of, longest_rows
+
+WINDOW_BATCHES = 32
+"""Batches of examples that are read ahead and sorted by length together."""
+
+Text = str | tuple[str, ...] | Mapping[str, Any]
+
+
+class Predictor:
+    """A fine-tuned model that answers texts; `load` makes one of a run.
+
+    It can also be put together from the parts, after a training of one's own:
+
+    >>> from finetune import (
+    ...     Encoder, FineTuner, HeadConfig, Predictor, find_checkpoint, find_task
+    ... )
+    >>> task = find_task("classify", train="data/train.csv", validation="data/validation.csv")
+    >>> checkpoint = find_checkpoint("runs/pretrained")
+    >>> encoder = checkpoint.encoder()
+    >>> tuner = FineTuner(encoder, task.head(encoder.config, HeadConfig()), task)
+    >>> predictor = Predictor(tuner, checkpoint.tokenizer(), max_length=32, batch_size=8)
+    >>> [answer["id"] for answer in predictor.predict(["the cat", "a dog"])]
+    [0, 1]
+    """
+
+    def __init__(
+        self, module: FineTuner, tokenizer: Tokenizer, *, max_length: int, batch_size: int
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            module: The model, on its device.
+            tokenizer: Its tokenizer.
+            max_length: Tokens of the longest sequence.
+            batch_size: Units in a batch.
+        """
+        self.module, self.tokenizer = module, tokenizer
+        self.max_length, self.batch_size = max_length, batch_size
+        self.task = module.task
+
+    def predict(self, texts: Sequence[Text]) -> list[Answer]:
+        """Answer texts, in order.
+
+        Args:
+            texts: Each a text; or the texts of a pair, as a tuple; or the fields of a row, such as
+                `{"question": …, "context": …}`.
+
+        Returns:
+            Rows as in a predictions file; `id` is the row's own, or its number from 0.
+
+        Raises:
+            DataError: A field is missing or of another type.
+        """
+        rows = (_fields(text) for text in texts)
+        named = ((f"texts[{number}]", row) for number, row in enumerate(rows))
+        return list(self.stream(named))
+
+    def stream(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Answer]:
+        """Answer rows in order, holding only a bounded number of them at a time.
+
+        Args:
+            rows: Place for messages, and fields.
+
+        Yields:
+            A row of a predictions file for each.
+        """
+        examples = (
+            self.task.example(row, where, number) for number, (where, row) in enumerate(rows)
+        )
+        unknown = UnknownTexts(self.tokenizer)
+        while window := list(islice(examples, WINDOW_BATCHES * self.batch_size)):
+            yield from self._answers(window, unknown)
+        if unknown.empty:
+            warnings.warn(
+                f"{unknown.empty:,} of {unknown.texts:,} texts are empty: no character in them can "
+                "be seen",
+                stacklevel=2,
+            )
+        for message in unknown.warnings():
+            warnings.warn(message, stacklevel=2)
+
+    def _answers(self, examples: list[Example], unknown: UnknownTexts) -> list[Answer]:
+        task = self.task
+        features = task.features(examples, self.tokenizer, self.max_length, training=False)
+        unknown.add(examples_of(features, task.rows), [example.texts for example in examples])
+        lengths = np.array([len(feature.input_ids) for feature in features])
+        longest = longest_rows(lengths, task.rows)
+        batches = length_batches(longest, self.batch_size, seed=0, epoch=0, shuffle=False)
+        made = UnitBatches(features, self.tokenizer.pad_token_id, task.rows)
+        outputs = predict(self.module, (made[batch] for batch in batches))
+        answers = task.answers(outputs, examples, features)
+        return task.decide(answers, self.module.decision)
+
+
+def _fields(text: Text) -> Mapping[str, Any]:
+    if isinstance(text, str):
+        return {"text": text}
+    if isinstance(text, Mapping):
+        return text
+    return {f"text{number}": part for number, part in enumerate(text, start=1)}
+
+
+def load(
+    run: str | Path,
+    families: Mapping[str, Family] | None = None,
+    *,
+    batch_size: int | None = None,
+) -> Predictor | MaskFiller:
+    """Load the best checkpoint of a run, to answer new texts; a pretraining run fills their masks.
+
+    >>> import finetune
+    >>> model = finetune.load("runs/own")
+    >>> answers = model.predict(["the cat sees a good bird", "a bad dog"])
+    >>> sorted(answers[0])
+    ['id', 'prediction', 'probabilities']
+
+    Of a run that was pretrained or adapted as a masked language model:
+
+    >>> filler = finetune.load("runs/pretrained")
+    >>> (answer,) = filler.predict(["the [MASK] sees a dog"])
+    >>> sorted(answer["masks"][0]["candidates"][0])
+    ['probability', 'token']
+
+    Args:
+        run: RUN, of one seed.
+        families: Families of tasks; left out, the installed ones.
+        batch_size: Units in a batch; left out, that of the run (32 where masks are filled).
+
+    Returns:
+        Its `predict` answers texts.
+
+    Raises:
+        ConfigError: The folder holds no run, one of several seeds, or one that reads from left to
+            right and fills no masks.
+        CheckpointError: The run has no checkpoint.
+    """
+    folder = Path(run)
+    if fills_masks(folder):
+        return load_filler(folder, batch_size=batch_size)
+    families = installed_families() if families is None else families
+    settings = read_fit(folder, families)
+    if settings.seeds:
+        raise ConfigError(
+            f"{folder} holds a run of several seeds; name one: {folder}/seed-{settings.seeds[0]}"
+        )
+    task = make_task(settings, families)
+    if task.fixed_answer is not None:
+        raise ConfigError(
+            f"{folder} was not trained: every example is answered '{task.fixed_answer}'"
+        )
+    module, tokenizer = load_tuner(checkpoint_of(folder, settings, task), settings, families)
+    return Predictor(
+        module,
+        tokenizer,
+        max_length=settings.max_length,
+        batch_size=batch_size or settings.loader.batch_size,
+    )
+
+
+def predict_file(
+    run: Path,
+    source: str,
+    target: str,
+    families: Mapping[str, Family],
+    *,
+    kind: str | None = None,
+    batch_size: int | None = None,
+    top: int | None = None,
+) -> int:
+    """Answer the rows of a file, in order; a pretraining run fills their masks.
+
+    Args:
+        run: RUN.
+        source: A file that `read_rows` reads, or `-` for standard input.
+        target: The JSONL file to write, whole or not at all, or `-` for standard output.
+        families: Families of tasks.
+        kind: Of the source, where its name does not say.
+        batch_size: Units in a batch; left out, that of the run.
+        top: Candidates for each mask; left out, 5.
+
+    Returns:
+        How many rows were answered.
+
+    Raises:
+        ConfigError: The output is the input; the folder holds no run; or candidates are asked of
+            a run that fills no masks.
+        DataError: There is no row, or one has no text, or no mask to fill.
+    """
+    if target != "-" and Path(target).is_dir():
+        raise ConfigError(f"--output {target} is a folder; name a file, such as answers.jsonl")
+    if "-" not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
+        raise ConfigError(f"--output {target}: is the input; name another file")
+    predictor = _answerer(run, families, batch_size, top)
+    stream = predictor.stream(read_rows(source, kind))
+    first = list(islice(stream, 1))
+    if not first:
+        raise DataError(f"{source}: expected rows to answer, found none")
+    answers = _Counted(chain(first, stream))
+    if target == "-":
+        for answer in answers:
+            put(json.dumps(answer, ensure_ascii=False, allow_nan=False))
+    else:
+        write_predictions(answers, Path(target))
+    say(f"{answers.count:,} answers" + ("" if target == "-" else f": {target}"))
+    return answers.count
+
+
+def _answerer(
+    run: Path, families: Mapping[str, Family], batch_size: int | None, top: int | None
+) -> Predictor | MaskFiller:
+    """What answers rows: the head of a task, or that of a language model."""
+    if top is None:
+        return load(run, families, batch_size=batch_size)
+    if not fills_masks(run):
+        raise ConfigError(f"--top-k is for runs that fill masks; {run} answers a task")
+    return load_filler(run, batch_size=batch_size, top=top)
+
+
+class _Counted:
+    """An iterator that counts what goes through it."""
+
+    def __init__(self, rows: Iterator[Answer]) -> None:
+        self.rows, self.count = rows, 0
+
+    def __iter__(self) -> Iterator[Answer]:
+        for row in self.rows:
+            self.count += 1
+            yield row

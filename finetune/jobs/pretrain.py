@@ -1,0 +1,260 @@
+"""From raw text to a tokenizer and to a pretrained encoder."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from finetune.checkpoints.folder import find_tokenizer, load_checkpoint
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.errors import ConfigError
+from finetune.files.writing import new_folder
+from finetune.jobs.find_lr import check_search, find
+from finetune.jobs.inputs import corpus_inputs, tokenizer_input
+from finetune.jobs.session import Session
+from finetune.machine.processes import is_first_process, join, place
+from finetune.runs.folder import (
+    Results,
+    cache_folder,
+    check_folder,
+    check_inputs,
+    check_writable,
+    hold,
+    note,
+    open_run,
+    say,
+    write_results,
+)
+from finetune.runs.settings import AdaptRun, PretrainRun, TokenizerRun
+from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus, source_digests
+from finetune.text.corpus.documents import corpus_sources, read_documents
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.tokenizer_files import holds_tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
+from finetune.training.loop.data import CorpusData
+from finetune.training.loop.pretrainer import Pretrainer, masked_lm_metrics
+from finetune.training.loop.required_memory import check_training
+from finetune.training.loop.trainer import pick_device
+from finetune.training.randomness import seed_weights
+
+
+def make_tokenizer(run: TokenizerRun) -> Tokenizer:
+    """Train a tokenizer and write its folder.
+
+    Raises:
+        ConfigError: The folder holds something already.
+    """
+    folder = Path(run.out)
+    check_writable(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; name a new folder for --out")
+    tokenizer = _train_tokenizer(
+        run.corpus, run.vocabulary, text_field=run.text_field, file_is_document=run.file_is_document
+    )
+    with new_folder(folder) as made:
+        tokenizer.save(made)
+    say(f"{tokenizer.vocab_size:,} tokens; the tokenizer is in {folder}")
+    return tokenizer
+
+
+def _train_tokenizer(
+    corpus: list[str], config: TokenizerConfig, *, text_field: str, file_is_document: bool
+) -> Tokenizer:
+    note(
+        f"training a {config.algorithm} tokenizer of {config.vocab_size:,} tokens on "
+        f"{' '.join(corpus)}"
+    )
+    texts = read_documents(
+        corpus_sources(corpus), text_field=text_field, file_is_document=file_is_document
+    )
+    return train_tokenizer(texts, config)
+
+
+def pretrain(run: PretrainRun) -> Results:
+    """From raw text to a pretrained encoder.
+
+    >>> import finetune
+    >>> from finetune.text import TokenizerConfig
+    >>> from finetune.tracking import TrackingConfig
+    >>> from finetune.training.loop.progress import LengthConfig
+    >>> run = finetune.PretrainRun(
+    ...     ["data/corpus.txt"], "runs/pretrained",
+    ...     encoder=finetune.EncoderConfig(hidden_size=16, num_hidden_layers=2,
+    ...                                    num_attention_heads=2, intermediate_size=32),
+    ...     vocabulary=TokenizerConfig(vocab_size=80),
+    ...     length=LengthConfig(max_steps=2),
+    ...     tracking=TrackingConfig(wandb=False),
+    ... )
+    >>> results = finetune.pretrain(run)
+    >>> sorted(results["metrics"])
+    ['loss', 'masked_accuracy', 'perplexity']
+
+    Args:
+        run: All settings.
+
+    Returns:
+        What RUN/results.json holds.
+    """
+    folder = Path(run.out)
+    if not any(dataclasses.astuple(run.length)):
+        raise ConfigError(
+            "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
+        )
+    join(run.trainer.devices)
+    if run.find_lr:
+        check_search(run)
+    check_length(run.data.max_length, run.encoder)
+    check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    tokenizer = _tokenizer_for(run, folder)
+    config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
+    check_training(config, run.trainer, language_model=True)
+    digests = source_digests(run.corpus)
+    inputs = {
+        **corpus_inputs(digests),
+        **tokenizer_input(tokenizer, run.tokenizer or str(folder / "tokenizer")),
+    }
+    check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
+    cache = cache_folder(run.cache_dir)
+    corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache, digests=digests)
+    sequences = min(run.loader.batch_size, len(corpus.train))
+    check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
+    seed_weights(run.seed)
+    module = Pretrainer(
+        Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed
+    )
+    if run.find_lr:
+        data = corpus_data(run, module, tokenizer, corpus, run.data)
+        return find(run, folder, module, data, "pretrain")
+    with hold(folder):
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+        if run.tokenizer is None and is_first_process():
+            _keep_tokenizer(tokenizer, folder / "tokenizer")
+        return train_language_model(
+            run, module, tokenizer, corpus, run.data, "pretrain", run.corpus
+        )
+
+
+def train_language_model(
+    run: PretrainRun | AdaptRun,
+    module: Pretrainer,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    text: CorpusConfig,
+    task: str,
+    sources: list[str],
+    imported: Mapping[str, str] | None = None,
+) -> Results:
+    """Train encoder and language-model head on a corpus, in a folder that is open for the run.
+
+    Args:
+        run: The settings.
+        module: With the weights to start from.
+        tokenizer: The one that the corpus was cut by.
+        corpus: Its blocks.
+        text: How they were cut.
+        task: What the run is called.
+        sources: What the corpus was made of, for results.json.
+        imported: Where an encoder that was imported is from, for results.json.
+
+    Returns:
+        What RUN/results.json holds.
+    """
+    folder = Path(run.out)
+    say(corpus.statistics.as_text())
+    module.lm_share = None if module.encoder.config.causal else run.masks.mask_rate
+    for message in corpus.statistics.warnings() if is_first_process() else ():
+        warnings.warn(message, stacklevel=2)
+    data = corpus_data(run, module, tokenizer, corpus, text)
+    session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})
+    session.train(
+        monitor="val/loss",
+        higher_is_better=False,
+        task=task,
+        unigram_entropy=corpus.statistics.unigram_entropy,
+    )
+    scored = min(len(corpus.validation), run.loader.validation_batches * run.loader.batch_size)
+    metrics = _score_best(folder, module, data, pick_device(run.trainer.accelerator))
+    results = session.results(task, "validation", metrics, scored)
+    results["data"] = {"corpus": sources, **dataclasses.asdict(corpus.statistics)}
+    if imported:
+        results["imported"] = dict(imported)
+    write_results(folder, results)
+    session.close(results)
+    return results
+
+
+def corpus_data(
+    run: PretrainRun | AdaptRun,
+    module: Pretrainer,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    text: CorpusConfig,
+) -> CorpusData:
+    """The blocks of a corpus as the encoder of a run learns from them."""
+    return CorpusData(
+        corpus,
+        tokenizer,
+        run.masks,
+        run.loader,
+        seed=run.seed,
+        causal=module.encoder.config.causal,
+        separate=text.documents == "separate",
+    )
+
+
+def _score_best(
+    folder: Path, module: Pretrainer, data: CorpusData, device: torch.device
+) -> dict[str, float]:
+    """Score the best checkpoint on the validation blocks; nothing where there are none."""
+    load_checkpoint(folder).load_into(module)
+    return masked_lm_metrics(module.to(device), data.val_dataloader())
+
+
+def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
+    """The tokenizer that is named, or that of the run that goes on, or one trained now."""
+    if run.tokenizer is not None:
+        return find_tokenizer(run.tokenizer)
+    if place().follows or (run.resume and holds_tokenizer(folder / "tokenizer")):
+        return Tokenizer.load(folder / "tokenizer")
+    return _train_tokenizer(
+        run.corpus,
+        run.vocabulary,
+        text_field=run.data.text_field,
+        file_is_document=run.data.file_is_document,
+    )
+
+
+def _keep_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write a run's tokenizer, whole or not at all, unless it is there."""
+    if not holds_tokenizer(folder):
+        with new_folder(folder) as made:
+            tokenizer.save(made)
+
+
+def check_length(max_length: int, config: EncoderConfig) -> None:
+    """Refuse sequences that are longer than learned positions reach.
+
+    Raises:
+        ConfigError: They are.
+    """
+    if config.position == "learned" and max_length > config.max_position_embeddings:
+        raise ConfigError(
+            f"max_length ({max_length}) must not exceed the encoder's max_position_embeddings "
+            f"({config.max_position_embeddings}); lower it"
+        )
+
+
+def with_dropout(config: EncoderConfig, dropout: float | None) -> EncoderConfig:
+    """The same shape with another dropout, on the embeddings too; None leaves it as it is."""
+    if dropout is None:
+        return config
+    return dataclasses.replace(
+        config,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        embedding_dropout_prob=None,  # follows hidden_dropout_prob
+    )

@@ -1,0 +1,247 @@
+"""One training, from its start or its last checkpoint to its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers import Logger
+
+from finetune import tracking
+from finetune.checkpoints.folder import load_checkpoint, load_trainer_state, save_checkpoint
+from finetune.encoder.benchmark import matmul_ceiling, peak_gib
+from finetune.jobs.shown import shown
+from finetune.machine.processes import is_first_process
+from finetune.runs.folder import Results, say, versions
+from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
+from finetune.task.interface import Task
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.loop.chance import ChanceWatch
+from finetune.training.loop.checkpointing import Checkpointer
+from finetune.training.loop.data import OrderedData
+from finetune.training.loop.module import EncoderWithHead
+from finetune.training.loop.monitor import Monitor
+from finetune.training.loop.progress import Clock, LengthConfig, RunLength
+from finetune.training.loop.trainer import (
+    FREEZING,
+    TrainerConfig,
+    build_trainer,
+    flush_denormals,
+    fraction_done,
+    pick_device,
+    quiet_lightning,
+    tell_lightning,
+)
+
+
+class Session:
+    """What the two kinds of training have in common: loggers, trainer, checkpoints, results."""
+
+    def __init__(
+        self,
+        run: PretrainRun | AdaptRun | FitRun,
+        folder: Path,
+        module: EncoderWithHead,
+        data: OrderedData,
+        tokenizer: Tokenizer,
+        *,
+        head: dict[str, Any],
+        task: Task | None = None,
+    ) -> None:
+        """Keep the parts, and read the state of a run that goes on; nothing is written yet.
+
+        Raises:
+            CheckpointError: That state is damaged.
+        """
+        self.run, self.folder, self.module, self.data = run, folder, module, data
+        self.tokenizer, self.head, self.task = tokenizer, head, task
+        self.last = folder / "checkpoints" / "last"
+        self.state = load_trainer_state(self.last) if run.resume else None
+        self.loggers: list[Logger] = []
+        self.seconds = 0.0
+        self.rows_seen, self.largest_gib = 0, 0.0
+
+    def train(
+        self,
+        *,
+        monitor: str,
+        higher_is_better: bool,
+        task: str,
+        unigram_entropy: float | None = None,
+    ) -> None:
+        """Train to the end of the run, from where it stands.
+
+        Args:
+            monitor: Name of the logged value that chooses the best checkpoint.
+            higher_is_better: Which way it is read.
+            task: What the run is called in the trackers.
+            unigram_entropy: Of the corpus, nats; logged beside the loss of a language model.
+        """
+        state = self.state
+        limit = self.run.length.or_default()
+        batches = self.data.batches_for(self.run.trainer.devices)
+        steps = -(-batches // self.run.trainer.accumulate_grad_batches)
+        length = RunLength(limit, steps, Clock())
+        tell_lightning()
+        self.loggers = self._open_loggers(task)
+        watch = self._monitor(length, task, unigram_entropy)
+        checkpointer = Checkpointer(
+            self.folder / "checkpoints",
+            self._write,
+            length,
+            self.run.checkpoints,
+            monitor=monitor,
+            higher_is_better=higher_is_better,
+            state=state,
+        )
+        if state is not None:
+            last = load_checkpoint(self.last)
+            last.check_all()
+            last.load_into(self.module)
+            self.data.start_at(checkpointer.standing)
+        if state is None or not state["finished"]:
+            self._fit(length, limit, [watch, *self._watches(), checkpointer])
+            self.seconds = length.clock.seconds
+        else:
+            watch.load_state_dict(state["callbacks"][watch.state_key])
+            self.seconds = float(state["seconds"])
+        self.rows_seen, self.largest_gib = watch.rows_seen, watch.largest_gib
+
+    def _fit(self, length: RunLength, limit: LengthConfig, callbacks: list[pl.Callback]) -> None:
+        """Run Lightning's loop; if it fails, the trackers are told before the error goes on."""
+        try:
+            with quiet_lightning():
+                trainer = build_trainer(
+                    self._trainer_config(),
+                    limit,
+                    callbacks=callbacks,
+                    loggers=self.loggers,
+                )
+                self._say_hello(trainer)
+                self.module.progress = lambda: fraction_done(trainer, length)
+                trainer.fit(self.module, datamodule=self.data)
+        except BaseException:
+            tracking.finish(self.loggers, failed=True)
+            raise
+
+    def _trainer_config(self) -> TrainerConfig:
+        """The run's; several processes must bear that a phase leaves tensors without gradients."""
+        config, phases = self.run.trainer, self.module.phases
+        freezes = phases is not None and bool(phases.rates.plan.boundaries())
+        if freezes and config.devices > 1 and config.strategy in ("auto", "ddp"):
+            return dataclasses.replace(config, strategy=FREEZING)
+        return config
+
+    def _say_hello(self, trainer: pl.Trainer) -> None:
+        parameters = sum(p.numel() for p in self.module.parameters())
+        device = trainer.strategy.root_device
+        count = torch.get_num_threads()
+        threads = f" ({count} thread{'s' * (count > 1)})" if device.type == "cpu" else ""
+        processes = f" in {trainer.world_size} processes" if trainer.world_size > 1 else ""
+        flushed = "; denormals flushed to zero" if flush_denormals() else ""
+        say(f"training {parameters:,} parameters on {device.type}{threads}{processes}{flushed}")
+
+    def _open_loggers(self, task: str) -> list[Logger]:
+        name, group = self.folder.absolute().name, f"{task} · {self._encoder_name()}"
+        if name == f"seed-{self.run.seed}":  # one of several, which belong together
+            of_all = self.folder.absolute().parent.name
+            name, group = f"{of_all}/{name}", f"{group} · {of_all}"
+        return tracking.loggers(
+            self.run.tracking,
+            self.folder,
+            dataclasses.asdict(self.run),
+            name=name,
+            group=group,
+            kind=_kind(self.run),
+            tags=[task],
+            resume=self.run.resume,
+            steps=self.state["standing"]["step"] if self.state else 0,
+        )
+
+    def _monitor(self, length: RunLength, task: str, unigram_entropy: float | None) -> Monitor:
+        return Monitor(
+            length,
+            self.run.trainer.log_every_steps,
+            flops_per_token=self.module.flops_per_token,
+            ceiling_gflops=self._ceiling(),
+            unigram_entropy=unigram_entropy,
+            peak_gib=self._peak_gib,
+            show_progress=self.run.trainer.progress,
+            title=task,
+        )
+
+    def _peak_gib(self) -> float:
+        return peak_gib(pick_device(self.run.trainer.accelerator))
+
+    def _watches(self) -> list[pl.Callback]:
+        """What looks at the loss of a kind of task while it trains."""
+        if self.task is None or self.task.rows == 1:
+            return []
+        return [ChanceWatch(self.task.rows, self.module.fraction_done)]
+
+    def _ceiling(self) -> float | None:
+        """GFLOPS of matrix products here; for pretraining only, where half a second is nothing."""
+        if self.task is not None or not is_first_process():
+            return None
+        device = pick_device(self.run.trainer.accelerator)
+        ceiling = matmul_ceiling(device, torch.float32)
+        # Processes share the cores that this one has used, unless each gets as many.
+        shared = device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ
+        return ceiling if shared else ceiling * self.run.trainer.devices
+
+    def _write(self, folder: Path, state: dict[str, Any] | None) -> None:
+        save_checkpoint(
+            folder,
+            self.module,
+            self.tokenizer,
+            encoder_config=self.module.encoder.config,
+            head=self.head,
+            task=self.task.name if self.task else None,
+            labels=tuple(self.task.labels) if self.task else (),
+            decision=getattr(self.module, "decision", None),
+            trainer_state=state,
+        )
+
+    def save_tuned(self) -> None:
+        """Write the best checkpoint again, whose numbers were tuned on its own answers."""
+        if is_first_process():
+            self._write(self.folder / "checkpoints" / "best", None)
+
+    def _encoder_name(self) -> str:
+        source = getattr(self.run, "encoder_from", "")
+        return "scratch" if source == "none" else Path(source or self.folder).absolute().name
+
+    def results(self, task: str, split: str, metrics: dict[str, float], examples: int) -> Results:
+        """What results.json holds for every kind of run."""
+        return {
+            "task": task,
+            "split": split,
+            "metrics": metrics,
+            "examples": examples,
+            "seed": self.run.seed,
+            "encoder": getattr(self.run, "encoder_from", str(self.folder)),
+            "parameters": sum(p.numel() for p in self.module.parameters()),
+            "train_seconds": self.seconds,
+            "examples_per_second": self.rows_seen / self.seconds if self.seconds else 0.0,
+            "peak_gib": max(self.largest_gib, self._peak_gib()),
+            "versions": versions(),
+        }
+
+    def close(self, results: Results) -> None:
+        """Hand the results to the trackers, and to those that take them tables and files."""
+        tracking.finish(
+            self.loggers,
+            results,
+            shown=lambda: shown(self.run, self.folder, results, self.task, self.data),
+        )
+
+
+def _kind(run: PretrainRun | AdaptRun | FitRun) -> str:
+    """What a run does, in the words of the field."""
+    if isinstance(run, FitRun):
+        return "fine-tune"
+    return "adapt" if isinstance(run, AdaptRun) else "pretrain"

@@ -1,0 +1,128 @@
+"""Tasks that are answered without training: by one answer for all, or by another run's head."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import ConfigError
+from finetune.jobs.evaluate import checkpoint_of, fixed_answers, load_scorer, write_answers
+from finetune.runs.families import Family
+from finetune.runs.folder import Results, check_folder, hold, open_run, say, versions, write_results
+from finetune.runs.inputs import Input
+from finetune.runs.predictions import Origin
+from finetune.runs.settings import FitRun
+from finetune.task.interface import Answer, Task
+
+TRAINING = ("find_lr", "seeds", "adapt")
+"""Settings of a run that mean nothing where nothing is trained."""
+
+
+def is_trained(task: Task) -> bool:
+    """Whether a task has something to train on, and more than one answer."""
+    return task.train_split is not None and task.fixed_answer is None
+
+
+def check_untrained(run: FitRun, task: Task) -> None:
+    """Refuse settings of training for a task that is not trained.
+
+    Raises:
+        ConfigError: One of them is given.
+    """
+    for name in TRAINING:
+        if getattr(run, name):
+            raise ConfigError(
+                f"{name}: {task.name} is not trained, so there is nothing for it to change; leave "
+                f"--{name.replace('_', '-')} out"
+            )
+
+
+def answer(run: FitRun, task: Task, families: Mapping[str, Family]) -> Results:
+    """Answer a task and write the answers; in a dry run only say what would be answered.
+
+    Args:
+        run: The settings.
+        task: One that `is_trained` denies.
+        families: Families of tasks.
+
+    Returns:
+        What RUN/results.json holds.
+
+    Raises:
+        ConfigError: The folder is taken, or no run is named whose head answers the task.
+        CheckpointError: That run's head is for other answers.
+    """
+    folder = Path(str(run.out))
+    if not run.dry_run:
+        check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    if task.train_split is None:
+        return _by_another_head(run, task, families, folder)
+    return _alike(run, task, folder)
+
+
+def _by_another_head(
+    run: FitRun, task: Task, families: Mapping[str, Family], folder: Path
+) -> Results:
+    if run.encoder_from == "none":
+        raise ConfigError(f"{task.name} is not trained on: name a fine-tuned run by --encoder RUN")
+    scorer = load_scorer(checkpoint_of(folder, run, task), run, families)
+    split = task.test_splits[0]
+    if run.dry_run:
+        return _dry(
+            task, split, len(scorer.data.examples(split)), f"the head of {run.encoder_from}"
+        )
+    answers = scorer.answers(split)
+    results = _write(run, task, folder, split, answers, scorer.origin(split), {})
+    say(f"{len(answers):,} answers: {folder / 'predictions' / split}.jsonl (no labels, no score)")
+    return results
+
+
+def _alike(run: FitRun, task: Task, folder: Path) -> Results:
+    """Give every example of a task the same answer, as the task says, and score that."""
+    split, fixed = task.validation_splits[0], task.fixed_answer
+    answers, origin = fixed_answers(task, split)
+    if run.dry_run:
+        return _dry(task, split, len(answers), f"'{fixed}', the most frequent training label")
+    told = {"metrics": task.score(answers), "fixed_answer": fixed}
+    results = _write(run, task, folder, split, answers, origin, told)
+    say(f"not trained: every example is answered '{fixed}', the most frequent training label")
+    return results
+
+
+def _dry(task: Task, split: str, count: int, by: str) -> Results:
+    say(f"not trained: {count:,} examples of {split} would be answered by {by}")
+    return {"task": task.name, "split": split, "metrics": {}, "plan": []}
+
+
+def _write(
+    run: FitRun,
+    task: Task,
+    folder: Path,
+    split: str,
+    answers: list[Answer],
+    origin: Origin,
+    told: Mapping[str, Any],
+) -> Results:
+    """Write the answers and the results into the run's folder."""
+    results = {
+        "task": task.name,
+        "split": split,
+        "metrics": {},
+        "examples": len(answers),
+        "seed": run.seed,
+        "encoder": run.encoder_from,
+        "versions": versions(),
+        "predictions": {split: dataclasses.asdict(origin)},
+        **told,
+    }
+    inputs = {
+        f"{split} examples": Input(origin.data, split),
+        "answering checkpoint": Input(origin.checkpoint, run.encoder_from),
+    }
+    with hold(folder):
+        open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+        write_answers(task, folder, split, answers, origin)
+        write_results(folder, results)
+    return results

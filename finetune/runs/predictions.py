@@ -1,0 +1,127 @@
+"""Predictions files: one JSON object a line, an example each, written whole or not at all.
+
+Beside SPLIT.jsonl, SPLIT.json says whose answers to what they are: digests of the checkpoint, of
+the examples, and of the predictions file itself. The last one ties the two files together: where
+one of them is written or changed alone, or a kill comes between them, the answers are not trusted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import DataError
+from finetune.files.checksums import file_digest
+from finetune.files.placeholders import refuse_placeholder_file
+from finetune.files.writing import new_file, write_json
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Whose answers to what a predictions file holds."""
+
+    task: str
+    """Such as `glue/rte`."""
+    checkpoint: str
+    """`Checkpoint.digest`, or the one answer that every example gets."""
+    data: str
+    """`examples_digest` of the split."""
+
+
+def write_predictions(
+    rows: Iterable[Mapping[str, Any]], path: Path, origin: Origin | None = None
+) -> None:
+    """Write rows as JSONL; the file appears under its name only when it is complete.
+
+    Args:
+        rows: The task's answers, each with its `id`.
+        path: The file to write; its folder is made, a file of that name is replaced, a device or
+            pipe is streamed into.
+        origin: Written beside it, as SPLIT.json; left out, nothing is.
+
+    Raises:
+        DataError: A row holds NaN or infinity, which JSON cannot.
+    """
+    with new_file(path) as file:
+        for row in rows:
+            file.write(_line(row))
+    if origin is not None:
+        content = {**asdict(origin), "predictions": file_digest(path)}
+        write_json(path.with_suffix(".json"), content)
+
+
+def read_origin(path: Path) -> Origin | None:
+    """Whose answers to what a predictions file holds; None where that is not certain.
+
+    Args:
+        path: The predictions file, which exists.
+    """
+    try:
+        content = json.loads(path.with_suffix(".json").read_bytes())
+        if content.pop("predictions") != file_digest(path):
+            return None
+        return Origin(**content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def foreign_splits(folder: Path, results: Mapping[str, Any]) -> list[str]:
+    """The splits whose predictions file is not the one that a run's results were computed from.
+
+    Args:
+        folder: RUN, of one seed.
+        results: What its results.json holds; one of an earlier version does not say.
+    """
+    foreign = []
+    for split, recorded in (results.get("predictions") or {}).items():
+        path = folder / "predictions" / f"{split}.jsonl"
+        if path.is_file():
+            origin = read_origin(path)
+            if origin is None or asdict(origin) != recorded:
+                foreign.append(split)
+    return foreign
+
+
+def read_predictions(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of a predictions file, in order.
+
+    Args:
+        path: A file that `write_predictions` wrote, or one of the same form.
+
+    Returns:
+        One dict a line.
+
+    Raises:
+        DataError: The file is missing, or a line is not a JSON object with an `id`.
+    """
+    if not path.is_file():
+        raise DataError(
+            f"expected a predictions file at {path}, found none; "
+            "`finetune evaluate` and `finetune predict` write them"
+        )
+    refuse_placeholder_file(path, DataError)
+    with path.open("rb") as file:
+        return [_row(line, f"{path}:{number}") for number, line in enumerate(file, start=1)]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(row, allow_nan=False) + "\n"
+    except ValueError as error:
+        raise DataError(
+            f"the prediction of example {row.get('id')!r} is not a finite number; "
+            "the weights have diverged: train again with a lower learning_rate"
+        ) from error
+
+
+def _row(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:  # bytes that are no UTF-8 included
+        raise DataError(f"{where}: expected a JSON object, found {line[:40]!r}") from error
+    if not isinstance(row, dict) or "id" not in row:
+        raise DataError(f"{where}: expected a JSON object with an 'id', found {line[:40]!r}")
+    return row

@@ -1,0 +1,244 @@
+"""The settings of each kind of run: its files and folders, and a section for each room below."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from finetune.encoder import EncoderConfig
+from finetune.errors import ConfigError
+from finetune.heads import HeadConfig
+from finetune.ranges import MOST_SEED, MOST_TOKENS, check_values, within
+from finetune.text.corpus.corpus import CorpusConfig
+from finetune.text.corpus.masking import MaskingConfig
+from finetune.text.tokenizer.vocabulary import TokenizerConfig
+from finetune.tracking import TrackingConfig
+from finetune.training.loop.checkpointing import CheckpointConfig
+from finetune.training.loop.data import LoaderConfig
+from finetune.training.loop.progress import LengthConfig
+from finetune.training.loop.trainer import TrainerConfig
+from finetune.training.optimizer import OptimizerConfig
+from finetune.training.prefix.cache import CacheConfig
+from finetune.training.regularization import RegularizationConfig
+from finetune.training.schedules import ScheduleConfig
+from finetune.training.unfreezing.policies import UnfreezeConfig
+
+
+@dataclass
+class TokenizerRun:
+    """Train a tokenizer on a corpus."""
+
+    corpus: list[str]
+    """Files and folders of text, as for pretrain."""
+    out: str
+    """Folder for the tokenizer."""
+    text_field: str = "text"
+    """Field of a row that holds the text (jsonl, parquet, hub)."""
+    file_is_document: bool = False
+    """A text file is one document, whatever blank lines it has."""
+    vocabulary: TokenizerConfig = field(default_factory=TokenizerConfig)
+
+    def __post_init__(self) -> None:
+        """Check the values; each section has checked its own."""
+        check_values(self)
+
+
+@dataclass
+class PretrainRun:
+    """Pretrain an encoder by masked language modelling.
+
+    >>> from finetune import EncoderConfig, PretrainRun
+    >>> from finetune.training.loop.progress import LengthConfig
+    >>> run = PretrainRun(["data/corpus.txt"], "runs/small",
+    ...                   encoder=EncoderConfig(hidden_size=128, num_attention_heads=2),
+    ...                   length=LengthConfig(max_minutes=20))
+    >>> run.data.max_length, run.masks.mask_rate
+    (128, 0.15)
+    """
+
+    corpus: list[str]
+    """Files and folders of text: .txt, .tokens, .jsonl (each also .gz), .parquet, or hf://NAME."""
+    out: str
+    """The run's folder."""
+    tokenizer: str | None = None
+    """Tokenizer or run folder; without one it is trained on the corpus and kept with the run."""
+    seed: int = within(0, MOST_SEED, default=1)
+    """Keys the weights, the split, the order, the masks and the dropout."""
+    resume: bool = False
+    """Go on with the interrupted run in --out."""
+    overwrite: bool = False
+    """Replace the run in --out."""
+    find_lr: bool = False
+    """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
+    cache_dir: str | None = None
+    """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    vocabulary: TokenizerConfig = field(default_factory=TokenizerConfig)
+    data: CorpusConfig = field(default_factory=CorpusConfig)
+    masks: MaskingConfig = field(default_factory=MaskingConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    length: LengthConfig = field(default_factory=LengthConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        """Check the values; each section has checked its own."""
+        check_values(self)
+
+
+@dataclass
+class AdaptRun:
+    """Go on with an encoder's language modelling on the text of what it is to be used for."""
+
+    encoder_from: str = field(metadata={"flag": "--encoder"})
+    """Run, checkpoint or Hugging Face folder, or hub name, to go on from."""
+    out: str
+    """The run's folder."""
+    corpus: list[str] | None = None
+    """Files and folders of text, as for pretrain."""
+    task: str | None = None
+    """Task whose own texts are read in place of a corpus, such as glue/sst2 or classify/imdb."""
+    data: str | None = None
+    """Folder with the official files of the task; default: FINETUNE_DATA, else the hub."""
+    train: str | None = None
+    """The task's file to read instead of the official one."""
+    seed: int = within(0, MOST_SEED, default=1)
+    """Keys the split, the order, the masks, the dropout and the weights of a head that is new."""
+    resume: bool = False
+    """Go on with the interrupted run in --out."""
+    overwrite: bool = False
+    """Replace the run in --out."""
+    find_lr: bool = False
+    """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
+    cache_dir: str | None = None
+    """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
+    dropout: float | None = within(0, 1, below=True, default=None)
+    """Dropout in the encoder while it adapts; none = as its config says."""
+    text: CorpusConfig = field(default_factory=CorpusConfig)
+    masks: MaskingConfig = field(default_factory=MaskingConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(rate_decay=2.6))
+    schedule: ScheduleConfig = field(
+        default_factory=lambda: ScheduleConfig(schedule="slanted_triangular")
+    )
+    length: LengthConfig = field(default_factory=lambda: LengthConfig(max_epochs=1))
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        """Check the values; each section has checked its own."""
+        check_values(self)
+
+
+@dataclass
+class FitRun:
+    """Fine-tune an encoder on a task.
+
+    A family of tasks may have settings besides, in a class of its own; then its length of a
+    sequence may be another one too (384 for answers in a passage), which this class does not know.
+
+    >>> from finetune import FitRun, HeadConfig
+    >>> run = FitRun("runs/pretrained", "glue/cola", head=HeadConfig(pooling="mean"))
+    >>> run.optimizer.learning_rate, run.max_length
+    (5e-05, 128)
+    """
+
+    encoder_from: str = field(metadata={"flag": "--encoder"})
+    """Run, checkpoint or Hugging Face folder, or hub name; none = random weights (`encoder`)."""
+    task: str = field(default="", metadata={"hidden": True})
+    """Family and name, such as glue/sst2 (on the command line: the command and its first word)."""
+    out: str | None = None
+    """The run's folder; default: runs/FAMILY-TASK."""
+    data: str | None = None
+    """Folder with the official files (glue_data/ …); default: FINETUNE_DATA, else the hub."""
+    train: str | None = None
+    """File to train on instead of the official one."""
+    validation: str | None = None
+    """File to validate on instead of the official one."""
+    test: str | None = None
+    """File to test on, or to answer, instead of the official one."""
+    tokenizer: str | None = None
+    """Tokenizer or run folder, with --encoder none; otherwise the checkpoint brings its own."""
+    max_length: int = within(1, MOST_TOKENS, default=128)
+    """Longest sequence in tokens, special tokens included; longer pairs lose their end."""
+    seed: int = within(0, MOST_SEED, default=1)
+    """Keys the head's weights, the order of batches and the dropout."""
+    seeds: list[int] | None = within(0, MOST_SEED, default=None)
+    """Several seeds, a run each (RUN/seed-1 …) and their mean and standard deviation."""
+    resume: bool = False
+    """Go on with the interrupted run in --out."""
+    overwrite: bool = False
+    """Replace the run in --out."""
+    find_lr: bool = False
+    """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
+    cache_dir: str | None = None
+    """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
+    dropout: float | None = within(0, 1, below=True, default=None)
+    """Dropout in the encoder while fine-tuning; none = as its config says."""
+    adapt: str | None = field(default=None, metadata={"alone": "1"})
+    """Go on pretraining on the task's own texts first, in OUT-adapt: epochs (2) or 500steps."""
+    dry_run: bool = False
+    """Show the plan of the run, and stop before it begins."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+    unfreezing: UnfreezeConfig = field(default_factory=UnfreezeConfig)
+    caching: CacheConfig = field(default_factory=CacheConfig)
+    regularization: RegularizationConfig = field(default_factory=RegularizationConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=5e-5))
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    length: LengthConfig = field(default_factory=LengthConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        """Check the values; each section has checked its own."""
+        check_values(self)
+
+    def adaptation(self) -> AdaptRun:
+        """The settings of the stage before, in a folder beside the run's.
+
+        Raises:
+            ConfigError: Its length is neither a number of epochs nor of steps, or there is nothing
+                to adapt.
+        """
+        found = re.fullmatch(r"([1-9]\d*)\s*(epochs?|steps?)?", str(self.adapt))
+        if found is None:
+            raise ConfigError(
+                f"adapt: expected epochs as 2 or steps as 500steps, found '{self.adapt}'"
+            )
+        if self.encoder_from == "none":
+            raise ConfigError("adapt: an encoder of random weights has nothing to adapt; pretrain")
+        number = int(found[1])
+        steps = (found[2] or "").startswith("step")
+        has_name = Path(str(self.out)).name not in ("", "..")
+        folder = Path(f"{self.out if has_name else os.path.abspath(str(self.out))}-adapt")
+        return AdaptRun(
+            encoder_from=self.encoder_from,
+            out=str(folder),
+            task=self.task,
+            data=self.data,
+            train=self.train,
+            seed=self.seed,
+            resume=self.resume and (folder / "config.yaml").is_file(),
+            overwrite=self.overwrite,
+            cache_dir=self.cache_dir,
+            text=CorpusConfig(max_length=self.max_length),
+            loader=self.loader,
+            length=LengthConfig(max_steps=number) if steps else LengthConfig(max_epochs=number),
+            trainer=self.trainer,
+            checkpoints=CheckpointConfig(self.checkpoints.checkpoint_every_steps),
+            tracking=self.tracking,
+        )
+
+    def files(self) -> dict[str, Path]:
+        """The files that are named in place of official ones, by split."""
+        named = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {split: Path(file) for split, file in named.items() if file is not None}

@@ -1,0 +1,1 @@
+"""A corpus as blocks of token ids: documents, split, packing, masking, statistics."""

@@ -1,0 +1,247 @@
+"""A corpus for masked language modelling: files in, blocks of ids for training and validation out.
+
+What is slow (reading and tokenizing) is kept in a folder of the cache, keyed by the content of the
+files, the tokenizer and the settings that decide what a document is. The split and its statistics
+are a folder inside, keyed by the seed and the other settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.errors import ConfigError, DataError, nearest
+from finetune.ranges import MOST_TOKENS, check_values, within
+from finetune.text.corpus import documents as files
+from finetune.text.corpus.packing import FRAME, Blocks, Packing
+from finetune.text.corpus.split import (
+    SIDES,
+    Split,
+    choose_threshold,
+    count_training_tokens,
+    write_split,
+)
+from finetune.text.corpus.statistics import CorpusStatistics, entropy
+from finetune.text.corpus.tokens import (
+    TokenCounts,
+    TokenFolder,
+    find_whole,
+    write_manifest,
+    write_tokens,
+    written_whole,
+)
+from finetune.text.tokenizer.tokenizer import Tokenizer
+
+# Changes when the files of the cache change their form.
+_FORMAT = 4
+DOCUMENTS = {"joined": 1, "separate": 0}
+"""How documents share a block -> leading tokens of a stored document that are left out."""
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """How a corpus is read, split and packed."""
+
+    text_field: str = "text"
+    """Field with the text in .jsonl, .parquet and hub rows."""
+    file_is_document: bool = False
+    """A text file is one document; otherwise a blank line ends a document."""
+    validation_fraction: float = within(0, 1, below=True, default=0.02)
+    """Share of the documents held out for validation, 0 to below 1."""
+    max_length: int = within(FRAME + 1, MOST_TOKENS, default=128)
+    """Tokens in a block, [CLS] and [SEP] included."""
+    documents: str = field(default="joined", metadata={"words": tuple(DOCUMENTS)})
+    """Documents in one block: joined (attention over all) or separate (inside a document only)."""
+    tokenize_workers: int = within(0, 1024, default=0)
+    """Threads that tokenize; 0 for one a core."""
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: A setting is out of its range.
+        """
+        check_values(self)
+        if self.documents not in DOCUMENTS:
+            raise ConfigError(
+                f"documents '{self.documents}' is unknown; {nearest(self.documents, DOCUMENTS)}"
+            )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus ready for training."""
+
+    train: Blocks
+    """Blocks to train on; at least one."""
+    validation: Blocks
+    """Blocks of the held-out documents; none if the corpus is too small to hold one out."""
+    statistics: CorpusStatistics
+    """What is in it; also in `statistics.json` of its folder in the cache."""
+    fingerprint: str
+    """Hash of all that decides which blocks there are."""
+
+
+def source_digests(paths: Sequence[str | Path]) -> dict[str, str]:
+    """Hash each file and hub data set of a corpus: its name, in the order of reading -> digest.
+
+    Args:
+        paths: Files, folders and `hf://` addresses.
+
+    Raises:
+        DataError: A path does not exist or a file cannot be read.
+    """
+    return {str(source): files.digest(source) for source in files.corpus_sources(paths)}
+
+
+def build_corpus(
+    paths: Sequence[str | Path],
+    tokenizer: Tokenizer,
+    config: CorpusConfig,
+    seed: int,
+    cache_dir: str | Path,
+    *,
+    digests: Mapping[str, str] | None = None,
+) -> Corpus:
+    """Tokenize a corpus, or find it tokenized, and split it into blocks.
+
+    Args:
+        paths: Files, folders and `hf://` addresses.
+        tokenizer: Splits the documents.
+        config: How they are read, split and packed.
+        seed: Draws the validation documents.
+        cache_dir: Where token folders are kept.
+        digests: What `source_digests` gave for these paths; left out, it is asked now.
+
+    Raises:
+        DataError: A path does not exist, a file cannot be read, there is no text, or there is less
+            than one block of it.
+    """
+    sources = files.corpus_sources(paths)
+    if digests is None:
+        digests = source_digests(paths)
+    reading = [config.text_field, config.file_is_document]
+    key = _hash(_FORMAT, list(digests.values()), reading, tokenizer.fingerprint)
+    folder = Path(cache_dir) / f"tokens-{key[:16]}"
+    tokens = TokenFolder.open(folder) or _tokenize(sources, tokenizer, config, folder)
+    _check_size(paths, tokens, config)
+    return _open_split(tokens, tokenizer, config, seed)
+
+
+def _tokenize(
+    sources: Sequence[Path | files.HubSource],
+    tokenizer: Tokenizer,
+    config: CorpusConfig,
+    folder: Path,
+) -> TokenFolder:
+    total = sum(source.stat().st_size for source in sources if isinstance(source, Path))
+    with progress("tokenizing", total) as advance:
+        documents = files.read_documents(
+            sources,
+            text_field=config.text_field,
+            file_is_document=config.file_is_document,
+            advance=advance,
+        )
+        return write_tokens(documents, tokenizer, folder, workers=config.tokenize_workers)
+
+
+def _check_size(paths: Sequence[str | Path], tokens: TokenFolder, config: CorpusConfig) -> None:
+    names = ", ".join(str(path) for path in paths)
+    counts = tokens.counts
+    if not counts.tokens:
+        raise DataError(f"{names}: expected a corpus with text in it, found no words")
+    if counts.unknown_tokens == counts.tokens:
+        raise DataError(
+            f"{names}: every word is unknown to the tokenizer, so there is nothing to learn: "
+            f"{counts.unknown_cause}; train a tokenizer on this corpus"
+        )
+    length = counts.tokens + counts.documents * (FRAME - DOCUMENTS[config.documents])
+    if length < config.max_length - FRAME:
+        raise DataError(
+            f"{names}: {counts.tokens} tokens are less than one block of max_length "
+            f"{config.max_length}; add text or lower max_length"
+        )
+
+
+def _open_split(
+    tokens: TokenFolder, tokenizer: Tokenizer, config: CorpusConfig, seed: int
+) -> Corpus:
+    split = Split(
+        seed=seed,
+        fraction=config.validation_fraction,
+        skipped=DOCUMENTS[config.documents],
+        block=config.max_length - FRAME,
+    )
+    key = _hash(tokens.path.name, asdict(split))
+    folder = tokens.path / f"split-{key[:16]}"
+    packing = Packing(config.max_length, tokenizer.cls_token_id, tokenizer.sep_token_id)
+    if find_whole(folder) is None:
+        with written_whole(folder) as temporary:
+            threshold = choose_threshold(tokens, split)
+            write_split(tokens, split, threshold, temporary)
+            frequencies = count_training_tokens(tokens, split, threshold, tokenizer.vocab_size)
+            frequencies[list(tokenizer.special_ids)] = 0
+            sides = [Blocks(tokens, temporary / side, packing) for side in SIDES]
+            _statistics(tokens.counts, sides, frequencies).write(temporary)
+            write_manifest(temporary, asdict(split))
+    train, validation = (Blocks(tokens, folder / side, packing) for side in SIDES)
+    return Corpus(train, validation, CorpusStatistics.read(folder), fingerprint=key)
+
+
+def _statistics(
+    counts: TokenCounts, sides: Sequence[Blocks], frequencies: NDArray[np.int64]
+) -> CorpusStatistics:
+    train, validation = sides
+    return CorpusStatistics(
+        documents=counts.documents,
+        validation_documents=validation.documents,
+        duplicate_documents=counts.duplicate_documents,
+        empty_documents=counts.empty_documents,
+        tokens=counts.tokens,
+        mean_length=counts.tokens / counts.documents,
+        unknown_share=counts.unknown_tokens / counts.tokens,
+        unknown_documents=counts.unknown_documents,
+        unknown_cause=counts.unknown_cause,
+        unigram_entropy=entropy(frequencies),
+        train_blocks=len(train),
+        validation_blocks=len(validation),
+    )
+
+
+@contextmanager
+def progress(name: str, total: int) -> Iterator[files.Advance]:
+    """Show a bar with rate and time left on stderr while the block runs; none if no terminal.
+
+    Args:
+        name: What is done.
+        total: Bytes of the corpus files; 0 if that is not known.
+
+    Yields:
+        A function to be told how many bytes more have been read.
+    """
+    from rich import progress as bars
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.DownloadColumn(),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=total or None)
+        yield lambda count: bar.advance(task, count)
+
+
+def _hash(*content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,220 @@
+"""Blocks of T ids without padding, computed from the token folder when they are asked for.
+
+The documents of a split make one stream of tokens, and block i is its piece number i of T - 2
+tokens, between `[CLS]` and `[SEP]`. What stands between two documents in the stream depends on
+how they share a block:
+
+    joined     a b c [SEP] d e [SEP] f ...                    one attention over the whole block
+    separate   [CLS] a b c [SEP] [CLS] d e [SEP] [CLS] f ...  attention inside a document only
+
+Each token of the stream is in exactly one block, except for the last few that fill no block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.text.corpus.mapped import MappedFile
+from finetune.text.corpus.tokens import TokenFolder
+
+FRAME = 2
+"""Tokens of a block that are not from the stream: `[CLS]` and `[SEP]`."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block (T,), or B of them stacked (B, T)."""
+
+    input_ids: NDArray[np.int64]
+    """Token ids, int64."""
+    word_starts: NDArray[np.bool_]
+    """True where a token starts a word, bool; special tokens do, and so does a word's second part
+    where the block's edge cuts it."""
+    document_ids: NDArray[np.int64]
+    """Number of the document inside the block, from 0 and rising, int64."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How blocks are put together."""
+
+    max_length: int
+    """T, tokens in a block."""
+    cls_token_id: int
+    """Id of `[CLS]`."""
+    sep_token_id: int
+    """Id of `[SEP]`."""
+
+
+class Blocks:
+    """The blocks of one split, as a sequence.
+
+    Holds paths and no arrays when it is pickled, so that it can be handed to other processes.
+    """
+
+    def __init__(self, tokens: TokenFolder, index: Path, packing: Packing) -> None:
+        """Open a split.
+
+        Args:
+            tokens: Holds the ids of all documents.
+            index: Files `index.sources`, where each document of the split begins in the token
+                folder, and `index.starts`, where it begins in the split's stream, and the
+                stream's end; int64 (N,) and (N + 1,).
+            packing: Length and frame of the blocks.
+        """
+        self.tokens = tokens
+        self.index = index
+        self.packing = packing
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the mapped arrays out; they are opened again where they are needed."""
+        kept = ("tokens", "index", "packing")
+        return {name: self.__dict__[name] for name in kept}
+
+    @cached_property
+    def _files(self) -> tuple[MappedFile, ...]:
+        tokens, index = self.tokens, self.index
+        return (
+            MappedFile(tokens.path / "ids.bin", tokens.dtype),
+            MappedFile(tokens.path / "word_starts.bin", np.bool_),
+            MappedFile(index.with_suffix(".sources"), np.int64),
+            MappedFile(index.with_suffix(".starts"), np.int64),
+        )
+
+    @property
+    def _ids(self) -> NDArray[Any]:
+        return self._files[0].array
+
+    @property
+    def _word_starts(self) -> NDArray[Any]:
+        return self._files[1].array
+
+    @property
+    def _sources(self) -> NDArray[Any]:
+        return self._files[2].array
+
+    @property
+    def _starts(self) -> NDArray[Any]:
+        return self._files[3].array
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in the split."""
+        return len(self._sources)
+
+    @cached_property
+    def _length(self) -> int:
+        return int(self._starts[-1]) // (self.packing.max_length - FRAME)
+
+    def __len__(self) -> int:
+        """Number of whole blocks."""
+        return self._length
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the blocks in order."""
+        return (self.block(index) for index in range(len(self)))
+
+    def block(self, index: int) -> Block:
+        """Compute one block.
+
+        Args:
+            index: From 0 to `len(self) - 1`.
+
+        Returns:
+            The block, arrays (T,).
+        """
+        block = self.blocks([index])
+        return Block(block.input_ids[0], block.word_starts[0], block.document_ids[0])
+
+    def blocks(self, indices: Sequence[int] | NDArray[np.int64]) -> Block:
+        """Compute several blocks at once.
+
+        Args:
+            indices: Block numbers (B,).
+
+        Returns:
+            The blocks stacked, arrays (B, T).
+
+        Raises:
+            IndexError: A number is not from 0 to `len(self) - 1`.
+            DataError: A file of the cache was cut short since it was opened.
+        """
+        for file in self._files:
+            file.check()
+        chosen = np.asarray(indices, dtype=np.int64)
+        if chosen.size and not (0 <= chosen.min() and chosen.max() < len(self)):
+            raise IndexError(f"blocks go from 0 to {len(self) - 1}, found {chosen.tolist()}")
+        places, documents = self._locate(chosen)
+        return Block(
+            input_ids=self._framed_ids(places),
+            word_starts=self._framed_starts(places),
+            document_ids=np.pad(documents, ((0, 0), (1, 1)), mode="edge"),
+        )
+
+    def _locate(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Find where the blocks' tokens are in the token folder.
+
+        A block is cut into runs, one a document, and a run is a shift from the stream to the file.
+
+        Returns:
+            Place of each token in ids.bin and its document's number in the block, (B, T - 2).
+        """
+        content = self.packing.max_length - FRAME
+        begins = indices * content  # (B,), in the stream
+        first = np.searchsorted(self._starts, begins, side="right") - 1  # document of first token
+        last = np.searchsorted(self._starts, begins + content, side="left") - 1
+        runs = last - first + 1  # (B,)
+        block = np.repeat(np.arange(len(indices)), runs)  # (runs,)
+        number = np.arange(len(block)) - np.repeat(np.cumsum(runs) - runs, runs)
+        document = first[block] + number
+        begin = np.maximum(self._starts[document], begins[block])
+        end = np.minimum(self._starts[document + 1], begins[block] + content)
+        shift = np.repeat(self._sources[document] - self._starts[document], end - begin)
+        stream = begins[:, None] + np.arange(content)  # (B, T - 2)
+        places = stream + shift.reshape(stream.shape)
+        return places, np.repeat(number, end - begin).reshape(stream.shape)
+
+    def _framed_ids(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        framed = np.empty((len(places), self.packing.max_length), dtype=np.int64)
+        framed[:, 0] = self.packing.cls_token_id
+        framed[:, 1:-1] = self._ids[places]
+        framed[:, -1] = self.packing.sep_token_id
+        return framed
+
+    def _framed_starts(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        framed = np.ones((len(places), self.packing.max_length), dtype=np.bool_)
+        framed[:, 2:-1] = self._word_starts[places[:, 1:]]
+        return framed
+
+
+def document_mask(document_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Say which tokens of a block may see each other when its documents are separate.
+
+    Args:
+        document_ids: Document of each token, int64 (B, T).
+
+    Returns:
+        True where a token (second axis) may attend to another (last axis), bool (B, T, T).
+    """
+    return np.equal(document_ids[:, :, None], document_ids[:, None, :])
+
+
+def document_positions(document_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count positions from each document's beginning in a block.
+
+    Args:
+        document_ids: Document of each token, int64 (B, T).
+
+    Returns:
+        Position of each token in its document's piece, from 0, int64 (B, T).
+    """
+    positions = np.broadcast_to(np.arange(document_ids.shape[1]), document_ids.shape)
+    begins = np.diff(document_ids, axis=1, prepend=-1) != 0
+    return np.asarray(positions - np.maximum.accumulate(np.where(begins, positions, 0), axis=1))

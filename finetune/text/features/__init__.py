@@ -1,0 +1,1 @@
+"""Examples as token ids: pairs, windows of long texts, options; and rows of users' files."""

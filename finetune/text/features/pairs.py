@@ -1,0 +1,254 @@
+"""Examples as token ids with special tokens, batches of like length, and padding into tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.errors import ConfigError
+from finetune.text.tokenizer.parallel import tokenizer_threads
+from finetune.text.tokenizer.tokenizer import Template, Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Batch = dict[str, "Tensor"]
+"""Tensors of one step, by BERT's names; see `collate`."""
+
+IGNORED = -100
+"""Label that the loss leaves out, as of a token that is not masked: the default of torch."""
+# Batches whose examples are sorted by length together: more gives less padding, less chance.
+_POOL_BATCHES = 100
+
+
+Span = tuple[int, int]
+Ids = Sequence[int] | NDArray[np.int32]
+"""Small numbers, one a token: a list, or a view of an array that holds many sequences."""
+
+
+@dataclass(slots=True, eq=False)
+class Features:
+    """One sequence as the encoder takes it: an example, a window of one, or one of its options."""
+
+    input_ids: Ids
+    """Token ids, special tokens included (T,)."""
+    token_type_ids: Ids
+    """Segment of each token: 0 for the first text, 1 for the second (T,)."""
+    label: int | float | Span | list[float] | None = None
+    """Class number; a number to predict; first and last position of an answer, (0, 0) where there
+    is none and (-100, -100) where it is not to be learnt; 0.0 or 1.0 for each class; None if
+    unknown."""
+    trimmed: int = 0
+    """Tokens of its texts that did not fit and are in no sequence."""
+    example: int | None = None
+    """The number of its example, where an example may have several units; None: its own number."""
+    context: Span | None = None
+    """First position that an answer may take, and the one after the last."""
+    offsets: NDArray[np.int32] | None = None
+    """Start and end character in the context of each position in `context` (n, 2)."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare by value, lists and arrays of the same numbers being equal."""
+        if not isinstance(other, Features):
+            return NotImplemented
+        arrays = zip(self._arrays(), other._arrays(), strict=True)
+        return self._values() == other._values() and all(
+            np.array_equal(mine, theirs) for mine, theirs in arrays
+        )
+
+    def _values(self) -> tuple[object, ...]:
+        return (self.label, self.trimmed, self.example, self.context, self.offsets is None)
+
+    def _arrays(self) -> tuple[Any, ...]:
+        offsets = () if self.offsets is None else self.offsets
+        return (self.input_ids, self.token_type_ids, offsets)
+
+
+def encode_pairs(
+    tokenizer: Tokenizer,
+    firsts: Sequence[str],
+    seconds: Sequence[str] | None,
+    max_length: int,
+) -> list[Features]:
+    """Encode texts or pairs of texts: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+
+    What is too long loses tokens at its end, the longer text of a pair first (`longest_first`).
+
+    Args:
+        tokenizer: Splits the texts and knows its special tokens.
+        firsts: N texts.
+        seconds: N texts, or None.
+        max_length: Tokens that an example may have, special tokens included.
+
+    Returns:
+        N features without labels.
+
+    Raises:
+        ConfigError: `max_length` leaves no room for a token of each text.
+    """
+    template = tokenizer.template(pair=seconds is not None)
+    room = max_length - template.size
+    if room < (1 if seconds is None else 2):
+        raise ConfigError(
+            f"max_length {max_length} leaves no room for text beside {template.size} special tokens"
+        )
+    with tokenizer_threads():
+        first_ids = tokenizer.encode_ids(firsts)
+        if seconds is None:
+            return [_single(ids, room, template) for ids in first_ids]
+        second_ids = tokenizer.encode_ids(seconds)
+    return [_pair(a, b, room, template) for a, b in zip(first_ids, second_ids, strict=True)]
+
+
+def _single(ids: list[int], room: int, template: Template) -> Features:
+    input_ids = [*template.prefix, *ids[:room], *template.suffix]
+    return Features(input_ids, [0] * len(input_ids), trimmed=max(0, len(ids) - room))
+
+
+def _pair(first: list[int], second: list[int], room: int, template: Template) -> Features:
+    kept_first, kept_second = longest_first(len(first), len(second), room)
+    before = [*template.prefix, *first[:kept_first], *template.middle]
+    after = [*second[:kept_second], *template.suffix]
+    types = [0] * len(before) + [template.second_type] * len(after)
+    trimmed = len(first) + len(second) - kept_first - kept_second
+    return Features(before + after, types, trimmed=trimmed)
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Say how many tokens of two texts are kept: the longer one is cut until both are as long.
+
+    Args:
+        first: Tokens of the first text.
+        second: Tokens of the second text.
+        room: Tokens that both may have together.
+
+    Returns:
+        Tokens kept of each; where the room is odd, the longer text (the second, if they are as
+        long) keeps one more.
+    """
+    if first + second <= room:
+        return first, second
+    short, long = min(first, second), max(first, second)
+    short = min(short, room // 2)
+    long = room - short
+    return (long, short) if first > second else (short, long)
+
+
+def length_batches(
+    lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int, shuffle: bool = True
+) -> list[NDArray[np.int64]]:
+    """Group examples of like length into batches; a pure function of its arguments.
+
+    The examples are shuffled, cut into pools of 100 batches, sorted by length inside a pool, and
+    the batches are shuffled.
+
+    Args:
+        lengths: Tokens of each example (N,).
+        batch_size: Examples in a batch; one batch may have fewer.
+        seed: Seed of the run.
+        epoch: Epoch, from 0.
+        shuffle: False for evaluation: all sorted by length, the longest first (so that a batch
+            which does not fit into memory is the first one).
+
+    Returns:
+        Numbers of the examples of each batch; each example is in one batch.
+    """
+    count = len(lengths)
+    if not shuffle:
+        return _cut(np.argsort(-np.asarray(lengths), kind="stable"), batch_size)
+    generator = np.random.default_rng([seed, epoch])
+    order = generator.permutation(count)
+    batches = [
+        batch
+        for pool in _cut(order, batch_size * _POOL_BATCHES)
+        for batch in _cut(pool[np.argsort(lengths[pool], kind="stable")], batch_size)
+    ]
+    return [batches[place] for place in generator.permutation(len(batches))]
+
+
+def _cut(indices: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    return [indices[start : start + size] for start in range(0, len(indices), size)]
+
+
+def padding_share(
+    lengths: NDArray[np.int64], batches: Sequence[NDArray[np.int64]], multiple: int = 1
+) -> float:
+    """Say how much of the batches is padding.
+
+    Args:
+        lengths: Tokens of each example (N,).
+        batches: Numbers of the examples of each batch.
+        multiple: Batches are padded to a multiple of this.
+
+    Returns:
+        Padding tokens over all tokens, 0 to below 1.
+    """
+    real = sum(int(lengths[batch].sum()) for batch in batches)
+    padded = sum(len(batch) * _round_up(int(lengths[batch].max()), multiple) for batch in batches)
+    return 1 - real / padded if padded else 0.0
+
+
+def _round_up(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
+
+
+def collate(
+    features: Sequence[Features],
+    indices: Sequence[int] | NDArray[np.int64],
+    pad_token_id: int,
+    multiple: int = 1,
+    *,
+    rows: int = 1,
+) -> Batch:
+    """Pad units into one batch of tensors.
+
+    Args:
+        features: All sequences: `rows` of them for each unit, one after the other.
+        indices: Numbers of the units of this batch (B,).
+        pad_token_id: Fills the rows.
+        multiple: Round T, the length of the longest sequence, up to a multiple of this.
+        rows: R, the sequences of a unit.
+
+    Returns:
+        `index` int64 (B,): the units' numbers;
+        `input_ids` int64 (B R, T);
+        `token_type_ids` int64 (B R, T);
+        `attention_mask` bool (B R, T), True = may be attended to; left out where no row is padded,
+        because the encoder is fastest without a mask;
+        `labels` int64 or float32, (B,), or (B, 2) or (B, C) where a label has so many numbers;
+        left out where the units have none;
+        `context` int64 (B, 2): first position that an answer may take and the one after the last;
+        left out where the units have none.
+    """
+    import torch
+
+    units = np.asarray(indices, dtype=np.int64)
+    lines = [
+        features[row] for unit in units.tolist() for row in range(unit * rows, (unit + 1) * rows)
+    ]
+    lengths = np.array([len(line.input_ids) for line in lines])
+    filled = np.arange(_round_up(int(lengths.max()), multiple)) < lengths[:, None]  # (B R, T)
+    batch = {
+        "index": torch.as_tensor(units),
+        "input_ids": _fill([line.input_ids for line in lines], filled, pad_token_id),
+        "token_type_ids": _fill([line.token_type_ids for line in lines], filled, 0),
+    }
+    if not filled.all():
+        batch["attention_mask"] = torch.from_numpy(filled)
+    if lines[0].label is not None:
+        batch["labels"] = torch.tensor([line.label for line in lines[::rows]])
+    if lines[0].context is not None:
+        batch["context"] = torch.tensor([line.context for line in lines[::rows]])
+    return batch
+
+
+def _fill(rows: Sequence[Ids], filled: NDArray[np.bool_], padding: int) -> Tensor:
+    import torch
+
+    padded = np.full(filled.shape, padding, dtype=np.int64)
+    padded[filled] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+    return torch.from_numpy(padded)

@@ -1,0 +1,255 @@
+"""Questions and their contexts as windows that overlap: how a long passage is read in pieces.
+
+A window is `[CLS] question [SEP] piece of the context [SEP]` (Devlin et al., 2019, section 4.2, as
+released). Which span of a window is the answer is decided elsewhere: here are the positions that
+it may take, and the characters that each of them stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.errors import ConfigError, nearest
+from finetune.ranges import MOST_TOKENS, check_values, within
+from finetune.text.features.pairs import IGNORED, Features, Span
+from finetune.text.tokenizer.parallel import tokenizer_threads
+from finetune.text.tokenizer.tokenizer import Template, Tokenizer
+
+WITHOUT_ANSWER = ("auto", "cls", "drop")
+"""What is learnt from a window that does not hold the answer of an answerable question."""
+
+NO_ANSWER: Span = (0, 0)
+"""Label of a window that has no answer: [CLS] is first and last."""
+
+NOT_LEARNT: Span = (IGNORED, IGNORED)
+"""Label of a window that takes no part in the loss."""
+
+# Contexts that are tokenized together: their offsets exist as Python pairs until they are packed.
+_TOGETHER = 256
+
+
+@dataclass(frozen=True)
+class WindowConfig:
+    """How contexts that are too long for one sequence are cut."""
+
+    stride: int = within(0, MOST_TOKENS, default=128)
+    """Tokens of the context that a window shares with the one before it."""
+    max_question_length: int = within(1, MOST_TOKENS, default=64)
+    """Longer questions lose tokens at their end."""
+    without_answer: str = field(default="auto", metadata={"words": WITHOUT_ANSWER})
+    """What is learnt from a window without the answer of its question: cls (no answer), drop
+    (nothing), or auto (cls where the data has questions without an answer, otherwise drop)."""
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: A number lies outside its range, or the choice for windows without the
+                answer is unknown.
+        """
+        check_values(self)
+        if self.without_answer not in WITHOUT_ANSWER:
+            raise ConfigError(
+                f"without_answer '{self.without_answer}' is unknown; "
+                f"{nearest(self.without_answer, WITHOUT_ANSWER)}"
+            )
+
+    def drops(self, *, unanswerable: bool) -> bool:
+        """Say whether windows without the answer are left out of training.
+
+        Args:
+            unanswerable: The data has questions without an answer, so that a window which says
+                "no answer here" teaches what the task asks for. Where every question has one,
+                it would teach an answer that is never right.
+        """
+        if self.without_answer == "auto":
+            return not unanswerable
+        return self.without_answer == "drop"
+
+
+class TokenizedContext(NamedTuple):
+    """A context as tokens."""
+
+    ids: list[int]
+    """Token ids (n,)."""
+    offsets: NDArray[np.int32]
+    """First character of each token and the one after its last, white space left out (n, 2)."""
+
+
+def encode_windows(
+    tokenizer: Tokenizer,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    max_length: int,
+    config: WindowConfig,
+    *,
+    answers: Sequence[Span | None] | None,
+    training: bool,
+    drop: bool,
+) -> list[Features]:
+    """Cut contexts into windows, each with its question before it.
+
+    Args:
+        tokenizer: Splits the texts and knows its special tokens.
+        questions: N questions.
+        contexts: N contexts; those that repeat are tokenized once.
+        max_length: Tokens that a window may have, special tokens included.
+        config: Overlap of the windows and room of the question.
+        answers: First character of each answer and the one after its last, in its context; None
+            for a question without one. No labels where the whole argument is None.
+        training: Answers will not be read off these: they carry no offsets, and windows may be
+            left out.
+        drop: An answerable question's windows that do not hold its whole answer are not learnt
+            from: left out in training, otherwise labelled (-100, -100). If false their label is
+            (0, 0), as is that of every window of an unanswerable question.
+
+    Returns:
+        The windows of each question in order, one at least unless all are left out; the first of
+        a question tells in `trimmed` how many tokens the question has lost.
+
+    Raises:
+        ConfigError: `max_length` leaves a context no more room than the stride.
+    """
+    template = tokenizer.template(pair=True)
+    _check_room(template, max_length, config)
+    with tokenizer_threads():
+        asked = tokenizer.encode_ids(questions)
+        read = tokenize_contexts(tokenizer, contexts)
+    windows: list[Features] = []
+    for number, (question, context) in enumerate(zip(asked, contexts, strict=True)):
+        tokens, kept = read[context], question[: config.max_question_length]
+        pieces = cut(len(tokens.ids), max_length - template.size - len(kept), config.stride)
+        made = [_window(kept, tokens, piece, template) for piece in pieces]
+        if answers is not None:
+            _label(made, pieces, tokens, answers[number], drop)
+        if training:
+            made = [window for window in made if window.label != NOT_LEARNT]
+        for window in made:
+            window.example = number
+            window.offsets = None if training else window.offsets
+        if made:
+            made[0].trimmed = len(question) - len(kept)
+        windows += made
+    return windows
+
+
+def _check_room(template: Template, max_length: int, config: WindowConfig) -> None:
+    room = max_length - template.size - config.max_question_length
+    if room <= config.stride:
+        raise ConfigError(
+            f"stride ({config.stride}) must be less than the tokens of a context that fit into a "
+            f"window: max_length {max_length} less max_question_length "
+            f"{config.max_question_length} and {template.size} special tokens leaves {room}; lower "
+            "stride or max_question_length, or raise max_length"
+        )
+
+
+def tokenize_contexts(tokenizer: Tokenizer, contexts: Sequence[str]) -> dict[str, TokenizedContext]:
+    """Tokenize each different context once.
+
+    Args:
+        tokenizer: Splits the texts.
+        contexts: N texts, some of them equal.
+
+    Returns:
+        Text -> its tokens.
+    """
+    different = list(dict.fromkeys(contexts))
+    read = {}
+    for start in range(0, len(different), _TOGETHER):
+        texts = different[start : start + _TOGETHER]
+        for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
+            offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+            read[text] = TokenizedContext(encoding.ids, without_space(text, offsets))
+    return read
+
+
+def without_space(text: str, offsets: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Take white space off both ends of tokens: some tokenizers count the space before a word.
+
+    Args:
+        text: What the offsets point into.
+        offsets: First character of each token and the one after its last (n, 2).
+
+    Returns:
+        The same for what is left of each token; a token of nothing else is empty (n, 2).
+    """
+    if not len(offsets):
+        return offsets
+    space = np.fromiter(map(str.isspace, text), dtype=bool, count=len(text))
+    place = np.arange(len(text), dtype=np.int32)
+    # First character at or after each place, and last one at or before it, that is no space.
+    later = np.minimum.accumulate(np.where(space, len(text), place)[::-1])[::-1]
+    earlier = np.maximum.accumulate(np.where(space, -1, place))
+    starts, ends = offsets[:, 0], offsets[:, 1]
+    starts = np.where(starts < ends, np.minimum(np.append(later, len(text))[starts], ends), starts)
+    ends = np.where(starts < ends, np.maximum(earlier[ends - 1] + 1, starts), ends)
+    return np.stack((starts, ends), axis=1).astype(np.int32)
+
+
+def cut(count: int, room: int, stride: int) -> list[Span]:
+    """Cut a context into pieces that overlap.
+
+    Args:
+        count: Tokens of the context, 0 or more.
+        room: Tokens of a piece, more than `stride`.
+        stride: Tokens that a piece shares with the one before it.
+
+    Returns:
+        First token of each piece and the one after its last; all but the last piece have `room`
+        tokens, and a context without tokens is one empty piece.
+    """
+    last_start = max(0, count - room)
+    steps = -(-last_start // (room - stride))
+    starts = range(0, (steps + 1) * (room - stride), room - stride)
+    return [(start, min(start + room, count)) for start in starts]
+
+
+def answer_tokens(offsets: NDArray[np.int32], answer: Span) -> Span | None:
+    """Find the tokens that cover an answer, which may begin or end inside a token.
+
+    Args:
+        offsets: First character of each token and the one after its last (n, 2).
+        answer: The answer's first character and the one after its last.
+
+    Returns:
+        The first and the last token that share a character with the answer; None if none does.
+    """
+    starts, ends = np.maximum(offsets[:, 0], answer[0]), np.minimum(offsets[:, 1], answer[1])
+    shared = np.flatnonzero(starts < ends)
+    return (int(shared[0]), int(shared[-1])) if len(shared) else None
+
+
+def _window(
+    question: list[int], tokens: TokenizedContext, piece: Span, template: Template
+) -> Features:
+    before = [*template.prefix, *question, *template.middle]
+    after = [*tokens.ids[slice(*piece)], *template.suffix]
+    return Features(
+        before + after,
+        [0] * len(before) + [template.second_type] * len(after),
+        context=(len(before), len(before) + piece[1] - piece[0]),
+        offsets=tokens.offsets[slice(*piece)],
+    )
+
+
+def _label(
+    windows: Sequence[Features],
+    pieces: Sequence[Span],
+    tokens: TokenizedContext,
+    answer: Span | None,
+    drop: bool,
+) -> None:
+    """Give each window of a question its label."""
+    found = None if answer is None else answer_tokens(tokens.offsets, answer)
+    absent = NOT_LEARNT if drop and answer is not None else NO_ANSWER
+    for window, (begin, end) in zip(windows, pieces, strict=True):
+        window.label = absent
+        if found is not None and window.context and begin <= found[0] and found[1] < end:
+            shift = window.context[0] - begin
+            window.label = (found[0] + shift, found[1] + shift)

@@ -1,0 +1,1 @@
+"""Tokenizers: trained, loaded, and read from the files of other tools."""

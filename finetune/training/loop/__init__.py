@@ -1,0 +1,1 @@
+"""The loop of training: data in order, Lightning modules, checkpoints, resuming, progress."""

@@ -1,0 +1,241 @@
+"""When checkpoints are written: the last state at intervals, the best one after a validation.
+
+A state is always written between two batches, after any validation that was due, so that resuming
+never has to guess what had been done. Ctrl-C and SIGTERM are waited for until that point too.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from finetune.errors import FinetuneError
+from finetune.ranges import MOST_STEPS, check_values, within
+from finetune.training.loop.progress import RunLength
+from finetune.training.loop.resume import (
+    Standing,
+    capture_state,
+    place_trainer,
+    restore_optimizer,
+)
+from finetune.training.loop.trainer import fraction_done, most_of_all, of_first_process
+
+WriteCheckpoint = Callable[[Path, "dict[str, Any] | None"], None]
+"""Writes the weights (and a trainer state, if given) into a folder, whole or not at all."""
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Signals that ask a run to stop; the last one is what a batch system is told to send (SLURM's
+--signal=USR1@60)."""
+
+
+class Interrupted(Exception):
+    """The run was asked to stop by `signal`; its state is written, if it has begun."""
+
+    def __init__(self, signal_number: int, folder: Path) -> None:
+        """Keep the signal that asked and the folder of the state."""
+        super().__init__(signal_number, folder)
+        self.signal, self.folder = signal_number, folder
+        self.message: str | None = None
+        """What to say instead, where going on is not the advice to give."""
+
+    def __str__(self) -> str:
+        """Say where the state is, if there is one by now."""
+        if self.message is not None:
+            return self.message
+        if (self.folder / "config.json").is_file():
+            return f"stopped; the state is in {self.folder}; go on with --resume"
+        return "stopped before the first checkpoint; nothing was saved"
+
+
+@dataclass
+class CheckpointConfig:
+    """When to write checkpoints and when to stop early."""
+
+    checkpoint_every_steps: int = within(1, MOST_STEPS, default=500)
+    """Steps between two states to resume from; the end of the run always writes one."""
+    patience: int | None = within(1, MOST_STEPS, default=None)
+    """Stop after so many validations without a better monitored value; none = never."""
+
+    def __post_init__(self) -> None:
+        """Check the counts.
+
+        Raises:
+            ConfigError: A count is below one.
+        """
+        check_values(self)
+
+
+class Checkpointer(pl.Callback):
+    """Writes `last` and `best`, resumes from `last`, stops early, stops cleanly when asked."""
+
+    def __init__(
+        self,
+        folder: Path,
+        write: WriteCheckpoint,
+        length: RunLength,
+        config: CheckpointConfig,
+        *,
+        monitor: str,
+        higher_is_better: bool,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        """Say where and when.
+
+        Args:
+            folder: RUN/checkpoints.
+            write: Writes a checkpoint folder.
+            length: The run's limit; its clock is part of the state.
+            config: Interval and patience.
+            monitor: Name of the logged value that chooses the best checkpoint.
+            higher_is_better: Which way it is read.
+            state: What an earlier session of this run wrote, to go on from.
+        """
+        self.folder, self.write, self.length, self.config = folder, write, length, config
+        self.monitor, self.sign = monitor, 1 if higher_is_better else -1
+        self.state = state
+        self.standing = Standing(**state["standing"]) if state else Standing()
+        self.best: float | None = state["best"] if state else None
+        self.bad_validations: int = state["bad_validations"] if state else 0
+        self._written_step = self.standing.step
+        self._asked_by: int | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Place the trainer where the run stands; remember whom Ctrl-C belongs to."""
+        place_trainer(trainer, self.standing)
+        # From here on: starting trackers and processes is no training.
+        self.length.clock.resume(self.state["seconds"] if self.state else 0.0)
+        for number in STOPPING:
+            if (handler := signal.getsignal(number)) is not None:  # None: not one of Python's
+                self._handlers[number] = handler
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take over Ctrl-C; put back the optimizer's moments and the other callbacks' figures."""
+        for number in self._handlers:
+            signal.signal(number, self._ask_to_stop)
+        if self.state is None:
+            return
+        restore_optimizer(trainer, self.state)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if callback.state_key in self.state["callbacks"]:
+                callback.load_state_dict(self.state["callbacks"][callback.state_key])
+
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        if self._asked_by is not None:  # asked twice: at once
+            raise Interrupted(number, self.folder / "last")
+        self._asked_by = number
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """The quiet point between two batches: write the state if it is due."""
+        if self.standing.batch % trainer.accumulate_grad_batches:
+            return  # gradients of half a step are no part of the state
+        asked_by = int(most_of_all(trainer, self._asked_by or 0)) or None
+        due = self.standing.step - self._written_step >= self.config.checkpoint_every_steps
+        if due or asked_by is not None:
+            self._write_last(trainer)
+        if asked_by is not None:
+            raise Interrupted(asked_by, self.folder / "last")
+
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
+    ) -> None:
+        """Stop at a loss that is no number; on a GPU each look waits, so on logged steps only."""
+        if loss.device.type == "cpu" or getattr(pl_module, "is_logged_step", True):
+            self._check_finite(float(loss.detach()), trainer)
+
+    def _check_finite(self, loss: float, trainer: pl.Trainer) -> None:
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss is {loss} at step {trainer.global_step + 1}")
+
+    def _diverged(self, what: str) -> FinetuneError:
+        kept = "the last good checkpoint is kept" if self._written_step else "none was written"
+        return FinetuneError(
+            f"{what}: expected a finite number; {kept}; "
+            "lower learning_rate, set gradient_clip, or use precision 32-true"
+        )
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Count the batch; stop when the time is over."""
+        self.standing = self.standing.after_batch(
+            trainer.global_step,
+            trainer.datamodule.batches_per_epoch,  # type: ignore[attr-defined]
+        )
+        if fraction_done(trainer, self.length) >= 1:
+            trainer.should_stop = True
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Keep the best checkpoint; count validations without a better one."""
+        if self.monitor not in trainer.callback_metrics:
+            return
+        value = of_first_process(trainer, float(trainer.callback_metrics[self.monitor]))
+        if math.isfinite(value) and (
+            self.best is None or self.sign * value > self.sign * self.best
+        ):
+            self.best, self.bad_validations = value, 0
+            self._write(trainer, "best", None)
+        else:
+            self.bad_validations += 1
+        if self.config.patience is not None and self.bad_validations >= self.config.patience:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the final state, marked as finished; stop what follows if that was asked for."""
+        self._write_last(trainer, finished=True)
+        asked_by = int(most_of_all(trainer, self._asked_by or 0))
+        if asked_by:
+            raise Interrupted(asked_by, self.folder / "last")
+
+    def _write_last(self, trainer: pl.Trainer, *, finished: bool = False) -> None:
+        state = capture_state(
+            trainer,
+            self.standing,
+            best=self.best,
+            bad_validations=self.bad_validations,
+            seconds=self.length.clock.seconds,
+            finished=finished,
+            callbacks={c.state_key: c.state_dict() for c in trainer.callbacks},  # type: ignore[attr-defined]
+        )
+        self._write(trainer, "last", state)
+        self._written_step = self.standing.step
+
+    def _write(self, trainer: pl.Trainer, name: str, state: dict[str, Any] | None) -> None:
+        """Let the first process write; never over good weights what is no number any more."""
+        for weight, tensor in trainer.lightning_module.named_parameters():
+            if not tensor.isfinite().all():
+                raise self._diverged(f"{weight} is not finite after step {self.standing.step}")
+        if trainer.is_global_zero:
+            self.write(self.folder / name, state)
+        trainer.strategy.barrier()
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Give Ctrl-C back."""
+        self._release()
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Give Ctrl-C back: Lightning calls no teardown after an error."""
+        self._release()
+
+    def _release(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()

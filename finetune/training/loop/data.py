@@ -1,0 +1,344 @@
+"""Batches in an order that can be taken up anywhere, and a corpus to pretrain on.
+
+The batches of an epoch are a pure function of (seed, epoch), and an epoch can begin at any of its
+batches: the position in the data is two numbers, and taking it up again costs nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from finetune.errors import ConfigError, DataError
+from finetune.ranges import MOST_STEPS, check_values, within
+from finetune.text.corpus.corpus import Corpus
+from finetune.text.corpus.masking import MaskingConfig, mask_blocks
+from finetune.text.corpus.packing import Blocks, document_mask, document_positions
+from finetune.text.features.pairs import IGNORED
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.loop.resume import Standing
+from finetune.training.randomness import keyed_seed
+
+Batch = dict[str, Tensor]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass
+class LoaderConfig:
+    """Batches and who makes them."""
+
+    batch_size: int = within(1, 1_000_000, default=32)
+    """Sequences in a batch, for each process."""
+    num_workers: int = within(0, 1024, default=0)
+    """Processes that make batches ahead; 0 = the training process does it."""
+    validation_batches: int = within(1, MOST_STEPS, default=32)
+    """Pretraining: validation stops after so many batches."""
+
+    def __post_init__(self) -> None:
+        """Check the counts.
+
+        Raises:
+            ConfigError: A count is out of range.
+        """
+        check_values(self)
+
+
+class OrderedData(pl.LightningDataModule):
+    """Batches whose order is a function of (seed, epoch), startable at any batch."""
+
+    def __init__(self, loader: LoaderConfig, *, seed: int) -> None:
+        """Keep the settings.
+
+        Args:
+            loader: Batch size and workers.
+            seed: Keys the order.
+        """
+        super().__init__()
+        self.config = loader
+        self.seed = seed
+        self._start = Standing()
+        self._batches: int | None = None
+
+    def setup(self, stage: str) -> None:
+        """Have each epoch's batches asked for anew, whatever one's own Trainer was told.
+
+        Raises:
+            ConfigError: The Trainer would share out again what is shared out already.
+        """
+        if self.trainer is None:
+            return
+        # Lightning would keep the first epoch's order, and its masks, for the whole run.
+        self.trainer.reload_dataloaders_every_n_epochs = 1  # type: ignore[attr-defined]
+        if self.trainer.world_size > 1 and shares_out(self.trainer):
+            raise ConfigError(
+                "each process gets batches of its own already; make the Trainer with "
+                "use_distributed_sampler=False"
+            )
+
+    def order(self, epoch: int) -> list[Indices]:
+        """Example numbers of each batch of an epoch, over all processes."""
+        raise NotImplementedError
+
+    def training_set(self, epoch: int) -> Dataset[Batch]:
+        """Makes the batch of given example numbers, as it is in that epoch."""
+        raise NotImplementedError
+
+    def start_at(self, standing: Standing) -> None:
+        """Let the epoch in which a run stands begin where it stands."""
+        self._start = standing
+
+    def batches_for(self, processes: int) -> int:
+        """Batches of an epoch for each of so many processes.
+
+        Raises:
+            DataError: There is not a batch for each.
+        """
+        if self._batches is None:
+            self._batches = len(self.order(0))  # the same in every epoch
+        if self._batches < processes:
+            raise DataError(
+                f"an epoch has {self._batches} batches, too few for {processes} processes; "
+                "lower devices or batch_size"
+            )
+        return self._batches // processes
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of an epoch, for each process."""
+        return self.batches_for(self.trainer.world_size if self.trainer else 1)
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """The batches of the trainer's current epoch that are still ahead, of this process."""
+        epoch, rank, ranks = 0, 0, 1
+        if self.trainer:
+            epoch, rank, ranks = (
+                self.trainer.current_epoch,
+                self.trainer.global_rank,
+                self.trainer.world_size,
+            )
+        own = self.order(epoch)[rank::ranks][: self.batches_per_epoch]
+        behind = self._start.batch if epoch == self._start.epoch else 0
+        return self.batch_loader(self.training_set(epoch), own[behind:])
+
+    def batch_loader(
+        self, dataset: Dataset[Batch], batches: Sequence[Indices]
+    ) -> DataLoader[Batch]:
+        """A loader of given batches, made by the configured workers."""
+        return _Loader(
+            dataset,
+            batch_size=None,  # the data set makes whole batches
+            sampler=batches,
+            num_workers=self.config.num_workers,
+            collate_fn=_as_arrays if self.config.num_workers else _as_it_is,  # type: ignore[arg-type]
+            worker_init_fn=_start_worker,
+            generator=torch.Generator(),  # not the one that dropout draws from
+            pin_memory=torch.cuda.is_available() and not self.config.num_workers,
+        )
+
+
+def shares_out(trainer: pl.Trainer) -> bool:
+    """Whether a Trainer replaces a loader's sampler by one that knows nothing of batches."""
+    return bool(trainer._accelerator_connector.use_distributed_sampler)
+
+
+# Of an iterator that could not be made, whose __del__ would show a traceback for want of it.
+_MultiProcessingDataLoaderIter._shutdown = True
+
+
+class _Loader(DataLoader[Batch]):
+    """A DataLoader that starts as many workers as were asked for, also on fewer cores.
+
+    They hand over arrays, through a pipe: of tensors, which would go through /dev/shm, a batch that
+    finds no place there is lost in a thread of the worker, and waited for without an end.
+    """
+
+    def check_worker_number_rationality(self) -> None:
+        """Do not warn of more workers than cores."""
+
+    def __iter__(self) -> Any:
+        """Batches as tensors, in memory that a GPU reads directly where there is one.
+
+        Raises:
+            ConfigError: The workers cannot be started.
+        """
+        return self._handed_over() if self.num_workers else super().__iter__()
+
+    def _handed_over(self) -> Iterator[Batch]:
+        """Start the workers at the first batch: Lightning fails over an error any earlier."""
+        before = signal.getsignal(signal.SIGCHLD)
+        try:
+            made = super().__iter__()
+        except OSError as error:
+            raise ConfigError(
+                f"num_workers {self.num_workers}: the processes that make batches cannot be "
+                f"started ({error.strerror or error}); they need a little shared memory in "
+                "/dev/shm: give it more, or set num_workers to 0"
+            ) from error
+        if threading.current_thread() is threading.main_thread():
+            # torch's handler raises at whatever line a worker's death finds the training process,
+            # where it may be ignored or leave a lock held; without it the next batch raises.
+            signal.signal(signal.SIGCHLD, before)
+        yield from map(_as_tensors, made)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _as_arrays(batch: Batch) -> dict[str, npt.NDArray[Any]]:
+    return {name: tensor.numpy() for name, tensor in batch.items()}
+
+
+def _as_tensors(batch: dict[str, npt.NDArray[Any]]) -> Batch:
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    if not torch.cuda.is_available():
+        return tensors
+    return {name: tensor.pin_memory() for name, tensor in tensors.items()}
+
+
+def _start_worker(number: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the training process decides
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+def cut(order: Indices, batch_size: int) -> list[Indices]:
+    """Cut an order into batches; the last one may be shorter."""
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+class CorpusData(OrderedData):
+    """Blocks of a corpus, masked anew in each epoch; for a causal encoder, shifted by one.
+
+    >>> from finetune import CorpusData, Tokenizer
+    >>> from finetune.text import CorpusConfig, build_corpus
+    >>> tokenizer = Tokenizer.load("runs/pretrained/tokenizer")
+    >>> corpus = build_corpus(["data/corpus.txt"], tokenizer, CorpusConfig(max_length=16),
+    ...                       seed=1, cache_dir="data/cache")
+    >>> batch = next(iter(CorpusData(corpus, tokenizer).train_dataloader()))
+    >>> batch["input_ids"].shape, batch["positions"].shape == batch["labels"].shape
+    (torch.Size([32, 16]), True)
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: Tokenizer,
+        masking: MaskingConfig | None = None,
+        loader: LoaderConfig | None = None,
+        *,
+        seed: int = 0,
+        causal: bool = False,
+        separate: bool = False,
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            corpus: Its training and validation blocks.
+            tokenizer: Tells the mask and the special tokens.
+            masking: Which positions, and what replaces them; BERT's when left out.
+            loader: Batch size and workers; 32 and none when left out.
+            seed: Keys the order and the masks.
+            causal: Every token is to be named from those before it; nothing is masked.
+            separate: Attention stays inside a document, and positions start with it.
+        """
+        super().__init__(loader or LoaderConfig(), seed=seed)
+        self.corpus = corpus
+        self._make = {
+            "tokenizer": tokenizer,
+            "masking": masking or MaskingConfig(),
+            "causal": causal,
+            "separate": separate,
+        }
+
+    def order(self, epoch: int) -> list[Indices]:
+        """A permutation of the training blocks, cut into batches."""
+        rng = np.random.default_rng(keyed_seed(self.seed, "blocks", epoch))
+        return cut(rng.permutation(len(self.corpus.train)), self.config.batch_size)
+
+    def training_set(self, epoch: int) -> Dataset[Batch]:
+        """The training blocks with the masks of an epoch."""
+        return MaskedBlocks(self.corpus.train, seed=self.seed, epoch=epoch, **self._make)  # type: ignore[arg-type]
+
+    def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
+        """The first validation blocks, under the same masks each time."""
+        blocks = self.corpus.validation
+        if not len(blocks):
+            return []
+        batches = cut(np.arange(len(blocks)), self.config.batch_size)
+        dataset = MaskedBlocks(
+            blocks,
+            seed=keyed_seed(self.seed, "validation"),
+            epoch=0,
+            **self._make,  # type: ignore[arg-type]
+        )
+        return self.batch_loader(dataset, batches[: self.config.validation_batches])
+
+
+class MaskedBlocks(Dataset[Batch]):
+    """Block numbers -> a batch for the Pretrainer; depends on seed, epoch and numbers only."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        *,
+        tokenizer: Tokenizer,
+        masking: MaskingConfig,
+        seed: int,
+        epoch: int,
+        causal: bool,
+        separate: bool,
+    ) -> None:
+        """Keep what the masks depend on."""
+        self.blocks, self.masking, self.seed, self.epoch = blocks, masking, seed, epoch
+        self.causal, self.separate = causal, separate
+        self.facts = {
+            "vocab_size": tokenizer.vocab_size,
+            "mask_token_id": tokenizer.mask_token_id,
+            "special_ids": tokenizer.special_ids,
+        }
+
+    def __getitem__(self, indices: Indices) -> Batch:
+        """The batch of these blocks: `input_ids` (B, T), `positions` (N,), `labels` (N,)."""
+        block = self.blocks.blocks(indices)
+        if self.causal:
+            inputs, labels = block.input_ids, _next_tokens(block.input_ids)
+            if self.separate:  # the next document's first token is nobody's to name
+                labels[:, :-1][np.diff(block.document_ids, axis=1) != 0] = IGNORED
+        else:
+            inputs, labels = mask_blocks(
+                block.input_ids,
+                block.word_starts,
+                self.masking,
+                seed=self.seed,
+                epoch=self.epoch,
+                block_indices=indices,
+                **self.facts,  # type: ignore[arg-type]
+            )
+        positions = np.flatnonzero(labels != IGNORED)
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "input_ids": inputs,
+            "positions": positions,
+            "labels": labels.reshape(-1)[positions],
+        }
+        if self.separate:
+            arrays["attention_mask"] = document_mask(block.document_ids)
+            arrays["position_ids"] = document_positions(block.document_ids)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _next_tokens(input_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    labels = np.full_like(input_ids, IGNORED)
+    labels[:, :-1] = input_ids[:, 1:]
+    return labels

@@ -1,0 +1,289 @@
+"""Fine-tuning: encoder and head, judged by the task's metrics (Devlin et al., 2019, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from finetune.encoder import Encoder
+from finetune.encoder.cost import training_flops_per_token
+from finetune.errors import ConfigError
+from finetune.task.interface import Answer, Example, Outputs, Task
+from finetune.text.features.pairs import Features
+from finetune.training.loop.accumulation import labelled
+from finetune.training.loop.module import EncoderWithHead
+from finetune.training.loop.task_data import TaskData, rows_of
+from finetune.training.optimizer import OptimizerConfig
+from finetune.training.prefix.cache import PrefixCache
+from finetune.training.prefix.states import frozen_hidden
+from finetune.training.regularization import (
+    RegularizationConfig,
+    check_regularization,
+    pretrained_weights,
+    pull_to_pretrained,
+    put_mixout,
+    r_drop_loss,
+    reinitialise,
+    smoothed_cross_entropy,
+)
+from finetune.training.schedules import ScheduleConfig
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A split that is scored while training."""
+
+    examples: Sequence[Example]
+    """What the answers belong to."""
+    features: Sequence[Features]
+    """What the encoder reads, in the order of the outputs."""
+
+
+class FineTuner(EncoderWithHead):
+    """Encoder and task head.
+
+    A batch has `index` int64 (B,): the units' numbers in their split, `input_ids` (B R, T),
+    `token_type_ids` (B R, T), `attention_mask` bool (B R, T) where some row is padded, `labels`
+    (B,), (B, 2) or (B, C), and `context` (B, 2) for spans; a unit has R sequences, 1 but for the
+    options of a question.
+
+    Under any Trainer of Lightning it logs `train/loss`, `val/loss` and the task's metrics, which
+    callbacks may monitor; the Trainer's length gives the schedule its end.
+
+    >>> import pytorch_lightning as pl
+    >>> from finetune import FineTuner, HeadConfig, TaskData, find_checkpoint, find_task
+    >>> checkpoint = find_checkpoint("runs/pretrained")
+    >>> encoder, tokenizer = checkpoint.encoder(), checkpoint.tokenizer()
+    >>> task = find_task("classify", train="data/train.csv", validation="data/validation.csv")
+    >>> tuner = FineTuner(encoder, task.head(encoder.config, HeadConfig()), task)
+    >>> trainer = pl.Trainer(max_epochs=1, log_every_n_steps=1, accelerator="cpu", logger=False,
+    ...                      enable_checkpointing=False, enable_progress_bar=False,
+    ...                      enable_model_summary=False)
+    >>> trainer.fit(tuner, datamodule=TaskData(task, tokenizer))
+    >>> sorted(trainer.callback_metrics)
+    ['train/loss', 'val/accuracy', 'val/loss', 'val/macro_f1']
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        head: nn.Module,
+        task: Task,
+        *,
+        validation: Mapping[str, Scored] | None = None,
+        optimizer: OptimizerConfig | None = None,
+        schedule: ScheduleConfig | None = None,
+        regularization: RegularizationConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Put a task's head on an encoder.
+
+        Args:
+            encoder: Pretrained or fresh.
+            head: Made by `task.head`.
+            task: Reads answers off the outputs and scores them.
+            validation: Each validation split, in the order of the loaders; left out, those of
+                the TaskData that the Trainer is given.
+            optimizer: Rates and decay.
+            schedule: Shape of the rate over the run.
+            regularization: What holds the weights near the pretrained ones, or steadies the loss.
+            seed: Keys the dropout of every step.
+
+        Raises:
+            ConfigError: An aid does not go with the head or the encoder.
+        """
+        super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
+        self.task = task
+        self.regularization = regularization or RegularizationConfig()
+        check_regularization(self.regularization, head)
+        reinitialise(encoder, self.regularization.reinit_blocks, seed, head)
+        start: dict[str, Tensor] = {}
+        if self.regularization.mixout or self.regularization.l2_sp:
+            start = pretrained_weights(encoder, self.regularization.reinit_blocks)
+        put_mixout(encoder, start, self.regularization.mixout)
+        self._pretrained = start if self.regularization.l2_sp else {}
+        self.validation: Mapping[str, Scored] = validation or {}
+        self.caches: Mapping[str, PrefixCache] = {}
+        """Split -> the frozen part's hidden states that are kept."""
+        self.split: str | None = None
+        """The split that is being read."""
+        self.decision: dict[str, float] = {}
+        """Numbers that the task tuned on the first validation split when it was last scored."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the pretrained weights wherever the trained ones go.
+
+        They are no buffers: several processes would send those to each other in every step.
+        """
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._pretrained = {name: fn(weight) for name, weight in self._pretrained.items()}
+        return self
+
+    def setup(self, stage: str) -> None:
+        """Score against the splits of the data that the Trainer was given, unless told others."""
+        data = getattr(self.trainer, "datamodule", None)
+        if not self.validation and isinstance(data, TaskData):
+            self.validation = {
+                split: Scored(data.examples(split), data.features(split))
+                for split in self.task.validation_splits
+            }
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Logits of a batch, in the head's shape."""
+        logits: Tensor = self.head(self.hidden(batch), batch.get("attention_mask"))
+        return logits
+
+    def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Last hidden states; the frozen prefix is read, or run without gradients.
+
+        Returns:
+            (B R, T, D), or (B R, 1, D) where the head reads the first token's state alone.
+        """
+        depth = None if self.phases is None else self.phases.frozen_depth
+        first_only = bool(getattr(self.head, "first_only", False))
+        if depth is None:
+            whole: Tensor = self.encoder(batch, first_only=first_only).last_hidden_state
+            return whole
+        prefix = frozen_hidden(self.encoder, batch, depth, self._kept(batch, depth))
+        mask = batch.get("attention_mask")
+        return self.encoder.suffix(prefix, mask, depth, first_only=first_only)
+
+    def flops_per_token(self, length: float) -> float:
+        """Count the arithmetic of a training step in the phase that is applied."""
+        phases = self.phases
+        return training_flops_per_token(
+            self.encoder.config,
+            round(length),
+            frozen=None if phases is None else phases.frozen_depth,
+            cached=bool(self.caches) and phases is not None and phases.prefix_is_original,
+            first_only=bool(getattr(self.head, "first_only", False)),
+        )
+
+    def _kept(self, batch: Mapping[str, Tensor], depth: int) -> tuple[Tensor, int] | None:
+        """What the cache of the split that is being read has of a batch, and at which depth."""
+        cache = self.caches.get(self.split or "")
+        if cache is None or self.phases is None or not self.phases.prefix_is_original:
+            return None
+        rows = rows_of(batch["index"].cpu().numpy(), self.task.rows)
+        return cache.read(rows, batch["input_ids"].shape[1], depth)
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """The head's loss, with the regularization that changes it."""
+        self.split = self.task.train_split
+        logits = self(batch)
+        loss = self._loss(logits, batch["labels"])
+        if self.regularization.r_drop:
+            again = self(batch)  # dropout draws on: another pass
+            losses = (loss, self._loss(again, batch["labels"]))
+            loss = r_drop_loss(losses, (logits, again), self.regularization.r_drop, batch["labels"])
+        return {"loss": loss}
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.regularization.label_smoothing:
+            weights = getattr(self.head, "class_weights", None)
+            return smoothed_cross_entropy(
+                logits, labels, self.regularization.label_smoothing, weights
+            )
+        loss: Tensor = self.head.loss(logits, labels)  # type: ignore[operator]
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Complete the gradient; pull the weights towards the pretrained ones, where asked for."""
+        super().on_before_optimizer_step(optimizer)
+        pull_to_pretrained(self.encoder, self._pretrained, self.regularization.l2_sp)
+
+    def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """What answers are read off: of a fixed size a unit, whatever T is, float32 (B, …)."""
+        kept: Tensor = self.head.outputs(logits, batch)  # type: ignore[operator]
+        return kept.float()
+
+    def on_validation_epoch_start(self) -> None:
+        """Make room for the outputs of each validation split.
+
+        Raises:
+            ConfigError: There are batches, but nothing to score their answers against.
+        """
+        if not self.validation:
+            raise ConfigError(
+                "the FineTuner has validation batches but no examples to score them against: train "
+                "with datamodule=TaskData(...), or give it validation={split: Scored(...)}"
+            )
+        self._outputs: dict[str, list[Tensor]] = {split: [] for split in self.validation}
+        self._order: dict[str, list[Tensor]] = {split: [] for split in self.validation}
+        self._losses: list[Tensor] = []
+
+    def validation_step(
+        self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Keep the outputs on their device; add up the loss of the first split."""
+        split = self.split = list(self.validation)[dataloader_idx]
+        logits = self(batch)
+        self._outputs[split].append(self.outputs(logits, batch))
+        self._order[split].append(batch["index"])
+        if dataloader_idx == 0:
+            loss: Tensor = self.head.loss(logits, batch["labels"])  # type: ignore[operator]
+            self._losses.append(torch.stack([loss, labelled(batch["labels"])]))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val/loss`, `val/METRIC` of the first split and `val/SPLIT/METRIC` of others.
+
+        Of a split that was read in part (Lightning's sanity check, `limit_val_batches`) there is
+        no score: answers are read off all of its outputs.
+        """
+        losses, sizes = torch.stack(self._losses).cpu().double().unbind(1)
+        values = {"val/loss": float(losses @ sizes / sizes.sum().clamp(min=1))}
+        for number, (split, scored) in enumerate(self.validation.items()):
+            if sum(map(len, self._order[split])) * self.task.rows < len(scored.features):
+                continue
+            outputs = in_order(self._outputs[split], self._order[split])
+            answers = self.task.answers(outputs, scored.examples, scored.features)
+            if number == 0:
+                self.decision = self.task.tune(answers)
+            scores = self.task.score(self.task.decide(answers, self.decision))
+            prefix = f"val/{split}/" if number else "val/"
+            values |= {prefix + name: float(value) for name, value in scores.items()}
+        self.log_validation(values)
+
+
+def in_order(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Outputs:
+    """Put the outputs of shuffled batches into the order of their units.
+
+    Args:
+        outputs: Of each batch, (B, …).
+        order: Unit numbers of each batch, int64 (B,).
+
+    Returns:
+        Outputs of units 0 … U-1, float32 (U, …).
+    """
+    numbers = torch.cat(list(order))
+    result: npt.NDArray[np.float32] = torch.cat(list(outputs))[numbers.argsort()].cpu().numpy()
+    return result
+
+
+@torch.no_grad()
+def predict(module: FineTuner, batches: Iterable[Mapping[str, Tensor]]) -> Outputs:
+    """Outputs of every unit of some batches, in the units' order; in eval mode and full precision.
+
+    Args:
+        module: On the device where it is to run.
+        batches: With `index`: a loader, or any others.
+    """
+    module.eval()
+    device = next(module.parameters()).device
+    outputs, order = [], []
+    for batch in batches:
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        outputs.append(module.outputs(module(moved), moved))
+        order.append(moved["index"])
+    return in_order(outputs, order)
+
+
+def collapsed(answers: Sequence[Answer]) -> bool:
+    """Whether every answer is the same: a run that has learnt nothing from its texts."""
+    return len(answers) > 1 and len({str(answer["prediction"]) for answer in answers}) == 1

@@ -1,0 +1,243 @@
+"""Several processes for one training: started, watched and ended together.
+
+The first process runs the same command again for each of the others and gives them their place.
+They are silent: what they write to stderr is kept, and told only if one of them fails. Whichever
+fails, all end soon, with its error: one that waits for an answer of another cannot notice it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from lightning_fabric.plugins.environments.lightning import (
+    LightningEnvironment,
+    find_free_network_port,
+)
+from lightning_fabric.utilities.distributed import _set_num_threads_if_needed
+from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+
+from finetune.errors import FinetuneError
+from finetune.machine.processes import MARK, Place, others_are_started
+
+GRACE_SECONDS = 10.0
+"""How long a process whose partner has failed may take to notice it by itself."""
+LOOK_SECONDS = 0.2
+_HERE = "127.0.0.1"
+
+
+class OneMachine(LightningEnvironment):
+    """The processes of a run on this machine, as `finetune.machine.processes` finds them.
+
+    In place of what Lightning would guess from the variables of a shell, a batch system's too: its
+    own checkpoint at a batch system's signal would be another one than the run's.
+    """
+
+    def __init__(self, place: Place) -> None:
+        """Keep the place of this process."""
+        super().__init__()
+        self.place = place
+        self._port = place.port
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """Whether the other processes are there already."""
+        return self.place.launched
+
+    @property
+    def main_address(self) -> str:
+        """This machine."""
+        return _HERE
+
+    @property
+    def main_port(self) -> int:
+        """Where the processes meet; the first one chooses, if nobody has."""
+        if self._port is None:
+            self._port = find_free_network_port()
+        return self._port
+
+    def local_rank(self) -> int:
+        """Number of this process."""
+        return self.place.rank
+
+    def node_rank(self) -> int:
+        """There is one machine."""
+        return 0
+
+    def teardown(self) -> None:
+        """Leave the variables as they are."""
+
+
+class Processes(DDPStrategy):
+    """Lightning's DDP with this module's way to start and watch the processes."""
+
+    def _configure_launcher(self) -> None:
+        assert isinstance(self.cluster_environment, OneMachine)
+        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+
+class Launcher(_SubprocessScriptLauncher):
+    """Starts the others at the first training, and sees to it that all end if one of them fails."""
+
+    def launch(
+        self, function: Callable[..., Any], *args: Any, trainer: Any = None, **more: Any
+    ) -> Any:
+        """Run a function in all processes.
+
+        Raises:
+            FinetuneError: Another process has failed.
+        """
+        environment = self.cluster_environment
+        assert isinstance(environment, OneMachine)
+        if not environment.creates_processes_externally:
+            _start_others(self.num_processes, environment.main_port)
+        _set_num_threads_if_needed(num_processes=self.num_processes)
+        with _ending_together():
+            return function(*args, **more)
+
+
+@dataclass
+class _Other:
+    """A process that this one has started."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    stderr: IO[bytes]
+
+    def failure(self) -> str | None:
+        """What it complained of if it has failed, a line."""
+        status = self.process.poll()
+        if not status:
+            return None
+        self.stderr.seek(0)
+        text = self.stderr.read().decode(errors="replace").strip()
+        own = [line for line in text.splitlines() if line.startswith("finetune: ")]
+        own = [line for line in own if not line.startswith("finetune: warning:")]
+        if own:
+            return own[-1].removeprefix("finetune: ")
+        name = f"process {self.rank + 1} of {len(_others) + 1}"
+        if status < 0:
+            return (
+                f"{name} was ended by {_signal_name(-status)}; if memory ran out, lower batch_size "
+                "or devices; continue from the last checkpoint with --resume"
+            )
+        print(text, file=sys.stderr, flush=True)  # a traceback: a fault of ours
+        return f"{name} failed with exit status {status}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_others: list[_Other] = []
+
+
+def _start_others(count: int, port: int) -> None:
+    """Run the command of this process again, for each of the others."""
+    # Left by torchrun in a shell, it would let the first process wait for a server that is gone.
+    os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+    for rank in range(1, count):
+        environment = {
+            **os.environ,
+            MARK: f"{rank}/{count}/{os.getpid()}/{port}",
+            "LOCAL_RANK": str(rank),
+        }
+        stderr = tempfile.TemporaryFile()
+        process = subprocess.Popen(
+            _own_command(), env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=stderr,
+        )  # fmt: skip
+        _others.append(_Other(rank, process, stderr))
+    atexit.register(end_others)
+    others_are_started()
+
+
+def _own_command() -> list[str]:
+    import __main__
+
+    if __main__.__spec__ is None:
+        return [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+    return [sys.executable, "-m", __main__.__spec__.name, *sys.argv[1:]]
+
+
+class StoppedTogether(Exception):
+    """Another process was asked to stop, by `signal`, and this one has to end with it."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        """Keep the signal."""
+        super().__init__(message)
+        self.signal = signal_number
+
+
+@contextlib.contextmanager
+def _ending_together() -> Iterator[None]:
+    """End with the error of another process where that has failed; and the others with this one."""
+    over = threading.Event()
+    if _others:
+        threading.Thread(target=_watch, args=(over,), daemon=True).start()
+    try:
+        yield
+    except BaseException as error:
+        over.set()
+        if _lost_another(error) and (failure := _failure(GRACE_SECONDS)) is not None:
+            raise failure from error
+        end_others()
+        if _lost_another(error):  # started by torchrun or srun: it tells its error itself
+            raise FinetuneError("another process of the run has ended; see its error") from error
+        raise
+    finally:
+        over.set()
+
+
+def _lost_another(error: BaseException) -> bool:
+    """Whether a process noticed that another one is gone; gloo and NCCL share no type of error."""
+    words = ("gloo", "NCCL", "onnection", "TCPStore", "ocket", "ProcessGroup")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def _failure(seconds: float) -> Exception | None:
+    """What to end with if one of the others fails within so many seconds."""
+    until = time.monotonic() + seconds
+    while _others and time.monotonic() < until:
+        for other in _others:
+            complaint = other.failure()
+            if complaint is not None:
+                stopped_by = (other.process.returncode or 0) - 128
+                if stopped_by in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                    return StoppedTogether(complaint, stopped_by)
+                return FinetuneError(complaint)
+        time.sleep(LOOK_SECONDS)
+    return None
+
+
+def _watch(over: threading.Event) -> None:
+    """End this process if it waits on, for one that has failed."""
+    while not over.wait(LOOK_SECONDS):
+        if any(other.process.poll() for other in _others) and not over.wait(GRACE_SECONDS):
+            try:
+                print(f"finetune: {_failure(1.0)}", file=sys.stderr, flush=True)
+                end_others()
+            finally:  # even where nobody reads; the main thread cannot be reached
+                os._exit(2)
+
+
+def end_others() -> None:
+    """End what this process has started: the others write nothing that could be lost."""
+    for other in _others:
+        if other.process.poll() is None:
+            other.process.kill()
+            other.process.wait()

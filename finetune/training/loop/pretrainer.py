@@ -1,0 +1,159 @@
+"""Pretraining: the encoder learns to name masked tokens (Devlin et al., 2019, section 3.1).
+
+The vocabulary projection, most of the arithmetic of a small model, is done at masked positions
+only. A causal encoder learns the next token instead; its batches mark every position but the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from finetune.encoder import Encoder
+from finetune.encoder.cost import forward_flops_per_token
+from finetune.errors import DataError
+from finetune.heads import MaskedLM
+from finetune.training.loop.accumulation import labelled
+from finetune.training.loop.module import EncoderWithHead
+from finetune.training.optimizer import OptimizerConfig
+from finetune.training.schedules import ScheduleConfig
+
+TOKEN_ACCURACIES = ("masked_accuracy", "next_token_accuracy")
+"""Fraction of the masked tokens that are predicted correctly; of a causal encoder, of all tokens,
+each from those before it."""
+
+
+class Pretrainer(EncoderWithHead):
+    """Encoder and language-model head.
+
+    A batch has `input_ids` int64 (B, T), `positions` int64 (N,): places in the flattened (B * T)
+    batch where a token is to be named, and `labels` int64 (N,): the ids that belong there.
+
+    Under any Trainer of Lightning it logs `train/loss`, `val/loss`, `val/perplexity` and
+    `val/masked_accuracy` (causal: `val/next_token_accuracy`); the Trainer's length gives the
+    schedule its end.
+
+    >>> import pytorch_lightning as pl
+    >>> from finetune import CorpusData, Encoder, Pretrainer, Tokenizer
+    >>> from finetune.text import CorpusConfig, build_corpus
+    >>> encoder = Encoder.from_pretrained("runs/pretrained")
+    >>> tokenizer = Tokenizer.load("runs/pretrained/tokenizer")
+    >>> corpus = build_corpus(["data/corpus.txt"], tokenizer, CorpusConfig(max_length=32),
+    ...                       seed=1, cache_dir="data/cache")
+    >>> trainer = pl.Trainer(max_steps=2, log_every_n_steps=1, accelerator="cpu", logger=False,
+    ...                      enable_checkpointing=False, enable_progress_bar=False,
+    ...                      enable_model_summary=False)
+    >>> trainer.fit(Pretrainer(encoder), datamodule=CorpusData(corpus, tokenizer))
+    >>> "train/loss" in trainer.callback_metrics
+    True
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        optimizer: OptimizerConfig | None = None,
+        schedule: ScheduleConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Put a language-model head on an encoder.
+
+        Args:
+            encoder: The network to pretrain.
+            optimizer: Rates and decay.
+            schedule: Shape of the rate over the run.
+            seed: Keys the dropout of every step.
+        """
+        head = MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
+        super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
+        self.accuracy = TOKEN_ACCURACIES[encoder.config.causal]
+        """What the fraction of tokens that are predicted correctly is called."""
+        self.lm_share: float | None = None
+        """Fraction of the tokens that the head sees; None: 15 %, or all where causal."""
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Logits at the marked positions.
+
+        Args:
+            batch: `input_ids` (B, T), `positions` (N,), and optionally the encoder's other keys.
+
+        Returns:
+            Logits (N, V).
+        """
+        hidden = self.encoder(batch).last_hidden_state  # (B, T, D)
+        logits: Tensor = self.head(hidden.flatten(0, 1)[batch["positions"]])
+        return logits
+
+    def flops_per_token(self, length: float) -> float:
+        """Count the arithmetic of a training step, with the head over the masked positions."""
+        return 3 * forward_flops_per_token(self.encoder.config, round(length), self.lm_share)
+
+    def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
+        """The loss, nats a masked token; on logged steps also the fraction predicted correctly."""
+        logits = self(batch)
+        outputs: dict[str, Tensor] = {"loss": self.head.loss(logits, batch["labels"])}  # type: ignore[operator]
+        if self.is_logged_step:  # a pass over (N, V) logits that the other steps can do without
+            right = logits.detach().argmax(-1) == batch["labels"]
+            outputs[self.accuracy] = right.float().mean()
+        return outputs
+
+    def on_validation_epoch_start(self) -> None:
+        """Make room for the figures of each validation batch."""
+        self._figures: list[Tensor] = []
+
+    def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
+        """Keep the figures of a batch on its device."""
+        self._figures.append(self._measure(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log `val/loss`, `val/perplexity` and the accuracy."""
+        metrics = _metrics(self._figures, self.accuracy)
+        self.log_validation({f"val/{name}": value for name, value in metrics.items()})
+
+    def _measure(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Mean loss, tokens named rightly and tokens, (3,); does not wait for the device."""
+        logits, labels = self(batch), batch["labels"]
+        loss: Tensor = self.head.loss(logits, labels)  # type: ignore[operator]
+        right = (logits.argmax(-1) == labels).sum()
+        return torch.stack([loss, right.float(), labelled(labels)])
+
+
+def _metrics(figures: Sequence[Tensor], accuracy: str) -> dict[str, float]:
+    """Means over all masked tokens of the batches: every token weighs the same."""
+    losses, rights, counts = torch.stack(list(figures)).cpu().double().unbind(1)
+    loss, right, tokens = float(losses @ counts), float(rights.sum()), float(counts.sum())
+    if not tokens:
+        raise DataError(
+            "expected tokens to predict in the validation blocks, found unknown and special ones "
+            "alone; train a tokenizer on this corpus, or hold out more by --validation-fraction"
+        )
+    return {
+        "loss": loss / tokens,
+        accuracy: right / tokens,
+        "perplexity": math.exp(min(loss / tokens, 700.0)),  # e to 710 is no float any more
+    }
+
+
+@torch.no_grad()
+def masked_lm_metrics(
+    module: Pretrainer, loader: Iterable[Mapping[str, Tensor]]
+) -> dict[str, float]:
+    """Loss (nats), accuracy and perplexity over all labelled tokens of a loader.
+
+    Args:
+        module: On the device where it is to run; put into eval mode.
+        loader: Batches as for training.
+
+    Returns:
+        The three metrics; empty where there is no batch.
+    """
+    module.eval()
+    device = next(module.parameters()).device
+    figures = [
+        module._measure({name: tensor.to(device) for name, tensor in batch.items()})
+        for batch in loader
+    ]
+    return _metrics(figures, module.accuracy) if figures else {}

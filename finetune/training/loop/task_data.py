@@ -1,0 +1,248 @@
+"""A task's splits as batches: tokenized once, kept as arrays, batched by length."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from finetune.errors import DataError
+from finetune.task.interface import Example, Task, examples_digest
+from finetune.text.features.files import load_features, save_features
+from finetune.text.features.pairs import Features, collate, length_batches, padding_share
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.unknown import UnknownTexts
+from finetune.training.loop.data import Batch, Indices, LoaderConfig, OrderedData
+
+FORMAT = "3"
+"""Of the features on disk; another number makes older files unknown."""
+
+
+class TaskData(OrderedData):
+    """The splits of a task.
+
+    A unit is what one output of the head belongs to: an example, or a window of one; it has
+    `task.rows` sequences, which stay together in a batch.
+
+    >>> from finetune import TaskData, Tokenizer, find_task
+    >>> task = find_task("classify", train="data/train.csv", validation="data/validation.csv")
+    >>> data = TaskData(task, Tokenizer.load("runs/pretrained/tokenizer"))
+    >>> batch = next(iter(data.train_dataloader()))
+    >>> batch["labels"].shape
+    torch.Size([32])
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        tokenizer: Tokenizer,
+        loader: LoaderConfig | None = None,
+        *,
+        max_length: int = 128,
+        seed: int = 0,
+        cache_dir: Path | None = None,
+    ) -> None:
+        """Keep the parts; nothing is read yet.
+
+        Args:
+            task: Reads its files.
+            tokenizer: Splits their texts.
+            loader: Batch size and workers; 32 and none when left out.
+            max_length: Longest sequence in tokens.
+            seed: Keys the order.
+            cache_dir: Where tokenized splits are kept; None: in memory alone.
+        """
+        super().__init__(loader or LoaderConfig(), seed=seed)
+        self.task, self.tokenizer, self.max_length = task, tokenizer, max_length
+        self.cache_dir = cache_dir
+        self._examples: dict[str, list[Example]] = {}
+        self._digests: dict[str, str] = {}
+        self._features: dict[tuple[str, bool], list[Features]] = {}
+
+    @property
+    def train_split(self) -> str:
+        """The split to train on.
+
+        Raises:
+            DataError: The task has none.
+        """
+        if self.task.train_split is None:
+            raise DataError(f"{self.task.name}: there is nothing to train on")
+        return self.task.train_split
+
+    def examples(self, split: str) -> list[Example]:
+        """The examples of a split, read once.
+
+        Raises:
+            DataError: The split has none, or a row is bad.
+        """
+        if split not in self._examples:
+            self._examples[split] = self.task.examples(split)
+            if not self._examples[split]:
+                raise DataError(
+                    f"{self.task.name}: the {split} split has no examples; name another file"
+                )
+        return self._examples[split]
+
+    def features(self, split: str, *, training: bool = False) -> list[Features]:
+        """The features of a split, tokenized once for all runs with this tokenizer and length.
+
+        Args:
+            split: The split.
+            training: To learn from; otherwise answers can be read off what comes of them.
+
+        Raises:
+            DataError: Nothing in the split can be learnt from.
+        """
+        if (split, training) not in self._features:
+            if self.cache_dir is None:
+                kept = self._made(split, training)
+            else:
+                kept = self._kept(self.cache_dir, split, training)
+            self._features[split, training] = kept
+        return self._features[split, training]
+
+    def _kept(self, folder: Path, split: str, training: bool) -> list[Features]:
+        path = folder / f"features-{self._key(split, training)}.npz"
+        kept = load_features(path)
+        if kept is None:
+            made = self._made(split, training)
+            save_features(made, path)
+            kept = load_features(path) or made  # which needs less memory
+        return kept
+
+    def _made(self, split: str, training: bool) -> list[Features]:
+        examples = self.examples(split)
+        made = self.task.features(examples, self.tokenizer, self.max_length, training=training)
+        if not made:
+            raise DataError(
+                f"{self.task.name}: no sequence of the {split} split can be learnt from; "
+                "raise max_length or name another file"
+            )
+        return made
+
+    def _key(self, split: str, training: bool) -> str:
+        task = self.task
+        parts = (FORMAT, task.name, split, self.tokenizer.fingerprint, str(self.max_length))
+        settings = (task.feature_settings, str(training), *task.labels, self.digest(split))
+        content = "\x1f".join((*parts, *settings)).encode()
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+    def digest(self, split: str) -> str:
+        """Hash of the examples of a split, 32 hexadecimal digits; see `examples_digest`."""
+        if split not in self._digests:
+            self._digests[split] = examples_digest(self.examples(split))
+        return self._digests[split]
+
+    def lengths(self, split: str, *, training: bool = False) -> Indices:
+        """Tokens of each sequence, (U R,)."""
+        features = self.features(split, training=training)
+        return np.array([len(feature.input_ids) for feature in features])
+
+    def _batched(self, lengths: Indices, *, epoch: int, shuffle: bool) -> list[Indices]:
+        """Units of each batch; those of like length together."""
+        longest = longest_rows(lengths, self.task.rows)
+        return length_batches(
+            longest, self.config.batch_size, seed=self.seed, epoch=epoch, shuffle=shuffle
+        )
+
+    def order(self, epoch: int) -> list[Indices]:
+        """Training batches of units of like length, in a seeded order."""
+        lengths = self.lengths(self.train_split, training=True)
+        return self._batched(lengths, epoch=epoch, shuffle=True)
+
+    def training_set(self, epoch: int) -> Dataset[Batch]:
+        """The training features."""
+        return self._unit_batches(self.features(self.train_split, training=True))
+
+    def _unit_batches(self, features: Sequence[Features]) -> UnitBatches:
+        return UnitBatches(features, self.tokenizer.pad_token_id, self.task.rows)
+
+    def loader(self, split: str) -> DataLoader[Batch]:
+        """All units of a split, longest together; the same batches each time."""
+        features = self.features(split)
+        batches = self._batched(self.lengths(split), epoch=0, shuffle=False)
+        return self.batch_loader(self._unit_batches(features), batches)
+
+    def all_rows(self, split: str, *, training: bool) -> Iterator[tuple[Indices, Batch]]:
+        """Each sequence of a split once: the numbers of a batch's sequences, and the batch."""
+        features = self.features(split, training=training)
+        lengths = self.lengths(split, training=training)
+        made = self._unit_batches(features)
+        for units in self._batched(lengths, epoch=0, shuffle=False):
+            yield rows_of(units, self.task.rows), made[units]
+
+    def val_dataloader(self) -> list[DataLoader[Batch]]:
+        """A loader for each validation split."""
+        return [self.loader(split) for split in self.task.validation_splits]
+
+    def description(self) -> dict[str, Any]:
+        """What the splits hold and what padding costs, for results.json."""
+        about: dict[str, Any] = {self.train_split: self.describe(self.train_split, training=True)}
+        for split in self.task.validation_splits:
+            about[split] = self.describe(split)
+        lengths = self.lengths(self.train_split, training=True)
+        rows = [rows_of(units, self.task.rows) for units in self.order(0)]
+        return {**about, "padding": padding_share(lengths, rows)}
+
+    def describe(self, split: str, *, training: bool = False) -> dict[str, Any]:
+        """Say what a split holds, for results.json.
+
+        Returns:
+            `files`; `examples`; `sequences`; `left_out`: examples of which no sequence can be
+            learnt from; `trimmed`: the share of examples that lost tokens; `skipped`: rows that the
+            task left out, by reason, if it left out any; and the task's facts.
+        """
+        examples, features = self.examples(split), self.features(split, training=training)
+        owned = list(examples_of(features, self.task.rows))
+        trimmed = {owner for owner, feature in owned if feature.trimmed}
+        skipped = self.task.skipped(split)
+        return {
+            "files": [str(path) for path in self.task.data_files(split)],
+            "examples": len(examples),
+            "sequences": len(features),
+            "left_out": len(examples) - len({owner for owner, _ in owned}),
+            "trimmed": len(trimmed) / len(examples),
+            **({"skipped": skipped} if skipped else {}),
+            **self.task.describe(examples),
+        }
+
+    def warnings(self, split: str, *, training: bool = False) -> list[str]:
+        """What looks like a mistake in a split: see `Task.warnings`; and texts that are unknown."""
+        examples, features = self.examples(split), self.features(split, training=training)
+        unknown = UnknownTexts(self.tokenizer)
+        unknown.add(examples_of(features, self.task.rows), [one.texts for one in examples])
+        found = [*self.task.warnings(examples, features), *unknown.warnings()]
+        return [f"{split}: {message}" for message in found]
+
+
+def examples_of(features: Sequence[Features], rows: int) -> Iterator[tuple[int, Features]]:
+    """Each sequence with the number of its example."""
+    for number, feature in enumerate(features):
+        yield (number // rows if feature.example is None else feature.example), feature
+
+
+def longest_rows(lengths: Indices, rows: int) -> Indices:
+    """Tokens of the longest sequence of each unit, (U R,) -> (U,)."""
+    return np.asarray(lengths.reshape(-1, rows).max(axis=1))
+
+
+def rows_of(units: Indices, rows: int) -> Indices:
+    """Numbers of the sequences of some units, (B,) -> (B R,)."""
+    return (units[:, None] * rows + np.arange(rows)).reshape(-1)
+
+
+class UnitBatches(Dataset[Batch]):
+    """Unit numbers -> a padded batch for the FineTuner."""
+
+    def __init__(self, features: Sequence[Features], pad_token_id: int, rows: int = 1) -> None:
+        """Keep the features; each unit has `rows` of them."""
+        self.features, self.pad_token_id, self.rows = features, pad_token_id, rows
+
+    def __getitem__(self, indices: Indices) -> Batch:
+        """The batch of these units, padded to its longest sequence."""
+        return collate(self.features, indices, self.pad_token_id, rows=self.rows)

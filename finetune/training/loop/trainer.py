@@ -1,0 +1,236 @@
+"""Lightning's Trainer, set up as both kinds of run need it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.utilities.imports import _IS_INTERACTIVE
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
+from pytorch_lightning.utilities import rank_zero_only
+from pytorch_lightning.utilities.exceptions import (  # type: ignore[attr-defined]
+    MisconfigurationException,
+)
+
+from finetune.errors import ConfigError
+from finetune.machine.processes import place
+from finetune.ranges import MOST_STEPS, check_values, within
+from finetune.training.loop.freed_memory import FreedMemory, keep_freed_memory
+from finetune.training.loop.launching import OneMachine, Processes
+from finetune.training.loop.progress import LengthConfig, RunLength
+
+T = TypeVar("T")
+
+FREEZING = "ddp_find_unused_parameters_true"
+"""Lightning's name of the strategy for processes that leave some tensors without gradients."""
+DDP = ("ddp", FREEZING)
+
+
+@dataclass
+class TrainerConfig:
+    """What Lightning's Trainer is told: machine, precision, accumulation, intervals."""
+
+    accelerator: str = field(default="auto", metadata={"words": ("auto", "cpu", "gpu")})
+    """Lightning's name of the device: auto, cpu, gpu."""
+    devices: int = within(1, 1024, default=1)
+    """Processes of this machine, each with its own device."""
+    strategy: str = field(default="auto", metadata={"words": ("auto", "ddp")})
+    """Lightning's name of the strategy: auto, ddp."""
+    precision: str = field(
+        default="32-true", metadata={"words": ("32-true", "bf16-mixed", "16-mixed")}
+    )
+    """Lightning's name of the precision: 32-true, bf16-mixed, 16-mixed."""
+    accumulate_grad_batches: int = within(1, 1_000_000, default=1)
+    """Batches that make one optimizer step, as if they were one large batch."""
+    gradient_clip: float | None = within(0, 1e12, default=1.0)
+    """Largest norm of the gradient over all weights; none = no clipping."""
+    log_every_steps: int = within(1, MOST_STEPS, default=50)
+    """Steps between two lines of metrics.jsonl."""
+    validate_every_steps: int | None = within(1, MOST_STEPS, default=None)
+    """Steps between two validations; none = at the end of each epoch."""
+    progress: bool = True
+    """Show progress: a bar where stderr is a terminal, elsewhere a line a minute at most."""
+
+    def __post_init__(self) -> None:
+        """Check the counts.
+
+        Raises:
+            ConfigError: A count is below one.
+        """
+        check_values(self)
+
+
+class StepValidation(pl.Callback):
+    """Validates after every so many optimizer steps of the run, whatever is accumulated.
+
+    Lightning counts batches: as an epoch may end with a step of fewer batches, its validations
+    would drift away from the steps, into the middle of one.
+    """
+
+    NEVER = sys.maxsize
+
+    def __init__(self, every: int) -> None:
+        """Validate after every `every`-th step."""
+        self.every = every
+        self._step = 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin at the step where the run stands."""
+        self._step = trainer.global_step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:
+        """Let Lightning validate behind this batch, or not."""
+        before, self._step = self._step, trainer.global_step
+        is_due = self._step > before and self._step % self.every == 0
+        trainer.val_check_batch = 1 if is_due else self.NEVER
+
+
+def build_trainer(
+    config: TrainerConfig,
+    length: LengthConfig,
+    *,
+    callbacks: Sequence[pl.Callback],
+    loggers: Sequence[Logger],
+) -> pl.Trainer:
+    """A Trainer that leaves checkpoints, progress and data order to this package.
+
+    Args:
+        config: Machine and intervals.
+        length: The run's limit; minutes are watched by the Checkpointer.
+        callbacks: In the order in which they are to be called.
+        loggers: Where metrics go.
+
+    Raises:
+        ConfigError: Lightning does not know the accelerator, strategy or precision.
+    """
+    every = config.validate_every_steps
+    validation = [StepValidation(every)] if every else []
+    flush_denormals()
+    keep_freed_memory()
+    try:
+        trainer = pl.Trainer(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            strategy=_strategy(config),
+            precision=config.precision,  # type: ignore[arg-type]
+            accumulate_grad_batches=config.accumulate_grad_batches,
+            gradient_clip_val=config.gradient_clip,
+            max_steps=length.max_steps or -1,
+            max_epochs=length.max_epochs or -1,
+            val_check_interval=1 if every else None,  # StepValidation decides, step by step
+            check_val_every_n_epoch=None if every else 1,
+            reload_dataloaders_every_n_epochs=1,  # a loader is a function of epoch and position
+            use_distributed_sampler=False,
+            num_sanity_val_steps=0,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            logger=list(loggers) or False,
+            log_every_n_steps=1,  # training figures are written by Monitor, at its own interval
+            callbacks=[*callbacks, *validation, FreedMemory()],
+            plugins=[OneMachine(place())],
+            # Lightning keeps no file of its own, and finds none: under a batch system it would
+            # start from any hpc_ckpt_*.ckpt in this folder, whatever it is told.
+            default_root_dir=os.devnull,
+        )
+    except (ValueError, RuntimeError, MisconfigurationException) as error:
+        raise ConfigError(
+            f"accelerator {config.accelerator!r}, devices {config.devices}, strategy "
+            f"{config.strategy!r}, "
+            f"precision {config.precision!r}: {' '.join(str(error).split())}"
+        ) from error
+    trainer._signal_connector = _NoSignals(trainer)
+    return trainer
+
+
+class _NoSignals(_SignalConnector):
+    """Leaves signals to the Checkpointer: at SIGTERM Lightning would wait for other processes."""
+
+    def register_signal_handlers(self) -> None:
+        """Take over none."""
+
+
+def _strategy(config: TrainerConfig) -> str | Processes:
+    """Lightning's strategy of one device by its name, or this package's of several processes.
+
+    Raises:
+        ConfigError: Several processes are wanted where the first one cannot start the others.
+    """
+    if config.devices == 1 or config.strategy not in ("auto", *DDP):
+        return config.strategy
+    if _IS_INTERACTIVE:
+        raise ConfigError(
+            f"devices {config.devices}: several processes need a command or a script that can be "
+            "started for each of them; in a notebook or an interactive Python, set devices to 1"
+        )
+    return Processes(find_unused_parameters=config.strategy == FREEZING)
+
+
+def tell_lightning() -> None:
+    """Let Lightning's loggers write in the first process, whatever a shell has left in RANK."""
+    rank_zero_only.rank = place().rank  # type: ignore[attr-defined]
+
+
+def pick_device(accelerator: str) -> torch.device:
+    """The device that Lightning takes under this name, for what is computed outside its Trainer."""
+    wants_gpu = accelerator in ("auto", "gpu", "cuda")
+    return torch.device("cuda" if wants_gpu and torch.cuda.is_available() else "cpu")
+
+
+def most_of_all(trainer: pl.Trainer, value: float) -> float:
+    """The largest value that any process has, in every process."""
+    if trainer.world_size == 1:
+        return value
+    tensor = torch.tensor(value, dtype=torch.float64, device=trainer.strategy.root_device)
+    largest = trainer.strategy.reduce(tensor, reduce_op="max")
+    return float(largest)
+
+
+def of_first_process(trainer: pl.Trainer, value: T) -> T:
+    """The first process's value, in every process: clocks and signals differ, ranks must not."""
+    return value if trainer.world_size == 1 else trainer.strategy.broadcast(value)
+
+
+def fraction_done(trainer: pl.Trainer, length: RunLength) -> float:
+    """Fraction of the run behind, the same in every process."""
+    fraction = length.fraction(trainer.global_step)
+    return fraction if length.total_steps is not None else of_first_process(trainer, fraction)
+
+
+def flush_denormals() -> bool:
+    """Treat floats below about 1e-38 as zero: on a CPU they make a step many times slower.
+
+    Returns:
+        Whether the processor can do it.
+    """
+    return torch.set_flush_denormal(True)
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Keep Lightning's advice out of the terminal; its errors still come through."""
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+            warnings.filterwarnings("ignore", message=".*is smaller than the logging interval.*")
+            warnings.filterwarnings("ignore", message=".*in eval mode.*")
+            warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # all validate all
+            warnings.filterwarnings("ignore", message=".*`srun` command.*")
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # lightning 2.6 on torch 2.13
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

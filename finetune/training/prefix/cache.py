@@ -1,0 +1,339 @@
+"""The frozen part of an encoder, computed once: hidden states at its boundary, kept on disk.
+
+Cached and uncached runs give the same numbers: `frozen_prefix.py` says when and why.
+
+Rows are numbers of sequences: unit u of a task has the rows u R … u R + R - 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from finetune.encoder import Encoder
+from finetune.errors import ConfigError, nearest
+from finetune.ranges import check_values, within
+from finetune.text.features.pairs import Features
+from finetune.training.prefix.states import frozen_hidden, frozen_states, weight_keys
+from finetune.training.prefix.store import (
+    GIB,
+    PRECISIONS,
+    Entry,
+    Note,
+    Rows,
+    States,
+    Writer,
+    digest,
+    filling,
+    find_states,
+    make_room,
+    token_bytes,
+)
+
+
+@dataclass
+class CacheConfig:
+    """Whether and how the frozen part's hidden states are kept."""
+
+    cache: bool = True
+    """Compute the frozen part once and keep its hidden states on disk."""
+    cache_gib: float = within(0, 1_000_000, default=8.0)
+    """Largest size of the cache, in GiB; what does not fit is computed again each time."""
+    cache_precision: str = field(default="fp32", metadata={"words": PRECISIONS})
+    """fp32 (the same numbers as without the cache) or bf16 (half the size, rounded to 8 bits)."""
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigError: A value is out of range.
+        """
+        check_values(self)
+        if self.cache_precision not in PRECISIONS:
+            choice = nearest(self.cache_precision, PRECISIONS)
+            raise ConfigError(f"unknown cache_precision '{self.cache_precision}'; {choice}")
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """Sequences whose hidden states are wanted, and how often."""
+
+    about: str
+    """In words: task and split."""
+    texts: str
+    """Key of the token ids (`features_key`)."""
+    lengths: Rows
+    """Tokens of each sequence (N,)."""
+    uses: Mapping[int, float] = field(default_factory=dict)
+    """Depth -> how many times the whole set is read there (`uses_of`)."""
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens of all sequences."""
+        return int(self.lengths.sum())
+
+
+def features_key(features: Sequence[Features]) -> str:
+    """Hash all that an encoder sees of some sequences: their ids and segments.
+
+    It stands for tokenizer, texts and longest length at once: where the ids are equal, so are the
+    hidden states.
+    """
+    state = hashlib.blake2b(digest_size=16)
+    for feature in features:
+        ids = np.asarray(feature.input_ids, dtype=np.int32)
+        state.update(len(ids).to_bytes(4, "little"))
+        state.update(ids.tobytes())
+        state.update(np.asarray(feature.token_type_ids, dtype=np.uint8).tobytes())
+    return state.hexdigest()
+
+
+def uses_of(phases: Iterable[tuple[range, float]]) -> dict[int, float]:
+    """Say how long each boundary of a plan has only untrained weights below it.
+
+    What was trained in an earlier phase (chain-thaw trains a block and freezes it again) is no
+    longer what the cache was filled with, so such a phase is left out.
+
+    Args:
+        phases: Trainable groups (0 = embeddings … L + 1 = head) and epochs of each phase.
+
+    Returns:
+        Depth of the frozen part -> epochs; a phase that trains the embeddings has none.
+    """
+    uses: dict[int, float] = {}
+    lowest = None  # group that was trained so far
+    for groups, epochs in phases:
+        boundary = groups.start
+        if boundary >= 1 and (lowest is None or boundary <= lowest):
+            uses[boundary - 1] = uses.get(boundary - 1, 0.0) + epochs
+        lowest = boundary if lowest is None else min(lowest, boundary)
+    return uses
+
+
+def choose_depths(
+    sets: Sequence[RowSet], width: int, config: CacheConfig
+) -> list[tuple[RowSet, int]]:
+    """Choose what to keep within the budget: again and again what saves most work a byte.
+
+    A boundary that is not kept is computed from the nearest kept one below. The embeddings
+    (depth 0) are never kept: looking them up costs as much as reading them back.
+
+    Args:
+        sets: Training and validation sets with their uses.
+        width: D of the encoder.
+        config: Budget and precision.
+
+    Returns:
+        Sets and depths, the most useful first.
+    """
+    left = int(config.cache_gib * GIB)
+    kept: list[tuple[RowSet, int]] = []
+    while True:
+        fitting = [rows for rows in sets if _bytes(rows, width, config) <= left]
+        savings = [
+            (_saving(rows, depth, kept), rows, depth)
+            for rows in fitting
+            for depth in sorted(rows.uses)
+        ]
+        saving, rows, depth = max(savings, key=lambda one: one[0], default=(0.0, None, 0))
+        if rows is None or saving <= 0:
+            return kept
+        kept.append((rows, depth))
+        left -= _bytes(rows, width, config)
+
+
+def _bytes(rows: RowSet, width: int, config: CacheConfig) -> int:
+    return rows.tokens * token_bytes(width, config.cache_precision)
+
+
+def _saving(rows: RowSet, depth: int, kept: Sequence[tuple[RowSet, int]]) -> float:
+    """Blocks that a further kept depth saves, a token and so a byte."""
+    depths = [other for same, other in kept if same is rows]
+    return sum(
+        uses * max(0, depth - max((k for k in depths if k <= wanted), default=0))
+        for wanted, uses in rows.uses.items()
+        if wanted >= depth
+    )
+
+
+class PrefixCache:
+    """Hidden states of a set's sequences, read where they are kept and computed where not."""
+
+    def __init__(self, states: Mapping[int, States] | None = None) -> None:
+        """Take what is kept: depth -> states; nothing for a run without a cache."""
+        self.states = dict(states or {})
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The boundaries that are kept."""
+        return tuple(sorted(self.states))
+
+    def read(self, rows: Rows, length: int, depth: int) -> tuple[Tensor, int] | None:
+        """What is kept nearest below a boundary, or None.
+
+        Args:
+            rows: Numbers of the sequences (B,).
+            length: T of the batch.
+            depth: The boundary.
+
+        Returns:
+            float32 (B, T, D) on the CPU, zeros where padded, and its depth.
+        """
+        below = max((kept for kept in self.states if kept <= depth), default=None)
+        return None if below is None else (self.states[below].read(rows, length), below)
+
+    def hidden(
+        self, encoder: Encoder, batch: Mapping[str, Tensor], rows: Rows, depth: int
+    ) -> Tensor:
+        """Hidden states at a boundary, for `Encoder.suffix`.
+
+        Args:
+            encoder: Its blocks up to there are as they were when the cache was filled.
+            batch: The sequences' batch, on the encoder's device.
+            rows: Their numbers (B,).
+            depth: The boundary.
+
+        Returns:
+            float32 (B, T, D) on the batch's device; no gradient flows back.
+        """
+        kept = self.read(rows, batch["input_ids"].shape[1], depth)
+        return frozen_hidden(encoder, batch, depth, kept)
+
+    def close(self) -> None:
+        """Let other runs remove what is kept."""
+        for states in self.states.values():
+            states.close()
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=2)
+
+
+def open_cache(
+    encoder: Encoder,
+    rows: RowSet,
+    depths: Sequence[int],
+    batches: Iterable[tuple[Rows, Mapping[str, Tensor]]],
+    *,
+    folder: Path,
+    config: CacheConfig,
+    arithmetic: str,
+    note: Note = _warn,
+) -> PrefixCache:
+    """Find the hidden states of a set, or fill them in one forward pass.
+
+    Any number of processes may ask at once: one fills, the others wait for it and read.
+
+    Args:
+        encoder: Frozen up to the highest depth at least.
+        rows: The sequences.
+        depths: Boundaries to keep, the most useful first (`choose_depths`).
+        batches: Numbers (B,) and batch, each sequence once; used only if something is missing.
+        folder: The cache.
+        config: Budget and precision.
+        arithmetic: Part of the key (`arithmetic_key`).
+        note: Told, in one line, what was damaged, did not fit, or could not be written.
+
+    Returns:
+        What is kept; possibly fewer depths, or none.
+    """
+    if not config.cache or not depths:
+        return PrefixCache()
+    entries = _entries(encoder, rows, depths, config, arithmetic)
+    found: dict[int, States] = {}
+    try:
+        _find(found, folder, entries, rows, note)
+        if len(found) == len(entries):
+            return PrefixCache(found)
+        with filling(folder, next(iter(entries.values())).group, note):
+            _find(found, folder, entries, rows, note)  # another run may have filled it just now
+            missing = {d: entry for d, entry in entries.items() if d not in found}
+            missing = _fitting(folder, missing, entries, config, note)
+            if missing:
+                _fill(encoder, folder, missing, rows, batches)
+                _find(found, folder, missing, rows, note)
+    except OSError as error:
+        note(f"{folder}: hidden states cannot be kept ({error.strerror or error}); goes on without")
+    return PrefixCache(found)
+
+
+def _entries(
+    encoder: Encoder, rows: RowSet, depths: Sequence[int], config: CacheConfig, arithmetic: str
+) -> dict[int, Entry]:
+    keys = weight_keys(encoder, [0, *depths])
+    lengths = digest(np.ascontiguousarray(rows.lengths, dtype=np.int64).tobytes())
+    group = digest(rows.texts, lengths, arithmetic, config.cache_precision, keys[0])[:16]
+    return {
+        depth: Entry(
+            name=f"{group}-{depth:02d}-{keys[depth][:16]}",
+            about=rows.about,
+            depth=depth,
+            width=encoder.config.hidden_size,
+            precision=config.cache_precision,
+            rows=len(rows.lengths),
+            tokens=rows.tokens,
+            lengths=lengths,
+        )
+        for depth in depths
+    }
+
+
+def _find(
+    found: dict[int, States], folder: Path, entries: Mapping[int, Entry], rows: RowSet, note: Note
+) -> None:
+    for depth in entries.keys() - found.keys():
+        states = find_states(folder, entries[depth], rows.lengths, note)
+        if states is not None:
+            found[depth] = states
+
+
+def _fitting(
+    folder: Path,
+    missing: Mapping[int, Entry],
+    entries: Mapping[int, Entry],
+    config: CacheConfig,
+    note: Note,
+) -> dict[int, Entry]:
+    """The most useful of the missing entries, as many as there is room for."""
+    if not missing:
+        return {}
+    wanted = sum(entry.bytes for entry in missing.values())
+    keep = {entry.name for entry in entries.values()}
+    left = make_room(folder, wanted, int(config.cache_gib * GIB), keep)
+    size = next(iter(missing.values())).bytes
+    depths = list(missing)[: left // size if size else len(missing)]
+    if len(depths) < len(missing):
+        note(
+            f"{folder}: room for {left / GIB:.2f} GiB of hidden states, {wanted / GIB:.2f} wanted; "
+            f"{len(missing) - len(depths)} of {len(missing)} boundaries are computed each time "
+            "(raise cache_gib, or clear the cache)"
+        )
+    return {depth: missing[depth] for depth in depths}
+
+
+def _fill(
+    encoder: Encoder,
+    folder: Path,
+    entries: Mapping[int, Entry],
+    rows: RowSet,
+    batches: Iterable[tuple[Rows, Mapping[str, Tensor]]],
+) -> None:
+    device = next(encoder.parameters()).device
+    depths = sorted(entries)
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(Writer(folder, entries[depth], rows.lengths)) for depth in depths
+        ]
+        for numbers, batch in batches:
+            moved = {name: t.to(device, non_blocking=True) for name, t in batch.items()}
+            for writer, states in zip(writers, frozen_states(encoder, moved, depths), strict=True):
+                writer.write(numbers, states.cpu())
+        for writer in writers:
+            writer.finish()

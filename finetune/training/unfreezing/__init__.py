@@ -1,0 +1,1 @@
+"""Unfreezing: which groups of parameters train in which epoch, at which rate."""

@@ -1,0 +1,55 @@
+"""The settings of a table of texts: which columns are read, and what its labels are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from finetune.errors import ConfigError, nearest
+from finetune.ranges import check_values
+from tasks.own.label_column import UNLABELED
+from tasks.own.label_kinds import KINDS, MULTI_LABEL
+
+CLASS_WEIGHTS = ("none", "balanced")
+
+
+@dataclass(frozen=True)
+class ClassifyConfig:
+    """Which columns of a table are read, and what its labels are.
+
+    Raises:
+        ConfigError: A name is unknown, or two settings contradict each other.
+    """
+
+    text_column: str | None = None
+    """Column of the text, or of the first of a pair; found by its usual name unless given."""
+    pair_column: str | None = None
+    """Column of the second text; with --text-column alone, a row is a single text."""
+    label_column: str | None = None
+    """Column of the label; found by its usual name unless given."""
+    kind: str = field(default="auto", metadata={"words": ("auto", *KINDS)})
+    """auto, classes (one a row), multi_label (several a row) or regression (a number)."""
+    separator: str | None = None
+    """What joins the classes of a row in a multi-label table, such as ';'."""
+    class_weights: str = "none"
+    """none, or balanced: an example of a class counts N / (classes x examples of the class)."""
+    unlabeled: str = field(default="error", metadata={"words": UNLABELED})
+    """Rows without a label (an empty cell, null, nan, '-', or -1 beside 0, 1, 2 …): error; drop,
+    which leaves them out and counts them; or class, where '-', -1 and nan are names of classes."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        check_values(self)
+        for name, found, legal in (
+            ("kind", self.kind, ("auto", *KINDS)),
+            ("unlabeled", self.unlabeled, UNLABELED),
+            ("class_weights", self.class_weights, CLASS_WEIGHTS),
+        ):
+            if found not in legal:
+                raise ConfigError(f"unknown {name} '{found}'; {nearest(found, legal)}")
+        if self.separator == "":
+            raise ConfigError("separator is empty; name the text between two classes, such as ';'")
+        if self.separator is not None and self.kind not in ("auto", MULTI_LABEL):
+            raise ConfigError(
+                f"separator '{self.separator}' joins the classes of a multi_label table, found "
+                f"kind {self.kind}; leave one of the two out"
+            )

@@ -1,0 +1,170 @@
+"""The user's own tables: a file a split, CSV, TSV or JSON lines, of whatever columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from finetune.errors import DataError
+from finetune.text.features.rows import delimiter_of, kind_of, read_rows
+from tasks.own.columns import Columns, find_columns, id_column
+from tasks.own.labelled_texts import LabelledText
+
+SPLITS = ("train", "validation", "test")
+LONGEST_NUMBER = 18
+"""Digits of an id that is kept as a number: more do not fit what others read JSON with."""
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """A file for each split; the training file's columns are those of all."""
+
+    paths: Mapping[str, Path]
+    """Split -> file."""
+    text_column: str | None = None
+    """The text, or the first of a pair; None looks for a usual name."""
+    pair_column: str | None = None
+    """The second text, likewise."""
+    label_column: str | None = None
+    """The label, likewise."""
+
+    name = "classify/own"
+    classes = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have a file."""
+        return tuple(split for split in SPLITS if split in self.paths)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns: all named ones, or else what the training file's header says.
+
+        Raises:
+            DataError: The training file has no rows, or no clear columns.
+        """
+        if self.text_column is not None and self.label_column is not None:
+            return Columns(self.text_column, self.pair_column, self.label_column)
+        where, row = next(self._rows("train"))
+        named = (self.text_column, self.pair_column, self.label_column)
+        return find_columns(row, *named, where=_header_place(self.paths["train"], where))
+
+    @cached_property
+    def decimal_commas(self) -> bool:
+        """Whether a file has semicolons between its cells, as spreadsheets write them there."""
+        return any(
+            path.is_file() and kind_of(path) == "csv" and delimiter_of(path) == ";"
+            for path in self.paths.values()
+        )
+
+    def files(self, split: str) -> list[Path]:
+        """The file of a split."""
+        if split not in self.paths:
+            raise DataError(
+                f"{self.name}: no file for the {split} split; name it by --{split} FILE"
+            )
+        path = self.paths[split]
+        if not path.is_file():
+            raise DataError(
+                f"{path}: expected the {split} file, found none; name one that is there"
+            )
+        return [path]
+
+    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The rows, at least one, each with its place."""
+        (path,) = self.files(split)
+        if (kind := kind_of(path)) == "text":
+            raise DataError(
+                f"{path}: expected a table with labels (.csv, .tsv, .jsonl), found plain text"
+            )
+        count = 0
+        for count, (where, row) in enumerate(read_rows(path, kind), start=1):  # noqa: B007
+            yield where, row
+        if count == 0:
+            header = "" if kind == "jsonl" else " after the header"
+            raise DataError(f"{path}: expected rows of examples, found none{header}")
+
+    def rows(self, split: str) -> Iterator[LabelledText]:
+        """Read a split.
+
+        Raises:
+            DataError: The file or a row of it is bad (file and line).
+        """
+        named, ids = self.columns, None
+        seen: dict[int | str, str] = {}
+        for number, (where, row) in enumerate(self._rows(split)):
+            if number == 0:
+                place = _header_place(self.paths[split], where)
+                label = self._label_in(row, split)
+                find_columns(row, named.text, named.pair, label, where=place, labelled=False)
+                ids = id_column(name for name in row if name not in named.chosen().values())
+            read = self._read(row, where, number, ids)
+            if read.id in seen:
+                raise DataError(
+                    f"{where}: expected an id of its own for each row, found '{read.id}' as in "
+                    f"{seen[read.id]}; mend it, or rename the column '{ids}' if it holds no ids"
+                )
+            if ids is not None:
+                seen[read.id] = where
+            yield read
+
+    def _label_in(self, row: Mapping[str, Any], split: str) -> str | None:
+        """The label column, where this split must have it."""
+        return self.columns.label if split != "test" or self.columns.label in row else None
+
+    def read(self, row: Mapping[str, Any], where: str, number: int) -> LabelledText:
+        """Read one row of a user's input: a row of such a table, or a bare text.
+
+        Raises:
+            DataError: A field is missing or holds no text, or an id is no id.
+        """
+        columns = self.columns
+        if set(row) == {"text"} and columns.pair is None:
+            row = {columns.text: row["text"]}
+        ids = id_column(name for name in row if name not in (columns.text, columns.pair))
+        return self._read(row, where, number, ids)
+
+    def _read(
+        self, row: Mapping[str, Any], where: str, number: int, ids: str | None
+    ) -> LabelledText:
+        columns = self.columns
+        texts = [_text(row, columns.text, where)]
+        if columns.pair is not None:
+            texts.append(_text(row, columns.pair, where))
+        identity = number if ids is None else row_id(row.get(ids), where)
+        label = None if columns.label is None else row.get(columns.label)
+        return LabelledText(where, identity, tuple(texts), label)
+
+
+def _header_place(path: Path, first_row: str) -> str:
+    """Where the columns are named: in a table's first line, or by the fields of the first row."""
+    return first_row if kind_of(path) == "jsonl" else f"{path}:1"
+
+
+def _text(row: Mapping[str, Any], column: str, where: str) -> str:
+    if column not in row:
+        fields = ", ".join(f"'{name}'" for name in row) or "none"
+        raise DataError(f"{where}: expected a field '{column}', found {fields}")
+    text = row[column]
+    if not isinstance(text, str):
+        found = "null" if text is None else type(text).__name__
+        raise DataError(f"{where}: expected text in '{column}', found {found}")
+    return text
+
+
+def row_id(raw: Any, where: str) -> int | str:
+    """Read a row's own id; a whole number becomes one if it is written the usual way.
+
+    Raises:
+        DataError: It is empty, or neither text nor a whole number.
+    """
+    if isinstance(raw, str) and raw:
+        is_number = raw.isdecimal() and len(raw) <= LONGEST_NUMBER and str(int(raw)) == raw
+        return int(raw) if is_number else raw
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        return raw
+    found = "none" if raw is None or raw == "" else str(raw)[:60]
+    raise DataError(f"{where}: expected an id, text or a whole number, found {found}")

@@ -1,0 +1,379 @@
+"""Texts or pairs of texts, each with a class, several classes or a number: the task class.
+
+It serves the user's own tables (`classify_task`) and the public sets of `tasks.own.text_sets`:
+where the rows come from is a `Source`, what is learnt from them is told by the training labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.errors import CheckpointError, ConfigError, DataError, nearest
+from finetune.task.answers.classes import class_answers, constant_answers, number_answers
+from finetune.task.answers.multi_label import lists, multi_label_answers
+from finetune.task.interface import Answer, Example, Label, Outputs, Task, most_frequent
+from finetune.text.tokenizer.visible import is_empty
+from tasks.own.classify_config import ClassifyConfig
+from tasks.own.label_column import (
+    LabelColumn,
+    check_commas,
+    check_header,
+)
+from tasks.own.label_kinds import (
+    CLASSES,
+    MULTI_LABEL,
+    REGRESSION,
+    balanced_weights,
+    class_order,
+    whole_name,
+)
+from tasks.own.label_warnings import class_counts, notes_of
+from tasks.own.labelled_rows import LabelledRows
+from tasks.own.labelled_texts import LabelledText, Source
+from tasks.own.own_table import SPLITS, OwnTable
+from tasks.own.text_scores import METRICS_OF, report_of
+
+__all__ = ["ClassifyConfig", "ClassifyTask", "classify_task"]
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from finetune.encoder import EncoderConfig
+    from finetune.heads import HeadConfig
+    from finetune.text.features.pairs import Features
+    from finetune.text.tokenizer.tokenizer import Tokenizer
+
+
+def classify_task(
+    files: Mapping[str, Path], config: ClassifyConfig, labels: Sequence[str] | None = None
+) -> ClassifyTask:
+    """The task that the user's own tables make.
+
+    Args:
+        files: Split -> file: train, validation, test.
+        config: Columns and kind of the labels.
+        labels: The classes in the order of a trained head's logits; None: `class_order`.
+
+    Returns:
+        The task; no file is opened yet.
+
+    Raises:
+        ConfigError: There is no such split, or no training file.
+    """
+    for split in files:
+        if split not in SPLITS:
+            raise ConfigError(f"own tables have no split '{split}'; {nearest(split, SPLITS)}")
+    if "train" not in files:
+        raise ConfigError("own tables need a file to train on: --train FILE (.csv, .tsv, .jsonl)")
+    source = OwnTable(dict(files), config.text_column, config.pair_column, config.label_column)
+    return ClassifyTask(source, config, None if labels is None else tuple(labels))
+
+
+@dataclass(frozen=True)
+class ClassifyTask(Task):
+    """Rows of a source, and what their training labels make of them."""
+
+    source: Source
+    config: ClassifyConfig
+    order: tuple[str, ...] | None = None
+    """The classes in the order of a trained head's logits; None: their own order."""
+
+    rows = 1
+    told_in_notes = ("kind", "columns", "classes")
+    train_split = "train"
+    fixed_answer = None
+
+    @property
+    def name(self) -> str:
+        """`classify/` and what is classified."""
+        return self.source.name
+
+    @property
+    def validation_splits(self) -> tuple[str, ...]:
+        """`validation`, if there is one."""
+        return tuple(split for split in self.source.splits if split == "validation")
+
+    @property
+    def test_splits(self) -> tuple[str, ...]:
+        """`test`, if there is one."""
+        return tuple(split for split in self.source.splits if split == "test")
+
+    @property
+    def monitor(self) -> str:
+        """The first metric of the kind."""
+        return next(iter(METRICS_OF[self.kind]))
+
+    @property
+    def feature_settings(self) -> str:
+        """The kind: it makes numbers of the labels."""
+        return self.kind
+
+    @cached_property
+    def kind(self) -> str:
+        """What a label is: `classes`, `multi_label` or `regression`.
+
+        Raises:
+            DataError: The labels do not tell.
+        """
+        return self._column.kind
+
+    @cached_property
+    def _table(self) -> LabelledRows:
+        return LabelledRows(self.source, self.config, self.order)
+
+    @property
+    def _column(self) -> LabelColumn:
+        return self._table.column
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Class names in the order of the logits: that of a trained head, or `class_order`.
+
+        Raises:
+            DataError: The training file is bad.
+        """
+        return self.order if self.order is not None else self._own_labels
+
+    @cached_property
+    def _own_labels(self) -> tuple[str, ...]:
+        if self.kind == REGRESSION:
+            return ()
+        if self.source.classes is not None:
+            return self.source.classes
+        names: set[str] = set()
+        for row in self._table.labelled("train"):
+            names |= set(self._names(self._column.read(row.label, row.where)))
+        return tuple(class_order(names))
+
+    def check_order(self) -> None:
+        """Refuse the head of other classes: an answer would get a wrong name.
+
+        Raises:
+            CheckpointError: The classes of the head are not those of the training labels.
+        """
+        if self.order is not None and sorted(self.order) != sorted(self._own_labels):
+            raise CheckpointError(
+                f"{self.name}: expected a head for the classes {_listed(self._own_labels)}, found "
+                f"one for {_listed(self.order)}; name a run that has learnt them"
+            )
+
+    def skipped(self, split: str) -> dict[str, int]:
+        """Rows without a label that were left out, as the settings say."""
+        missing = len(self._table.unlabeled(split))
+        return {"unlabeled_rows": missing} if missing else {}
+
+    @property
+    def resolved(self) -> ClassifyConfig:
+        """The config with all that was found out filled in.
+
+        With it, and with `labels`, a trained head answers where its training file is gone.
+        """
+        separator = self.config.separator if self.kind == MULTI_LABEL else None
+        config = replace(self.config, kind=self.kind, separator=separator)
+        if (columns := self.source.columns) is None:
+            return config
+        return replace(
+            config,
+            text_column=columns.text,
+            pair_column=columns.pair,
+            label_column=columns.label,
+        )
+
+    def data_files(self, split: str) -> list[Path]:
+        """The file of a split."""
+        return self.source.files(split)
+
+    def examples(self, split: str) -> list[Example]:
+        """Read a split; see `Task.examples`."""
+        if split not in self.source.splits:
+            raise DataError(
+                f"{self.name} has no split '{split}'; {nearest(split, self.source.splits)}"
+            )
+        rows = self._table.labelled(split)
+        self._check_labels(rows)
+        examples = [Example(row.id, row.texts, self._known_label(row)) for row in rows]
+        if split == self.train_split:
+            self._check_training(examples, rows)
+        return examples
+
+    def _check_labels(self, rows: Sequence[LabelledText]) -> None:
+        columns = self.source.columns
+        if columns is not None and columns.label is not None:
+            check_header(rows, filter(None, (columns.text, columns.pair)), columns.label)
+        if self.kind == REGRESSION:
+            check_commas(rows)
+
+    def _known_label(self, row: LabelledText) -> Label | None:
+        if self._column.is_unlabeled(row.label):
+            return None
+        label = self._column.read(row.label, row.where)
+        if isinstance(label, str):
+            return self._known_class(label, row.where)
+        if self.kind == MULTI_LABEL:
+            names = {self._known_class(name, row.where) for name in self._names(label)}
+            return tuple(class_order(names))
+        return label
+
+    def _known_class(self, name: str, where: str) -> str:
+        """A class of the training data, where a whole number may be written in another way."""
+        if name in self.labels:
+            return name
+        whole = whole_name(name)
+        same = [label for label in self.labels if whole and whole_name(label) == whole]
+        if len(same) != 1:
+            raise DataError(
+                f"{where}: expected a class that the training data have "
+                f"({_listed(self.labels)}), found '{name}'"
+            )
+        return same[0]
+
+    @staticmethod
+    def _names(label: Label) -> tuple[str, ...]:
+        """The classes of a label."""
+        if isinstance(label, str):
+            return (label,)
+        return label if isinstance(label, tuple) else ()  # type: ignore[return-value]
+
+    def _check_training(self, examples: Sequence[Example], rows: Sequence[LabelledText]) -> None:
+        """Refuse data from which nothing can be learnt, or that are not those of the head."""
+        place = self.source.files("train")[0]
+        if all(is_empty(text) for example in examples for text in example.texts):
+            raise DataError(
+                f"{place}: expected texts to train on, found all {len(examples)} of them empty"
+            )
+        if len({example.label for example in examples}) < 2:
+            raise DataError(
+                f"{place}: expected at least two different labels to tell apart, found "
+                f"{examples[0].label!r} in all {len(examples)} rows, the first in {rows[0].where}"
+            )
+        self.check_order()
+
+    def example(self, row: Mapping[str, Any], where: str, number: int) -> Example:
+        """Read one row of a user's input; see `Task.example`."""
+        read = self.source.read(row, where, number)
+        return Example(read.id, read.texts)
+
+    def describe(self, examples: Sequence[Example]) -> dict[str, Any]:
+        """The kind of labels, the columns, how often each class is there, and empty texts."""
+        facts: dict[str, Any] = {"kind": self.kind}
+        if (columns := self.source.columns) is not None:
+            facts["columns"] = columns.chosen()
+        if self.labels and any(example.label is not None for example in examples):
+            facts["classes"] = class_counts((each.label for each in examples), self.labels)
+        if empty := sum(all(map(is_empty, example.texts)) for example in examples):
+            facts["empty_texts"] = empty
+        return facts
+
+    def notes(self) -> list[str]:
+        """What the labels of each split are, with their counts, and what may be a misreading."""
+        labels = {}
+        for split in self.source.splits:
+            rows = self._table.labelled(split)
+            labels[split] = [self._known_label(row) for row in rows]
+        return notes_of(
+            labels,
+            self._table.labelled("train"),
+            self._column,
+            self.config,
+            classes=self.labels,
+            columns=self.source.columns,
+        )
+
+    def features(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        max_length: int,
+        *,
+        training: bool,
+    ) -> list[Features]:
+        """Encode the text or the pair, and put the label into the form that the head takes."""
+        from finetune.text.features.pairs import encode_pairs
+
+        texts = list(zip(*(example.texts for example in examples), strict=True))
+        seconds = texts[1] if len(texts) == 2 else None
+        features = encode_pairs(tokenizer, texts[0], seconds, max_length)
+        number = {name: index for index, name in enumerate(self.labels)}
+        for feature, example in zip(features, examples, strict=True):
+            label = example.label
+            if isinstance(label, str):
+                feature.label = number[label]
+            elif isinstance(label, tuple):
+                feature.label = [float(name in label) for name in self.labels]
+            else:
+                feature.label = label
+        return features
+
+    def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
+        """A `Regression`, `MultiLabel` or `Classification` head."""
+        from finetune.heads import Classification, MultiLabel, Regression
+
+        if self.config.class_weights != "none" and self.kind != CLASSES:
+            raise ConfigError(
+                f"class_weights {self.config.class_weights}: expected one class a row, found "
+                f"labels of the kind {self.kind}; leave the weights out"
+            )
+        if self.kind == REGRESSION:
+            return Regression(config, head)
+        if self.kind == MULTI_LABEL:
+            return MultiLabel(config, head, len(self.labels))
+        return Classification(config, head, len(self.labels), self._class_weights())
+
+    def _class_weights(self) -> list[float] | None:
+        # A trained head that only answers does without: its training file may be gone.
+        if self.config.class_weights == "none" or not self._has_training_file():
+            return None
+        labels = [str(self._known_label(row)) for row in self._table.labelled("train")]
+        return balanced_weights(labels, self.labels)
+
+    def _has_training_file(self) -> bool:
+        try:
+            return bool(self.source.files("train"))
+        except DataError:
+            if self.order is None:
+                raise
+            return False
+
+    def answers(
+        self, outputs: Outputs, examples: Sequence[Example], features: Sequence[Features]
+    ) -> list[Answer]:
+        """Read a class, several classes or a number off each example."""
+        if self.kind == REGRESSION:
+            return number_answers(outputs, examples)
+        if self.kind == MULTI_LABEL:
+            return multi_label_answers(outputs, examples, self.labels)
+        return class_answers(outputs, examples, self.labels)
+
+    def trivial_answers(
+        self, train: Sequence[Example], examples: Sequence[Example]
+    ) -> list[Answer]:
+        """The most frequent label of the training rows, or their mean."""
+        return lists(constant_answers(most_frequent([row.label for row in train]), examples))
+
+    def score(self, answers: Sequence[Answer]) -> dict[str, float]:
+        """Compute the metrics of the kind from rows that carry a label."""
+        self._check_labelled(answers)
+        return {
+            name: metric(answers, self.labels) for name, metric in METRICS_OF[self.kind].items()
+        }
+
+    def report(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """Per-class figures and the confusion matrix, or the errors of a regression."""
+        self._check_labelled(answers)
+        return report_of(self.kind, answers, self.labels)
+
+    def _check_labelled(self, answers: Sequence[Answer]) -> None:
+        if not answers or any("label" not in answer for answer in answers):
+            raise DataError(
+                f"{self.name}: expected answers with labels, found some without; score a split "
+                "whose file has a label column"
+            )
+
+
+def _listed(names: Sequence[str], most: int = 10) -> str:
+    rest = f", … ({len(names)} in all)" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + rest

@@ -1,0 +1,89 @@
+"""How answers with labels are scored: by kind of label, the metrics and what else is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from finetune.metrics import (
+    accuracy,
+    class_report,
+    confusion_matrix,
+    indicators,
+    macro_f1,
+    micro_f1,
+    pearson,
+    spearman,
+    subset_accuracy,
+)
+from finetune.task.interface import Answer
+from tasks.own.label_kinds import CLASSES, MULTI_LABEL, REGRESSION
+
+_Formula = Callable[[npt.ArrayLike, npt.ArrayLike], float]
+AnswerMetric = Callable[[Sequence[Answer], Sequence[str]], float]
+"""(answers with labels, classes) -> a number, higher is better."""
+
+
+def _of_rows(formula: _Formula) -> AnswerMetric:
+    return lambda answers, names: formula(*_sides(answers))
+
+
+def _of_sets(formula: _Formula) -> AnswerMetric:
+    return lambda answers, names: formula(*_indicator_sides(answers, names))
+
+
+METRICS_OF: dict[str, dict[str, AnswerMetric]] = {
+    CLASSES: {"accuracy": _of_rows(accuracy), "macro_f1": _of_rows(macro_f1)},
+    MULTI_LABEL: {
+        "micro_f1": _of_sets(micro_f1),
+        "macro_f1": _of_sets(macro_f1),
+        "subset_accuracy": _of_sets(subset_accuracy),
+    },
+    REGRESSION: {"pearson": _of_rows(pearson), "spearman": _of_rows(spearman)},
+}
+"""Kind of label -> its metrics by name; the first one chooses the best checkpoint."""
+
+
+def report_of(kind: str, answers: Sequence[Answer], names: Sequence[str]) -> dict[str, Any]:
+    """What is told besides the metrics.
+
+    Args:
+        kind: Of the labels.
+        answers: Rows with a label.
+        names: The classes in the order of the logits.
+
+    Returns:
+        For classes `per_class` (precision, recall, f1, support) and `confusion_matrix`, of which
+        `counts` has a row a true class and a column a predicted one, both in the order of
+        `classes`; for several classes a row `per_class`; for numbers `mean_squared_error` and
+        `mean_absolute_error`, which are lower for better answers.
+    """
+    if kind == REGRESSION:
+        predicted, true = (np.asarray(side, dtype=float) for side in _sides(answers))
+        return {
+            "mean_squared_error": float(np.mean((predicted - true) ** 2)),
+            "mean_absolute_error": float(np.mean(np.abs(predicted - true))),
+        }
+    if kind == MULTI_LABEL:
+        return {"per_class": class_report(*_indicator_sides(answers, names), names)}
+    sides = _sides(answers)
+    counts = confusion_matrix(*sides, names).tolist()
+    return {
+        "per_class": class_report(*sides, names),
+        "confusion_matrix": {"classes": list(names), "counts": counts},
+    }
+
+
+def _sides(answers: Sequence[Answer]) -> tuple[list[Any], list[Any]]:
+    """Predictions and labels."""
+    return [row["prediction"] for row in answers], [row["label"] for row in answers]
+
+
+def _indicator_sides(
+    answers: Sequence[Answer], names: Sequence[str]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    predicted, true = _sides(answers)
+    return indicators(predicted, names), indicators(true, names)

@@ -1,0 +1,96 @@
+"""The public sets that ULMFiT was shown on (Howard and Ruder, 2018): IMDb, TREC and AG's News.
+
+None of them has a development set. A tenth of the training texts, drawn by class with a fixed seed,
+is the validation split that chooses the checkpoint, so that the official test set, which is
+labelled, is scored once and chooses nothing. Equal texts stay on one side of the cut.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from finetune.errors import ConfigError, DataError, nearest
+from tasks.own.label_kinds import CLASSES
+from tasks.own.text import ClassifyConfig, ClassifyTask
+from tasks.own.text_set_files import AgNews, Imdb, TextSet, Trec6, Trec50
+
+TEXT_SETS: dict[str, type[TextSet]] = {
+    "imdb": Imdb,
+    "trec6": Trec6,
+    "trec50": Trec50,
+    "agnews": AgNews,
+}
+"""Name of a set -> class that reads it."""
+
+
+@dataclass(frozen=True)
+class TextSetTask(ClassifyTask):
+    """A public set, whose classes are known."""
+
+    source: TextSet
+
+    def unlabelled_texts(self) -> Iterator[str]:
+        """Texts of the set that have no class, to fine-tune a language model on; may be none.
+
+        Raises:
+            DataError: The set has such texts, but they are not in the data folder.
+        """
+        return self.source.unlabelled()
+
+    def language_texts(self) -> Iterator[str]:
+        """The training texts, and those without a class where they are in the data folder."""
+        yield from super().language_texts()
+        try:
+            yield from self.unlabelled_texts()
+        except DataError as error:
+            warnings.warn(f"adapting to the labelled texts alone: {error}", stacklevel=2)
+
+
+def text_set_task(
+    name: str,
+    data: Path | None = None,
+    files: Mapping[str, Path] | None = None,
+    config: ClassifyConfig | None = None,
+    labels: Sequence[str] | None = None,
+) -> TextSetTask:
+    """Find a public set by its name: `imdb`, `trec6`, `trec50`, `agnews`.
+
+    Args:
+        name: The set, in any usual spelling (`AG-News`, `classify/imdb`).
+        data: A folder with `imdb/`, `trec/`, `ag_news_csv/`; None: the folder that the variable
+            FINETUNE_DATA names.
+        files: Files of other names, by split: train, test.
+        config: May name class weights; the rest is known.
+        labels: The classes in the order of a trained head's logits.
+
+    Returns:
+        The task; no file is opened yet (of `trec50`, where labels are given).
+
+    Raises:
+        ConfigError: There is no such set or split, or a setting is for own tables only.
+        CheckpointError: The labels are not those of the set.
+    """
+    key = name.lower().removeprefix("classify/").replace("-", "").replace("_", "")
+    if key not in TEXT_SETS:
+        raise ConfigError(f"unknown data set '{name}'; {nearest(key, TEXT_SETS)}")
+    config = config or ClassifyConfig()
+    own_only = (config.text_column, config.pair_column, config.label_column, config.separator)
+    if config.kind not in ("auto", CLASSES) or any(own_only) or config.unlabeled != "error":
+        raise ConfigError(
+            f"dataset {key}: its columns and classes are known; leave out the settings of columns, "
+            "kind, separator and unlabeled"
+        )
+    for split in files or {}:
+        if split not in ("train", "test"):
+            raise ConfigError(f"dataset {key}: its {split} split is a part of train, no file")
+    if data is None and os.environ.get("FINETUNE_DATA"):
+        data = Path(os.environ["FINETUNE_DATA"])
+    source = TEXT_SETS[key](data or Path("data"), dict(files or {}))
+    task = TextSetTask(source, config, None if labels is None else tuple(labels))
+    if source.classes is not None:
+        task.check_order()
+    return task

@@ -1,0 +1,1 @@
+"""The embedded sample: a small made world in the official file formats."""

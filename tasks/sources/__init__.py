@@ -1,0 +1,1 @@
+"""Where the data of a task come from: archives, tables, the hub."""

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.errors import DataError
+from finetune.runs.predictions import read_predictions, write_predictions
+
+ROWS: list[dict[str, Any]] = [
+    {"id": 0, "prediction": "yes", "probabilities": {"yes": 0.75, "no": 0.25}, "label": "no"},
+    {"id": "q-17", "prediction": 'a\x85b\u2028c \u00e9\t"', "start": 3, "end": None},
+    {"id": 2, "prediction": 3.25},
+]
+
+
+def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "predictions" / "validation.jsonl"
+    write_predictions(ROWS, path)
+    assert read_predictions(path) == ROWS
+
+
+def test_each_row_is_a_line(tmp_path: Path) -> None:
+    write_predictions(ROWS, tmp_path / "test.jsonl")
+    assert len((tmp_path / "test.jsonl").read_text(encoding="utf-8").splitlines()) == len(ROWS)
+
+
+def test_interrupted_writing_leaves_the_old_file_whole(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[dict[str, Any]]:
+        yield ROWS[0]
+        raise KeyboardInterrupt
+
+    path = tmp_path / "test.jsonl"
+    write_predictions(ROWS, path)
+    with pytest.raises(KeyboardInterrupt):
+        write_predictions(interrupted(), path)
+    assert read_predictions(path) == ROWS
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_number_that_is_not_finite_is_an_error_that_names_the_example(
+    tmp_path: Path, number: float
+) -> None:
+    with pytest.raises(DataError, match="the prediction of example 'x7' is not a finite number"):
+        write_predictions([{"id": "x7", "prediction": number}], tmp_path / "test.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"id": 1, "predic', r"test.jsonl:2: expected a JSON object, found b'{\"id\": 1, \"pre"),
+        (b"\xff\xfe", "test.jsonl:2: expected a JSON object, found"),
+        (b"", "test.jsonl:2: expected a JSON object, found"),
+        (b"[1, 2]", "test.jsonl:2: expected a JSON object with an 'id', found"),
+        (b'{"prediction": 1}', "test.jsonl:2: expected a JSON object with an 'id', found"),
+    ],
+)
+def test_bad_line_is_an_error_with_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "test.jsonl"
+    path.write_bytes(b'{"id": 0}\n' + line + b"\n")
+    with pytest.raises(DataError, match=message):
+        read_predictions(path)
+
+
+def test_missing_file_is_an_error_that_says_who_writes_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected a predictions file at .*none.jsonl, found none"):
+        read_predictions(tmp_path / "none.jsonl")

@@ -1,0 +1,123 @@
+"""Old names of settings: read from the command line, from YAML and from the folders of old runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from finetune.errors import ConfigError
+from finetune.report.collecting import _read_config
+from finetune.runs.folder import check_folder, read_run
+from finetune.runs.settings import FitRun
+from finetune.settings import fields as settings
+from finetune.settings.renames import NAMES
+from finetune.training.regularization import RegularizationConfig
+from finetune.training.unfreezing.policies import UnfreezeConfig
+from tasks.__main__ import main
+
+OLD = """\
+encoder_from: none
+unfreezing:
+  unfreeze: gradual
+  span: phase
+  rewarm_fraction: 0.05
+  moments: cleared
+aids:
+  mixout: 0.5
+"""
+NEW = FitRun(
+    "none",
+    unfreezing=UnfreezeConfig(
+        "gradual", schedule_scope="phase", thaw_warmup_ratio=0.05, optimizer_state="reset"
+    ),
+    regularization=RegularizationConfig(mixout=0.5),
+)
+
+
+@pytest.fixture
+def old_file(tmp_path: Path) -> Path:
+    file = tmp_path / "old.yaml"
+    file.write_text(OLD)
+    return file
+
+
+def test_old_keys_of_a_file_are_read_with_a_warning_each(old_file: Path) -> None:
+    with pytest.warns(FutureWarning) as warned:
+        assert settings.read(FitRun, old_file) == NEW
+    assert [str(each.message) for each in warned] == [
+        "span is now schedule_scope; please rename it",
+        "rewarm_fraction is now thaw_warmup_ratio; please rename it",
+        "moments is now optimizer_state; please rename it",
+        "optimizer_state: cleared is now optimizer_state: reset; please rename it",
+        "aids is now regularization; please rename it",
+    ]
+
+
+@pytest.mark.parametrize("old", NAMES)
+def test_every_new_name_is_a_setting(old: str) -> None:
+    assert f"{NAMES[old]}." in "".join(f"{key}." for key in _keys(settings.plain(NEW)))
+
+
+def _keys(content: dict[str, object], prefix: str = "") -> list[str]:
+    keys = []
+    for name, value in content.items():
+        keys.append(f"{prefix}{name}")
+        if isinstance(value, dict):
+            keys += _keys(value, f"{prefix}{name}.")
+    return keys
+
+
+def test_old_flags_are_read_with_a_warning_each(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "glue cola --encoder none --print-config --span phase --rewarm-fraction 0.05"
+    with pytest.warns(FutureWarning) as warned:
+        assert main([*words.split(), "--moments", "kept"]) == 0
+    assert [str(each.message) for each in warned] == [
+        "--span is now --schedule-scope; please rename it",
+        "--rewarm-fraction is now --thaw-warmup-ratio; please rename it",
+        "--moments is now --optimizer-state; please rename it",
+        "optimizer_state: kept is now optimizer_state: keep; please rename it",
+    ]
+    shown = capsys.readouterr().out
+    assert "schedule_scope: phase" in shown
+    assert "thaw_warmup_ratio: 0.05" in shown
+    assert "optimizer_state: keep" in shown
+
+
+def test_each_warning_is_one_line_on_stderr(old_file: Path) -> None:
+    words = f"-m tasks glue cola --config {old_file} --print-config --span run --dry-run"
+    done = subprocess.run([sys.executable, *words.split()], capture_output=True, text=True)
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert lines[0] == "finetune: warning: --span is now --schedule-scope; please rename it"
+    assert lines.count("finetune: warning: moments is now optimizer_state; please rename it") == 1
+    assert len(lines) == 6
+
+
+def test_help_shows_the_new_names_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["glue", "cola", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--schedule-scope {run,phase}" in shown
+    assert not any(flag in shown for flag in ("--span ", "--moments", "--rewarm-fraction"))
+
+
+def test_both_names_at_once_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "both.yaml"
+    file.write_text("encoder_from: none\nunfreezing: {span: run, schedule_scope: phase}\n")
+    message = "both.yaml: span is the old name of schedule_scope, and both are given; remove span"
+    with pytest.raises(ConfigError, match=message):
+        settings.read(FitRun, file)
+
+
+def test_a_run_of_an_earlier_version_is_read_without_a_word(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(OLD)
+    assert read_run(FitRun, run) == NEW
+    check_folder(run, NEW, resume=True, overwrite=False)  # nothing has changed
+    read = _read_config(run / "config.yaml")
+    assert read is not None
+    assert read["unfreezing"]["optimizer_state"] == "reset"
+    assert read["regularization"] == {"mixout": 0.5}

@@ -1,0 +1,282 @@
+"""Rows of CSV, TSV, JSON lines and plain text: what is read, and what is refused where."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finetune.errors import ConfigError, DataError
+from finetune.text.features.rows import READERS, kind_of, read_records, read_rows
+
+LONG = "a long text " * 20_000
+STRANGE = "x\u0085y\u2028z\x0b 👩‍👩‍👧 שלום עולם e\u0301 日本"
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+def rows(path: Path | str, kind: str | None = None) -> list[dict[str, Any]]:
+    return [row for _, row in read_rows(path, kind)]
+
+
+class TestTables:
+    @given(
+        st.lists(
+            st.tuples(
+                *[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))] * 2
+            ),
+            min_size=1,
+        )
+    )
+    def test_csv_gives_back_what_the_standard_writer_wrote(
+        self, cells: list[tuple[str, str]]
+    ) -> None:
+        written = io.StringIO(newline="")
+        csv.writer(written, quoting=csv.QUOTE_ALL).writerows([("column 1", "column 2"), *cells])
+        lines = written.getvalue().encode().split(b"\n")
+        text = iter([*(f"{line.decode()}\n" for line in lines[:-1])])
+        read = [(row["column 1"], row["column 2"]) for _, row in READERS["csv"]("f", text)]
+        assert read == cells
+
+    def test_cell_in_quotes_holds_commas_quotes_and_line_breaks(self, tmp_path: Path) -> None:
+        path = write(tmp_path, "f.csv", 'text,label\n"a, ""b""\nc",1\nd "e",2\n')
+        assert list(read_rows(path)) == [
+            (f"{path}:2", {"text": 'a, "b"\nc', "label": "1"}),
+            (f"{path}:4", {"text": 'd "e"', "label": "2"}),
+        ]
+
+    @pytest.mark.parametrize(
+        ("content", "first_line"),
+        [
+            ('text;label\n"a, ""b""; c";1,5\nd, e;2\n', 2),
+            ('\ufeffsep=;\r\ntext;label\r\n"a, ""b""; c";1,5\r\nd, e;2\r\n', 3),
+            ('"sep=;"\n\n"text";"label"\n"a, ""b""; c";1,5\nd, e;2\n', 4),
+            ('text\tlabel\n"a, ""b""; c"\t1,5\nd, e\t2\n', 2),
+            ('sep=|\ntext|label\n"a, ""b""; c"|1,5\nd, e|2\n', 3),
+            ('sep=;\n"text";"label, gold"\n"a, ""b""; c";"1,5"\nd, e;2\n', 3),
+            ('text,"label; gold"\n"a, ""b""; c","1,5"\n"d, e",2\n', 2),
+        ],
+    )
+    def test_separator_is_what_the_first_lines_say_or_show(
+        self, tmp_path: Path, content: str, first_line: int
+    ) -> None:
+        path = write(tmp_path, "f.csv", content)
+        (first, row), (second, other) = read_rows(path)
+        assert (first, second) == (f"{path}:{first_line}", f"{path}:{first_line + 1}")
+        assert list(row.values()) == ['a, "b"; c', "1,5"]
+        assert list(other.values()) == ["d, e", "2"]
+
+    def test_padding_without_a_name_is_left_out_and_an_index_without_one_is_read(
+        self, tmp_path: Path
+    ) -> None:
+        path = write(tmp_path, "f.csv", ",text,label,,\n0,a,b,,\n")
+        assert rows(path) == [{"": "0", "text": "a", "label": "b"}]
+
+    def test_text_that_equals_the_name_of_the_only_column_is_a_text(self, tmp_path: Path) -> None:
+        assert rows(write(tmp_path, "f.csv", "text\na\ntext\n")) == [
+            {"text": "a"},
+            {"text": "text"},
+        ]
+
+    def test_tsv_keeps_quotes_as_they_stand(self, tmp_path: Path) -> None:
+        path = write(tmp_path, "f.tsv", 'text\tlabel\n"open\t1\n\t2\n')
+        assert rows(path) == [{"text": '"open', "label": "1"}, {"text": "", "label": "2"}]
+
+    @pytest.mark.parametrize("name", ["f.csv", "f.csv.gz", "F.CSV"])
+    def test_byte_order_mark_and_windows_line_ends_are_no_part_of_a_cell(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        path = write(tmp_path, name, "\ufefftext,label\r\na,1\r\nb,2")
+        assert rows(path) == [{"text": "a", "label": "1"}, {"text": "b", "label": "2"}]
+
+    @pytest.mark.parametrize(("name", "cut"), [("f.csv", ","), ("f.tsv", "\t")])
+    def test_only_the_line_feed_ends_a_row(self, tmp_path: Path, name: str, cut: str) -> None:
+        path = write(tmp_path, name, f"text{cut}label\n{STRANGE}{cut}1\n")
+        assert rows(path) == [{"text": STRANGE, "label": "1"}]
+
+    def test_cell_may_be_longer_than_the_csv_module_allows(self, tmp_path: Path) -> None:
+        limit = csv.field_size_limit()
+        path = write(tmp_path, "f.csv", f'text,label\n"{LONG}",1\n{LONG},2\n')
+        assert [len(row["text"]) for row in rows(path)] == [len(LONG)] * 2
+        assert csv.field_size_limit() == limit
+
+    def test_empty_lines_are_no_rows_but_an_empty_cell_is_a_cell(self, tmp_path: Path) -> None:
+        assert len(rows(write(tmp_path, "f.csv", "a,b\n\n1,2\n\n"))) == 1
+        assert len(rows(write(tmp_path, "g.tsv", "a\tb\n\n1\t2\n\n"))) == 1
+        assert rows(write(tmp_path, "h.tsv", "a\n\nx\n")) == [{"a": ""}, {"a": "x"}]
+
+    def test_records_need_no_header(self, tmp_path: Path) -> None:
+        path = write(tmp_path, "f.csv", '"1","a"\n"2","b"\n')
+        assert list(read_records(path)) == [(f"{path}:1", ["1", "a"]), (f"{path}:2", ["2", "b"])]
+
+
+class TestJsonLines:
+    @pytest.mark.parametrize("name", ["f.jsonl", "f.ndjson", "f.json", "f.jsonl.gz"])
+    def test_row_is_the_object_of_a_line(self, tmp_path: Path, name: str) -> None:
+        objects = [{"text": STRANGE, "label": ["a"]}, {"text": LONG, "label": None}]
+        lines = [json.dumps(row, ensure_ascii=False) for row in objects]
+        path = write(tmp_path, name, "\ufeff" + "\r\n\r\n".join(lines))
+        assert list(read_rows(path)) == [(f"{path}:1", objects[0]), (f"{path}:3", objects[1])]
+
+
+class TestPlainText:
+    def test_every_line_is_a_row_also_an_empty_one(self, tmp_path: Path) -> None:
+        path = write(tmp_path, "f.txt", f"{STRANGE}\r\n\n  b \n")
+        assert [row["text"] for row in rows(path)] == [STRANGE, "", "  b "]
+
+
+class TestStandardInput:
+    @pytest.mark.parametrize(
+        ("content", "kind", "expected"),
+        [
+            ('{"text": "a"}\n', None, [{"text": "a"}]),
+            ("a,b\n", None, [{"text": "a,b"}]),
+            ("a,b\n1,2\n", "csv", [{"a": "1", "b": "2"}]),
+            ("", None, []),
+        ],
+    )
+    def test_kind_is_told_or_read_off_the_first_line(
+        self, monkeypatch: pytest.MonkeyPatch, content: str, kind: str | None, expected: list[Any]
+    ) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        assert rows("-", kind) == expected
+
+    def test_place_of_a_bad_row_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}\n[]\n")))
+        with pytest.raises(DataError, match=r"^stdin:2: expected a JSON object .* found a list"):
+            rows("-")
+
+
+def test_rows_are_streamed(tmp_path: Path) -> None:
+    path = write(tmp_path, "f.csv", "a,b\n1,2\n3\n")
+    first = next(read_rows(path))
+    assert first == (f"{path}:2", {"a": "1", "b": "2"})  # the bad third line is not read yet
+
+
+BAD = {
+    "empty table": (
+        "f.csv",
+        "",
+        "f.csv: expected a header line that names the columns, found none",
+    ),
+    "doubled column": (
+        "f.csv",
+        "text, text,label\na,b,c\n",
+        "f.csv:1: expected each column once, found 'text' several times in the header "
+        "text, text, label",
+    ),
+    "ragged row": ("f.csv", "a,b\n1,2\n3\n", "f.csv:3: expected 2 comma-separated cells"),
+    "ragged row of a TSV": ("f.tsv", "a\tb\n1\t2\t3\n", "f.tsv:2: expected 2 tab-separated cells"),
+    "unclosed quote": (
+        "f.csv",
+        'a,b\n1,2\n"3,4\n5,6\n',
+        "f.csv:3: expected a quote that closes the one opened in this row",
+    ),
+    "text behind a quote": ("f.csv", 'a,b\n"x"y,2\n', "f.csv:2: expected a comma or the row's end"),
+    "old Macs' line ends": ("f.csv", "a,b\r1,2\r", "f.csv:1: expected lines that end in LF"),
+    "two separators": (
+        "f.csv",
+        "text;label, gold\na;b\n",
+        "f.csv:1: expected one separator between the names of the columns, found a comma and a "
+        "semicolon; put a first line sep=, or sep=; above the header",
+    ),
+    "commas in a TSV": (
+        "f.tsv",
+        "text,label\na,b\n",
+        "f.tsv:1: expected tab-separated names .* one name with ',' in it, .*; name the file .csv",
+    ),
+    "vertical bars": (
+        "f.csv",
+        "text|label\na|b\n",
+        r"f.csv:1: expected comma-separated names .*; put a first line sep=\| above the header",
+    ),
+    "header once more": (
+        "f.csv",
+        "\ufefftext,label\r\na,b\r\n\ufefftext ,label\r\n",
+        r"f.csv:3: expected a row of values, found the header once more \(text, label\); remove",
+    ),
+    "header once more in a TSV": ("f.tsv", "a\tb\n1\t2\na\tb\n", "f.tsv:3: .* once more"),
+    "spilled cell": (
+        "f.csv",
+        "text,label,,\na,b,,\nc,d, and more,\n",
+        "f.csv:3: expected nothing behind the last named column 'label', found 'and more'; put a "
+        "text that holds a comma into quotes, or name the column",
+    ),
+    "a workbook": (
+        "f.csv",
+        b"PK\x03\x04\x14\0\0\0",
+        r"f.csv:1: expected text, found a ZIP archive, as Excel workbooks \(.xlsx\) are; save the",
+    ),
+    "gzip without its ending": ("f.csv", gzip.compress(b"a,b\n1,2\n"), "f.csv:1: .* lacks .gz"),
+    "UTF-16": (
+        "f.csv",
+        "text,label\na,1\n".encode("utf-16"),
+        "f.csv:1: expected UTF-8, found the mark of UTF-16; save the file as UTF-8 "
+        r"\(iconv -f UTF-16 -t UTF-8 FILE",
+    ),
+    "UTF-16 without a mark": ("f.tsv", "a\tb\n".encode("utf-16-le"), "f.tsv:1: .* a NUL byte"),
+    "another encoding": (
+        "f.jsonl",
+        b'{"text": "a"}\n{"text": "caf\xe9"}\n',
+        "f.jsonl:2: expected UTF-8, found the byte 0xe9 at place 14 of the line; save the file as "
+        r"UTF-8 \(Excel's 'CSV UTF-8'; or iconv -f WINDOWS-1252 -t UTF-8 FILE",
+    ),
+    "cut JSON": ("f.jsonl", '{"text": "a"}\n{"text": "b', "f.jsonl:2: .* is cut or no JSON"),
+    "a list": ("f.json", '[{"text": "a"}]\n', "f.json:1: expected a JSON object .* found a list"),
+    "an object of many lines": ("f.json", '{\n"text": "a"}\n', "f.json:1: .* is cut or no JSON"),
+    "a doubled field": (
+        "f.jsonl",
+        '{"text": "a", "text": "b"}\n',
+        "f.jsonl:1: .* found the field 'text' several times",
+    ),
+    "half a character": ("f.jsonl", '{"text": "\\ud83d"}\n', "f.jsonl:1: .* surrogate pair"),
+    "JSON too deep": ("f.jsonl", "[" * 100_000, "f.jsonl:1: expected a JSON object"),
+    "not gzip": ("f.csv.gz", None, "f.csv.gz:1: expected a whole gzip file, found it damaged"),
+    "an unknown ending": ("f.xlsx", "", "f.xlsx: expected a file ending in .csv"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BAD.values(), ids=list(BAD))
+def test_bad_file_is_one_line_that_names_file_and_line(
+    tmp_path: Path, name: str, content: str | bytes | None, message: str
+) -> None:
+    path = tmp_path / name
+    if content is None:
+        path.write_text("no gzip")
+    else:
+        write(tmp_path, name, content)
+    with pytest.raises(DataError, match=message) as raised:
+        rows(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_cut_gzip_file_is_told_with_the_line_it_breaks_at(tmp_path: Path) -> None:
+    path = write(tmp_path, "f.csv.gz", "a,b\n" + "".join(f"{n},{n * n}\n" for n in range(9999)))
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(DataError, match=r"f.csv.gz:\d+: expected a whole gzip file"):
+        rows(path)
+
+
+def test_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.csv: expected a readable file, found: No such"):
+        rows(tmp_path / "none.csv")
+    with pytest.raises(ConfigError, match="unknown kind of rows 'cvs'; did you mean 'csv'"):
+        rows("-", "cvs")
+
+
+def test_kind_is_told_by_the_ending() -> None:
+    names = ["a.CSV", "a.tsv.gz", "a.jsonl", "a.txt"]
+    assert [kind_of(name) for name in names] == ["csv", "tsv", "jsonl", "text"]

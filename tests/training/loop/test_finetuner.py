@@ -1,0 +1,280 @@
+"""Fine-tuning: the head's loss, logits in the examples' order, and the task's own metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from finetune.encoder import Dropout, Encoder, EncoderConfig
+from finetune.encoder.cost import training_flops_per_token
+from finetune.heads import Classification, HeadConfig, Regression
+from finetune.jobs.pretrain import with_dropout
+from finetune.task.interface import Example, Task
+from finetune.text.features.pairs import Features, collate
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.loop.data import LoaderConfig
+from finetune.training.loop.finetuner import FineTuner, Scored, collapsed, in_order, predict
+from finetune.training.loop.task_data import TaskData, UnitBatches
+from finetune.training.regularization import RegularizationConfig, symmetric_kl
+from tasks.glue.task import glue_task
+
+CONFIG = EncoderConfig(
+    vocab_size=60,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=16,
+)
+
+
+@pytest.fixture
+def task_data(data: Path, tokenizer: Tokenizer, tmp_path: Path) -> TaskData:
+    task, loader = glue_task("sst2", data), LoaderConfig(batch_size=7)
+    return TaskData(task, tokenizer, loader, max_length=16, seed=1, cache_dir=tmp_path)
+
+
+def fine_tuner(task: Any, head: nn.Module | None = None, **more: Any) -> FineTuner:
+    torch.manual_seed(0)
+    encoder = Encoder(CONFIG)
+    return FineTuner(encoder, head or task.head(CONFIG, HeadConfig()), task, **more)
+
+
+def one_by_one(module: FineTuner, features: Sequence[Features]) -> np.ndarray[Any, Any]:
+    """Logits of each example alone, without padding."""
+    module.eval()
+    with torch.no_grad():
+        rows = [module(collate(features, [number], 0)) for number in range(len(features))]
+    return torch.cat(rows).numpy()
+
+
+def test_logits_go_back_into_the_examples_order() -> None:
+    logits = [torch.tensor([[3.0], [0.0]]), torch.tensor([[2.0], [1.0], [4.0]])]
+    order = [torch.tensor([3, 0]), torch.tensor([2, 1, 4])]
+    assert in_order(logits, order).tolist() == [[0.0], [1.0], [2.0], [3.0], [4.0]]
+    assert in_order(logits, order).dtype == np.float32
+    flat = in_order([batch.squeeze(-1) for batch in logits], order)
+    assert flat.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "concat"])
+def test_a_prediction_does_not_depend_on_its_batch(pooling: str, task_data: TaskData) -> None:
+    head = Classification(CONFIG, HeadConfig(pooling), 2)
+    module = fine_tuner(task_data.task, head).train()
+    logits = predict(module, task_data.loader("validation"))
+    assert not module.training
+    assert logits.shape == (30, 2)
+    expected = one_by_one(module, task_data.features("validation"))
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_a_prediction_of_numbers_is_one_number_an_example(task_data: TaskData) -> None:
+    module = fine_tuner(task_data.task, Regression(CONFIG, HeadConfig()))
+    logits = predict(module, task_data.loader("validation"))
+    assert logits.shape == (30,)
+    expected = one_by_one(module, task_data.features("validation"))
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_the_loss_is_the_heads(task_data: TaskData) -> None:
+    batch = next(iter(task_data.train_dataloader()))
+    module = fine_tuner(task_data.task).eval()
+    expected = F.cross_entropy(module(batch), batch["labels"])
+    torch.testing.assert_close(module.training_step(batch, 0)["loss"], expected)
+    module = fine_tuner(task_data.task, Regression(CONFIG, HeadConfig())).eval()
+    expected = (module(batch) - batch["labels"]).square().mean()
+    torch.testing.assert_close(module.training_step(batch, 0)["loss"], expected)
+
+
+@torch.no_grad()
+def validated(module: FineTuner, loaders: list[Any]) -> dict[str, float]:
+    """What a validation logs."""
+    logged: list[dict[str, float]] = []
+    module.log_validation = logged.append  # type: ignore[method-assign,assignment]
+    module.eval()
+    for _ in range(2):  # the second one starts anew
+        module.on_validation_epoch_start()
+        for split, loader in enumerate(loaders):
+            for number, batch in enumerate(loader):
+                module.validation_step(batch, number, split)
+        module.on_validation_epoch_end()
+    assert logged[0] == pytest.approx(logged[1])
+    return logged[0]
+
+
+def test_validation_gives_the_tasks_own_scores(task_data: TaskData) -> None:
+    task, examples = task_data.task, task_data.examples("validation")
+    features = task_data.features("validation")
+    module = fine_tuner(task, validation={"validation": Scored(examples, features)})
+    logged = validated(module, task_data.val_dataloader())
+    logits = one_by_one(module, features)
+    answers = task.answers(logits, examples, features)
+    expected = {f"val/{k}": v for k, v in task.score(answers).items()}
+    labels = torch.tensor([f.label for f in features])
+    loss = F.cross_entropy(torch.from_numpy(logits), labels)  # every example weighs the same
+    assert logged == pytest.approx({"val/loss": loss.item(), **expected}, rel=1e-5)
+
+
+class Sum(Task):
+    """A task of two validation splits whose score is the sum of the predictions."""
+
+    name, monitor, labels = "sum", "sum", ()
+
+    def answers(
+        self, logits: Any, examples: Sequence[Example], features: Sequence[Features]
+    ) -> list[dict[str, Any]]:
+        return [
+            {"id": example.id, "prediction": float(value)}
+            for value, example in zip(logits, examples, strict=True)
+        ]
+
+    def score(self, answers: Sequence[dict[str, Any]]) -> dict[str, float]:
+        return {"sum": sum(answer["id"] * answer["prediction"] for answer in answers)}
+
+
+def test_further_splits_are_logged_under_their_names() -> None:
+    rows = [[2, 5, 6, 3], [2, 7, 3], [2, 8, 9, 10, 3], [2, 11, 3], [2, 12, 13, 3]]
+    features = [Features(ids, [0] * len(ids), float(len(ids))) for ids in rows]
+    splits = {"matched": [0, 1, 2], "mismatched": [3, 4]}
+    examples = {
+        split: [Example(number, ("",)) for number in range(len(numbers))]
+        for split, numbers in splits.items()
+    }
+    task = Sum()
+    parts = {split: [features[n] for n in numbers] for split, numbers in splits.items()}
+    scored = {split: Scored(examples[split], part) for split, part in parts.items()}
+    module = fine_tuner(task, Regression(CONFIG, HeadConfig()), validation=scored)
+    loaders = [
+        [UnitBatches(part, 0)[np.array([number])] for number in reversed(range(len(part)))]
+        for part in parts.values()
+    ]
+    logged = validated(module, loaders)
+    values = {split: one_by_one(module, part) for split, part in parts.items()}
+    sums = {split: float(np.arange(len(v)) @ v) for split, v in values.items()}
+    lengths = np.array([4.0, 3.0, 5.0])
+    assert logged == pytest.approx(
+        {
+            "val/loss": np.mean((values["matched"] - lengths) ** 2),
+            "val/sum": sums["matched"],
+            "val/mismatched/sum": sums["mismatched"],
+        },
+        rel=1e-4,
+        abs=1e-6,
+    )
+
+
+def test_a_run_has_collapsed_if_it_gives_one_answer_only() -> None:
+    def answers(*predictions: Any) -> list[dict[str, Any]]:
+        return [{"id": n, "prediction": value} for n, value in enumerate(predictions)]
+
+    assert collapsed(answers("yes", "yes", "yes"))
+    assert collapsed(answers(2.5, 2.5))
+    assert not collapsed(answers("yes", "no", "yes"))
+    assert not collapsed(answers("yes"))  # of one example nothing can be said
+    assert not collapsed([])
+
+
+def test_a_steps_arithmetic_leaves_out_what_is_frozen_and_kept(data: Path) -> None:
+    module = fine_tuner(glue_task("sst2", data))
+    whole = training_flops_per_token(CONFIG, 8, first_only=True)
+    assert module.flops_per_token(8.2) == whole
+
+    phases: Any = SimpleNamespace(frozen_depth=1, prefix_is_original=True)
+    module.phases = phases
+    computed = module.flops_per_token(8.0)
+    caches: Any = {"train": object()}
+    module.caches = caches
+    kept = module.flops_per_token(8.0)
+    phases.prefix_is_original = False
+    assert module.flops_per_token(8.0) == computed
+    assert kept < computed < whole
+
+
+def shouting(module: FineTuner) -> FineTuner:
+    """Its logits are large: no two batches have nearly the same loss."""
+    with torch.no_grad():
+        for parameter in module.head.parameters():
+            parameter.mul_(50)
+    return module
+
+
+def test_the_validation_loss_weighs_each_labelled_example_the_same(task_data: TaskData) -> None:
+    examples, features = task_data.examples("validation"), task_data.features("validation")
+    scored = {"validation": Scored(examples, features)}
+    module = shouting(fine_tuner(task_data.task, validation=scored))
+    made = UnitBatches(features, 0)
+    parts = [made[np.arange(start, stop)] for start, stop in ((0, 1), (1, 25), (25, 30))]
+    parts[0]["labels"][:], parts[1]["labels"][:] = 1, 0
+    parts[2]["labels"][1:] = -100  # of the last five, one is labelled
+    logged = validated(module, [parts])
+    logits = torch.from_numpy(one_by_one(module, features))
+    labels = torch.cat([part["labels"] for part in parts])
+    expected = F.cross_entropy(logits, labels, ignore_index=-100).item()
+    means = [F.cross_entropy(module(part), part["labels"], ignore_index=-100) for part in parts]
+    assert abs(torch.stack(means).mean().item() - expected) > 0.01
+    assert logged["val/loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_r_drop_compares_two_passes_of_different_dropout(task_data: TaskData) -> None:
+    regularization = RegularizationConfig(r_drop=3.0)
+    module = shouting(fine_tuner(task_data.task, regularization=regularization)).train()
+    batch = next(iter(task_data.train_dataloader()))
+    torch.manual_seed(5)
+    logits = (module(batch), module(batch))
+    first, second = (F.cross_entropy(one, batch["labels"]) for one in logits)
+    assert symmetric_kl(*logits) > 0.001
+    torch.manual_seed(5)
+    loss = module.training_step(batch, 0)["loss"]
+    expected = (first + second + 3.0 * symmetric_kl(*logits)) / 2
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("where", ["meta", torch.float64])
+def test_the_pretrained_weights_go_where_the_trained_ones_go(
+    where: Any, task_data: TaskData
+) -> None:
+    module = fine_tuner(task_data.task, regularization=RegularizationConfig(l2_sp=0.1)).to(where)
+    names = dict(module.encoder.named_parameters())
+    assert module._pretrained.keys() == names.keys()
+    for name, weight in module._pretrained.items():
+        assert (weight.device, weight.dtype) == (names[name].device, names[name].dtype)
+        names[name].grad = torch.zeros_like(names[name])
+    module.on_before_optimizer_step(torch.optim.SGD(module.parameters()))
+
+
+def test_one_dropout_for_the_encoder_is_that_of_every_part() -> None:
+    names = [field.name for field in dataclasses.fields(EncoderConfig) if "dropout" in field.name]
+    assert len(names) == 3
+    settings = dataclasses.replace(CONFIG, **dict.fromkeys(names, 0.4))
+    chosen = with_dropout(settings, 0.05)
+    parts = (part for part in Encoder(chosen).modules() if isinstance(part, Dropout))
+    assert {part.p for part in parts} == {0.05}
+    assert chosen.attention_probs_dropout_prob == 0.05
+    assert with_dropout(settings, None) == settings
+
+
+@pytest.mark.parametrize("blocks", [0, 1])
+def test_a_pretrained_pooler_starts_afresh_with_the_blocks_above_it(
+    blocks: int, task_data: TaskData
+) -> None:
+    pooler = {"weight": torch.full((16, 16), 0.5), "bias": torch.full((16,), 0.5)}
+    head = Classification(CONFIG, HeadConfig("cls"), 2)
+    head.start_from(pooler)
+    module = fine_tuner(
+        task_data.task, head, regularization=RegularizationConfig(reinit_blocks=blocks)
+    )
+    weight, bias = module.head.layers[0].weight, module.head.layers[0].bias  # type: ignore[union-attr, index]
+    if blocks == 0:
+        assert torch.equal(weight, pooler["weight"])
+    else:
+        assert float(weight.detach().std()) == pytest.approx(CONFIG.initializer_range, rel=0.2)
+        assert not bias.any()
