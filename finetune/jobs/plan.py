@@ -11,8 +11,9 @@ from finetune.training.loop.task_data import TaskData
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.unfreezing.phases import Phases
 from finetune.training.unfreezing.plan import Pace
-from finetune.training.unfreezing.plan_table import RatePlan, Row, plan_rows, plan_table
+from finetune.training.unfreezing.plan_table import Row, plan_rows, plan_table
 from finetune.training.unfreezing.policies import group_rates_with, make_plan, owned_parameters
+from finetune.training.unfreezing.rates import RatePlan
 
 
 def put_plan(run: FitRun, module: FineTuner, data: TaskData) -> list[Row]:

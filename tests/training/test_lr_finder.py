@@ -35,8 +35,8 @@ from finetune.training.regularization import RegularizationConfig
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.unfreezing.phases import Phases
 from finetune.training.unfreezing.plan import Pace
-from finetune.training.unfreezing.plan_table import RatePlan
 from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
+from finetune.training.unfreezing.rates import RatePlan
 from tasks.glue.task import glue_task
 
 CPU = torch.device("cpu")

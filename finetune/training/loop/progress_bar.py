@@ -26,7 +26,7 @@ TITLE_WIDTH, BAR_WIDTH = 18, 8
 """Columns that the title has at most, and the bar at least."""
 
 
-class Pace:
+class StepRate:
     """Steps a second over the last minute of the clock, validations and all."""
 
     def __init__(self, step: int, now: float) -> None:
@@ -69,7 +69,7 @@ class ProgressDisplay:
     def start(self, step: int) -> None:
         """Begin at a step, which is not 0 where a run goes on."""
         now = time.monotonic()
-        self._pace, self._next = Pace(step, now), now + REDRAW_SECONDS
+        self._rate, self._next = StepRate(step, now), now + REDRAW_SECONDS
         self._line_at, self._line_fraction = now, self.length.fraction(step)
         self._running = True
         if self._bar:
@@ -81,7 +81,7 @@ class ProgressDisplay:
         if not self._running or now < self._next:
             return
         self._next = now + REDRAW_SECONDS
-        self._pace.add(step, now)
+        self._rate.add(step, now)
         if self._bar:
             self._draw(step)
         else:
@@ -104,7 +104,7 @@ class ProgressDisplay:
 
     def parts(self, step: int) -> list[str]:
         """What there is to tell, in words; what matters most comes first."""
-        rate = self._pace.steps_per_second
+        rate = self._rate.steps_per_second
         parts = [position(self.length, step)]
         if (left := seconds_left(self.length, step, rate)) is not None:
             parts.append(f"{clock_text(left)} left")

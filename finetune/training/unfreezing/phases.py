@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 
 from finetune.training.unfreezing.plan import Pace
-from finetune.training.unfreezing.plan_table import RatePlan
 from finetune.training.unfreezing.policies import (
     Layers,
     UnfreezeConfig,
@@ -20,6 +19,7 @@ from finetune.training.unfreezing.policies import (
     set_modes,
     set_trainable,
 )
+from finetune.training.unfreezing.rates import RatePlan
 
 
 @dataclass

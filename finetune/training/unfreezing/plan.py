@@ -3,7 +3,7 @@
 Groups are numbered from the input up: 0 = embeddings, 1 … L = blocks (the last one with the final
 norm), L + 1 = head. A plan is known before training and never changes, so everything that depends
 on it (what has gradients, dropout, the cache, the rates) is computed again from the number of
-batches behind; nothing here is state. Policies are turned into plans in `unfreezing.py`.
+batches behind; nothing here is state. Policies are turned into plans in `policies.py`.
 """
 
 from __future__ import annotations
@@ -81,31 +81,9 @@ class Plan:
         """Names of all groups, lowest first."""
         return group_names(self.num_groups - 2)
 
-    def phase_at(self, epoch: float) -> int:
-        """Index of the phase after so many epochs, a fraction included; the last one stays."""
-        starts = [exact(phase.start) for phase in self.phases]
-        return max(0, bisect_right(starts, exact(epoch)) - 1)
-
-    def trainable_groups(self, epoch: float) -> range:
-        """Numbers of the groups that are trainable after so many epochs."""
-        return self.phases[self.phase_at(epoch)].groups
-
-    def boundary(self, epoch: float) -> int:
-        """Number of the lowest trainable group after so many epochs; 0 = no frozen prefix."""
-        return self.trainable_groups(epoch).start
-
     def boundaries(self) -> list[int]:
         """The distinct boundaries that have a frozen prefix below them (1 … L + 1), ascending."""
         return sorted({phase.boundary for phase in self.phases} - {0})
-
-    def epochs_at(self, boundary: int, max_epochs: float) -> float:
-        """Epochs of the run that are spent at a boundary: what caching its prefix is worth."""
-        total = Fraction(0)
-        for phase in self.phases:
-            end = exact(max_epochs if phase.end is None else phase.end)
-            if phase.boundary == boundary:
-                total += max(Fraction(0), end - exact(phase.start))
-        return float(total)
 
     def thawed_in(self, group: int, phase: int) -> int | None:
         """Index of the phase in which a group was last thawed, as seen from a phase.
@@ -124,18 +102,6 @@ class Plan:
                 break
             first = index
         return first
-
-    def newly_thawed(self, phase: int) -> list[int]:
-        """Groups that a phase trains and the one before it did not; in the first phase none."""
-        if phase == 0:
-            return []
-        before = self.phases[phase - 1].groups
-        return [group for group in self.phases[phase].groups if group not in before]
-
-    def thaw_epochs(self, group: int) -> list[float]:
-        """Epochs behind at each thaw of a group; 0.0 where it is trainable from the start."""
-        seen = [self.thawed_in(group, index) for index in range(len(self.phases))]
-        return [self.phases[index].start for index in sorted({i for i in seen if i is not None})]
 
 
 def _check_groups(number: int, phase: Phase, num_groups: int) -> None:
@@ -189,7 +155,7 @@ def first_batches(plan: Plan, batches_per_epoch: int, accumulate: int = 1) -> tu
 def phase_of_batch(
     plan: Plan, batches_done: int, batches_per_epoch: int, accumulate: int = 1
 ) -> int:
-    """Index of the phase that the next batch belongs to: the one rule that all rooms follow.
+    """Index of the phase that the next batch belongs to: the one rule that everything follows.
 
     Args:
         plan: The phases, in epochs.

@@ -12,8 +12,8 @@ from finetune.training.loop import progress as lengths
 from finetune.training.loop import progress_bar as room
 from finetune.training.loop.progress import Clock, LengthConfig, RunLength
 from finetune.training.loop.progress_bar import (
-    Pace,
     ProgressDisplay,
+    StepRate,
     clock_text,
     position,
     rate_text,
@@ -72,7 +72,7 @@ def test_the_position_is_told_in_what_the_length_is_given_in(time: FakeTime) -> 
 
 
 def test_the_pace_is_that_of_the_last_minute() -> None:
-    pace = Pace(0, 0.0)
+    pace = StepRate(0, 0.0)
     assert pace.steps_per_second == 0
     for second in range(1, 201):
         pace.add(10 * second if second <= 100 else 1000 + 2 * (second - 100), float(second))
@@ -80,7 +80,7 @@ def test_the_pace_is_that_of_the_last_minute() -> None:
 
 
 def test_a_resumed_run_is_no_faster_than_it_is() -> None:
-    pace = Pace(5000, 0.0)
+    pace = StepRate(5000, 0.0)
     pace.add(5010, 5.0)
     assert pace.steps_per_second == pytest.approx(2)
 

@@ -23,13 +23,7 @@ from finetune.settings import fields as settings
 from finetune.training.optimizer import OptimizerConfig, adamw
 from finetune.training.schedules import ScheduleConfig, rate_factor
 from finetune.training.unfreezing.plan import Pace, Phase, Plan, exact, group_names, phase_of_batch
-from finetune.training.unfreezing.plan_table import (
-    RatePlan,
-    phase_progress,
-    plan_rows,
-    plan_table,
-    thaw_warmup_factor,
-)
+from finetune.training.unfreezing.plan_table import plan_rows, plan_table
 from finetune.training.unfreezing.policies import (
     POLICIES,
     UnfreezeConfig,
@@ -40,6 +34,7 @@ from finetune.training.unfreezing.policies import (
     set_modes,
     set_trainable,
 )
+from finetune.training.unfreezing.rates import RatePlan, phase_progress, thaw_warmup_factor
 
 
 def number(low: float, high: float) -> st.SearchStrategy[float]:
@@ -111,12 +106,17 @@ class TestPolicies:
             assert plan_of(policy, None).phases[-1].end is None
 
 
+def phase_at(plan: Plan, epoch: float) -> int:
+    """Index of the phase after so many epochs, by its definition."""
+    return max(n for n, phase in enumerate(plan.phases) if exact(phase.start) <= exact(epoch))
+
+
 class TestPlan:
     def test_it_tells_phase_groups_and_boundary_at_any_epoch(self) -> None:
         plan = plan_of("gradual")
-        assert [plan.phase_at(e) for e in (0, 0.99, 1, 2.5, 3, 9, 99)] == [0, 0, 1, 2, 3, 3, 3]
-        assert [plan.boundary(e) for e in (0, 1, 2, 3)] == [3, 2, 1, 0]
-        assert plan.trainable_groups(1.5) == range(2, 4)
+        assert [phase_at(plan, e) for e in (0, 0.99, 1, 2.5, 3, 9, 99)] == [0, 0, 1, 2, 3, 3, 3]
+        assert [phase.boundary for phase in plan.phases] == [3, 2, 1, 0]
+        assert plan.phases[1].groups == range(2, 4)
 
     @pytest.mark.parametrize(
         ("policy", "expected"),
@@ -127,16 +127,10 @@ class TestPlan:
     ) -> None:
         assert plan_of(policy).boundaries() == expected
 
-    def test_epochs_at_a_boundary_add_up_to_the_run(self) -> None:
-        plan = plan_of("chain", 7)
-        assert [plan.epochs_at(b, 7) for b in range(4)] == [4, 1, 1, 1]
-
     def test_thaws_are_known_beforehand(self) -> None:
         gradual, chain = plan_of("gradual"), plan_of("chain")
-        assert [gradual.thaw_epochs(group) for group in range(4)] == [[3], [2], [1], [0]]
-        assert [chain.thaw_epochs(group) for group in range(4)] == [[1, 4], [2, 4], [3], [0, 4]]
-        assert [gradual.newly_thawed(phase) for phase in range(4)] == [[], [2], [1], [0]]
-        assert [chain.newly_thawed(phase) for phase in range(5)] == [[], [0], [1], [2], [0, 1, 3]]
+        assert [gradual.thawed_in(2, phase) for phase in range(4)] == [None, 1, 1, 1]
+        assert [chain.thawed_in(0, phase) for phase in range(5)] == [None, 1, None, None, 4]
         assert [chain.thawed_in(2, phase) for phase in range(5)] == [None, None, None, 3, 3]
 
     @pytest.mark.parametrize(
@@ -198,9 +192,9 @@ class TestBatches:
     ) -> None:
         # A batch belongs to the phase in which it ends, if that is where the phase changes.
         for batch in range(3 * per_epoch):
-            at_start = plan.phase_at(batch / per_epoch)
+            at_start = phase_at(plan, batch / per_epoch)
             assert phase_of_batch(plan, batch, per_epoch) >= at_start
-            assert phase_of_batch(plan, batch, per_epoch) <= plan.phase_at((batch + 1) / per_epoch)
+            assert phase_of_batch(plan, batch, per_epoch) <= phase_at(plan, (batch + 1) / per_epoch)
 
     @pytest.mark.parametrize(
         ("epochs", "per_epoch", "first"), [(0.57, 100, 57), (1 / 3, 300, 100), (0.29, 100, 29)]
