@@ -21,7 +21,7 @@ PASSAGE = "The cat sat on the mat. " * 30 + HOSTILE + " Then the dog came home a
 
 
 class MadeTask:
-    """Examples by the names of the tasks below; nothing else of a task is asked for."""
+    """Examples by the names of the tasks below, and accuracy; nothing else is asked for."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -35,6 +35,9 @@ class MadeTask:
             options = ("in a box", HOSTILE, "under it", "at home")
             return [Example(n, (PASSAGE, f"Where, {n}?", *options), "A") for n in range(6)]
         return [Example(n, (f"text {n} {HOSTILE}",), CLASSES[n % 2]) for n in range(40)]
+
+    def score(self, answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        return {"accuracy": float(np.mean([row["prediction"] == row["label"] for row in answers]))}
 
 
 FAMILIES: Mapping[str, Family] = {
