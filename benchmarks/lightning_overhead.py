@@ -99,7 +99,6 @@ def lightning(make: Callable[[], EncoderWithHead], data: OrderedData, folder: Pa
         length,
         CheckpointConfig(checkpoint_every_steps=10**9),
         monitor="val/loss",
-        higher_is_better=False,
     )
     with quiet_lightning(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

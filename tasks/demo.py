@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from finetune.cli import add_json, command_parser, whole
 from finetune.console.output import printable, put
+from finetune.metrics.semantics import shown
 from finetune.ranges import MOST_SEED
 
 if TYPE_CHECKING:
@@ -31,14 +32,14 @@ TASKS = {
     "squad/2.0": "f1",
     "race/all": "accuracy",
 }
-"""Task -> its headline metric, a share."""
+"""Task -> the metric that the table shows."""
 EPOCHS = {"glue": 10, "squad": 10, "race": 6}
 """By family: about as many as the slower start needs."""
 MINUTES = 3
 """About how long the demo takes on two cores."""
 
 Scores = tuple[float, float, float]
-"""Headline metric of the trivial answers, from scratch, and pretrained."""
+"""That metric of the trivial answers, from scratch, and pretrained."""
 
 
 def demo(words: list[str]) -> int:
@@ -87,7 +88,7 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
         seed: Draws everything.
 
     Returns:
-        Task -> headline metric of the trivial answers, from scratch, and pretrained.
+        Task -> that metric of the trivial answers, from scratch, and pretrained.
     """
     from finetune.jobs import pretrain
     from finetune.runs.folder import check_writable, say
@@ -129,8 +130,8 @@ def _table(scores: dict[str, Scores]) -> str:
     from finetune.console.tables import table
 
     rows = [
-        [f"{task} ({TASKS[task]})", *(f"{100 * score:.1f}" for score in three)]
-        for task, three in scores.items()
+        [f"{task} ({metric})", *(shown(metric, score, short=True) for score in scores[task])]
+        for task, metric in TASKS.items()
     ]
     header = ["task (metric)", "trivial answer", "from scratch", "pretrained"]
     return f"pretrained against from scratch (validation, percent)\n{table(rows, header)}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.console.output import put
 from finetune.errors import ConfigError, DataError
+from finetune.metrics.semantics import best_index, headline, shown
 from tasks import leaderboard
 from tasks.leaderboard import FORMS, Form
 
@@ -266,12 +267,12 @@ def _read_run(folder: Path) -> Run:
 
 
 def _best_seed(run: Run, results: Mapping[str, Any]) -> Run:
-    """The seed whose headline, the first metric, is best on validation; the first of equals."""
+    """The seed whose headline is best on validation; the first of equals."""
     seeds, metrics = results["seeds"], results["metrics"]
-    headline = list(metrics)[0]
-    values = metrics[headline]["values"]
-    best = values.index(max(values))
-    told = f"best {headline} on {results['split']}, {100 * values[best]:.2f} %"
+    metric = str(headline(metrics))
+    values = metrics[metric]["values"]
+    best = best_index(metric, values)
+    told = f"best {metric} on {results['split']}, {shown(metric, values[best])} %"
     return replace(
         run,
         folder=run.folder / f"seed-{seeds[best]}",

@@ -38,11 +38,13 @@ GROUND = {package for layer in LAYERS[:2] for package in layer}
 
 # Where less is allowed than all that lies below.
 ONLY = {
-    "finetune.training": {f"finetune.{name}" for name in ("task", "heads", "encoder", "text")},
+    "finetune.training": {
+        f"finetune.{name}" for name in ("task", "heads", "encoder", "text", "metrics")
+    },
     "finetune.checkpoints": {"finetune.encoder", "finetune.heads", "finetune.text"},
     "finetune.task": {"finetune.encoder", "finetune.heads", "finetune.text", "finetune.metrics"},
     "finetune.heads": {"finetune.encoder"},
-    "finetune.tracking": set(),
+    "finetune.tracking": {"finetune.metrics"},
     "tasks": {
         f"finetune.{name}" for name in ("task", "heads", "encoder", "text", "metrics", "settings")
     },

@@ -274,7 +274,7 @@ def _show(results: Results, folder: Path, words: list[str], *, trained: bool = T
     if not trained:
         print(json.dumps(results))
         return
-    from finetune.console.tables import results_table
+    from finetune.cli.results_table import results_table
     from finetune.runs.folder import say
 
     say(results_table(results))

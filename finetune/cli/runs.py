@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.cli.parser import add_json, command_parser
 from finetune.console.output import printable, put
 from finetune.errors import ConfigError
+from finetune.metrics.semantics import goodness, shown
 
 if TYPE_CHECKING:
     from finetune.runs.listing import ListedRun
@@ -58,17 +59,10 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def _upwards(score: float | None) -> float:
-    return float("inf") if score is None else score
-
-
 def _by_score(run: ListedRun) -> tuple[Any, ...]:
     """The best of each task first."""
-    from finetune.runs.listing import LOWER_IS_BETTER
-
-    lower = str(run.metric).endswith(LOWER_IS_BETTER)
-    score = run.score if run.score is None or lower else -run.score
-    return (run.task, _upwards(score), run.name)
+    worse = float("inf") if run.score is None else -goodness(str(run.metric), run.score)
+    return (run.task, worse, run.name)
 
 
 SORTS: dict[str, Callable[[ListedRun], tuple[Any, ...]]] = {
@@ -109,12 +103,9 @@ def _table(runs: list[ListedRun]) -> str:
 def _score(run: ListedRun) -> str:
     if run.score is None:
         return "" if run.step is None else f"step {run.step:,}"
-    from finetune.console.tables import NO_SHARES
-
-    plain = str(run.metric).endswith(NO_SHARES)
+    metric = str(run.metric)
     values = [value for value in (run.score, run.deviation) if value is not None]
-    shown = " ± ".join(f"{value:.3f}" if plain else f"{100 * value:.1f}" for value in values)
-    return f"{_short(str(run.metric))} {shown}"
+    return f"{_short(metric)} {' ± '.join(shown(metric, value, short=True) for value in values)}"
 
 
 def _short(metric: str) -> str:

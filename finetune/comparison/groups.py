@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from finetune.errors import ConfigError, DataError, nearest
+from finetune.metrics.semantics import meaning
 
 Answer = dict[str, Any]
 """A row of a predictions file."""
-
-THRESHOLD = "threshold"
-"""Last word of what is reported among the metrics but is a setting, neither good nor bad."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +67,11 @@ class Group:
 
     @property
     def metrics(self) -> list[str]:
-        """Metrics that every run has, in the order of the first; thresholds are none."""
+        """Metrics that every run has, in the order of the first; settings are none."""
         return [
             name
             for name in self.runs[0].metrics
-            if not name.endswith(THRESHOLD) and all(name in run.metrics for run in self.runs)
+            if meaning(name).better and all(name in run.metrics for run in self.runs)
         ]
 
     def values(self, metric: str) -> list[float]:

@@ -7,13 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from finetune.comparison.differences import Comparison, Difference
 from finetune.comparison.seeds import Spread
-from finetune.comparison.verdict import (
-    amount,
-    interval_text,
-    lower_is_better,
-    p_text,
-    short_names,
-)
+from finetune.comparison.verdict import interval_text, p_text, short_names
+from finetune.metrics.semantics import column_title, shown
 
 WIDTH = 80
 _NAME = 30
@@ -45,7 +40,7 @@ def summary(comparisons: Sequence[Comparison]) -> str:
             _cut(short_names(comparison.a, comparison.b)[0], 22),
             _mean(item.metric, item.a),
             _mean(item.metric, item.b),
-            amount(item.metric, item.seeds.difference, signed=True),
+            shown(item.metric, item.seeds.difference, signed=True),
             interval_text(item.metric, item.seeds.interval) if item.seeds.interval else "-",
             p_text(item.adjusted_p) if item.adjusted_p is not None else "-",
             {"better": "A", "worse": "B"}.get(item.outcome, "-"),
@@ -64,15 +59,14 @@ def summary(comparisons: Sequence[Comparison]) -> str:
 
 def _block(difference: Difference, a: str, b: str) -> Iterator[str]:
     metric = difference.metric
-    title = metric if lower_is_better(metric) else f"{metric} (%)"
-    yield f"{_cut(title, _NAME):<{_NAME}} {'mean':>8} {'std':>8}  each seed"
+    yield f"{_cut(column_title(metric), _NAME):<{_NAME}} {'mean':>8} {'std':>8}  each seed"
     yield "-" * WIDTH
     yield _side(f"A  {_cut(a, _NAME - 3)}", metric, difference.a)
     yield _side(f"B  {_cut(b, _NAME - 3)}", metric, difference.b)
     interval = difference.seeds.interval
-    shown = f"95 % interval {interval_text(metric, interval)}" if interval else "no interval"
-    size = amount(metric, difference.seeds.difference, signed=True)
-    yield f"{'A - B':<{_NAME}} {size:>8} {'':>8}  {shown}"
+    ends = f"95 % interval {interval_text(metric, interval)}" if interval else "no interval"
+    size = shown(metric, difference.seeds.difference, signed=True)
+    yield f"{'A - B':<{_NAME}} {size:>8} {'':>8}  {ends}"
     tests = list(_tests(difference))
     if tests:
         yield ""
@@ -82,10 +76,10 @@ def _block(difference: Difference, a: str, b: str) -> Iterator[str]:
 
 
 def _side(name: str, metric: str, values: Spread) -> str:
-    deviation = "-" if values.std is None else amount(metric, values.std)
-    line = f"{name:<{_NAME}} {amount(metric, values.mean):>8} {deviation:>8} "
+    deviation = "-" if values.std is None else shown(metric, values.std)
+    line = f"{name:<{_NAME}} {shown(metric, values.mean):>8} {deviation:>8} "
     for value in values.values:
-        cell = f" {amount(metric, value)}"
+        cell = f" {shown(metric, value)}"
         if len(line) + len(cell) > WIDTH - 2:
             return f"{line} …"
         line += cell
@@ -121,8 +115,8 @@ def _test(name: str, p: float, adjusted: float | None = None, about: str = "") -
 
 
 def _mean(metric: str, values: Spread) -> str:
-    deviation = "" if values.std is None else f" ± {amount(metric, values.std)}"
-    return f"{amount(metric, values.mean)}{deviation}"
+    deviation = "" if values.std is None else f" ± {shown(metric, values.std)}"
+    return f"{shown(metric, values.mean)}{deviation}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

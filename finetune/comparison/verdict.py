@@ -6,29 +6,16 @@ from pathlib import PurePath
 
 from finetune.comparison.differences import Difference, Outcome
 from finetune.comparison.seeds import ALPHA, MOST_SEEDS
+from finetune.metrics.semantics import goodness, meaning, shown
 
 FEWEST_SEEDS = 3
 """A side, for a verdict: two values have a deviation, but nobody would bet on it."""
 BETTER_SEEDS = 5
-NO_SHARES = ("loss", "perplexity")
-"""Last words of metrics that are no fractions of one; of these, less is better."""
-
-
-def lower_is_better(metric: str) -> bool:
-    """Whether a smaller value of a metric is the better one."""
-    return metric.endswith(NO_SHARES)
-
-
-def amount(metric: str, value: float, *, signed: bool = False) -> str:
-    """A value or a difference as it is shown: in percent if it is a share."""
-    decimals, scale = (4, 1) if lower_is_better(metric) else (2, 100)
-    shown = round(scale * value, decimals) + 0.0  # no -0.00
-    return f"{shown:{'+' if signed and shown else ''}.{decimals}f}"
 
 
 def interval_text(metric: str, interval: tuple[float, float]) -> str:
     """Both ends with their signs."""
-    return " to ".join(amount(metric, end, signed=True) for end in interval)
+    return " to ".join(shown(metric, end, signed=True) for end in interval)
 
 
 def p_text(p: float) -> str:
@@ -61,7 +48,7 @@ def judge(difference: Difference, a: str, b: str) -> tuple[Outcome, str]:
     if difference.adjusted_p is None:
         return "undecided", _untestable(difference, a, b)
     if difference.adjusted_p < ALPHA:
-        won = (difference.seeds.difference > 0) != lower_is_better(difference.metric)
+        won = goodness(difference.metric, difference.seeds.difference) > 0
         return ("better" if won else "worse"), _decided(difference, *((a, b) if won else (b, a)))
     return "undecided", _undecided(difference, a, b)
 
@@ -85,7 +72,7 @@ def _too_few(difference: Difference, a: str, b: str) -> str:
 
 
 def _untestable(difference: Difference, a: str, b: str) -> str:
-    if not float(amount(difference.metric, difference.seeds.difference)):
+    if not float(shown(difference.metric, difference.seeds.difference)):
         return (
             f"No difference in {difference.metric} between {a} and {b}: every seed gives the same."
         )
@@ -96,9 +83,8 @@ def _untestable(difference: Difference, a: str, b: str) -> str:
 
 
 def _decided(difference: Difference, winner: str, loser: str) -> str:
-    size = amount(difference.metric, abs(difference.seeds.difference))
-    unit = "" if lower_is_better(difference.metric) else " points"
-    text = f"{winner} is better than {loser} in {difference.metric} by {size}{unit}"
+    size = _in_points(difference.metric, shown(difference.metric, abs(difference.seeds.difference)))
+    text = f"{winner} is better than {loser} in {difference.metric} by {size}"
     turned = difference.seeds.difference < 0  # what is said to be better by is above zero
     if difference.bootstrap is None or _excludes_zero(difference):
         return f"{text} ({_evidence(difference, turned)})."
@@ -131,8 +117,13 @@ def _undecided(difference: Difference, a: str, b: str) -> str:
 
 
 def _size(difference: Difference) -> str:
-    shown = amount(difference.metric, difference.seeds.difference, signed=True)
-    return shown if lower_is_better(difference.metric) else f"{shown} points"
+    size = shown(difference.metric, difference.seeds.difference, signed=True)
+    return _in_points(difference.metric, size)
+
+
+def _in_points(metric: str, size: str) -> str:
+    """A difference with its unit: that of two percentages is in points."""
+    return f"{size} points" if meaning(metric).percent else size
 
 
 def _evidence(difference: Difference, turned: bool = False) -> str:

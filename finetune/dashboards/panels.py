@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SCORES = ("accuracy", "f1", "match", "matthews", "pearson", "spearman", "correlation")
-"""Parts of the names of scores; the app's patterns cannot say "all but the losses"."""
+from finetune.metrics.semantics import MEANINGS
+
+SCORES = tuple(name for name, of in MEANINGS.items() if of.better == "higher")
+"""Last words of the names of scores; the app's patterns cannot say "all but the losses"."""
 
 Kind = Literal["lines", "bars", "scatter", "table", "chart", "columns", "importance", "differences"]
 
@@ -68,7 +70,7 @@ class Chapter:
     """Columns of the table of runs."""
 
 
-_VAL_SCORES = f"^val/.*({'|'.join(SCORES)}).*"
+_VAL_SCORES = f"^val/.*({'|'.join(SCORES)})$"
 _BOUNDARY = Panel("Frozen layer groups", ("frozen/boundary",), bands=True)
 _PHASE = Panel("Phase of the plan", ("frozen/phase",), bands=True)
 _RATES = Panel("Learning rate of each layer group", pattern="^lr/", log=True)

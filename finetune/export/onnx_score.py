@@ -11,6 +11,7 @@ import torch
 from finetune.errors import ConfigError, FinetuneError
 from finetune.export.onnx_graph import Session
 from finetune.jobs.evaluate import Scorer, load_scorer
+from finetune.metrics.semantics import goodness
 from finetune.runs.families import Family, installed_families, read_fit
 from finetune.runs.folder import note, say
 from finetune.training.loop.finetuner import in_order
@@ -31,8 +32,8 @@ class GraphScores:
 
     @property
     def lost(self) -> dict[str, float]:
-        """Metric -> what 8 bits cost, fp32 less int8."""
-        return {name: value - self.int8[name] for name, value in self.fp32.items()}
+        """Metric -> what 8 bits cost: above zero where int8 is worse."""
+        return {name: goodness(name, value - self.int8[name]) for name, value in self.fp32.items()}
 
 
 def score_graphs(

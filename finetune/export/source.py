@@ -10,6 +10,7 @@ from typing import Any
 from finetune.checkpoints.folder import Checkpoint, load_checkpoint
 from finetune.checkpoints.seed_folders import seed_folders
 from finetune.errors import CheckpointError, ConfigError
+from finetune.metrics.semantics import best_index, headline
 from finetune.runs.folder import Results, has_started, read_results
 from finetune.settings.values import load
 
@@ -60,7 +61,7 @@ def find_source(run: Path) -> Source:
     """Find what a folder has to export.
 
     Args:
-        run: A run's folder; of several seeds, the best one by the first validation metric is
+        run: A run's folder; of several seeds, the best one by the headline metric is
             taken. Or RUN/seed-N, or a checkpoint's folder.
 
     Raises:
@@ -101,8 +102,7 @@ def _best_seed(run: Path, results: Results, settings: dict[str, Any]) -> Source:
             f"{run}: expected a finished run, found no results.json of all its seeds; "
             f"go on with --resume, {rest}"
         )
-    metric, entry = next(iter(results["metrics"].items()))
-    values: list[float] = entry["values"]
-    seed = int(results["seeds"][max(range(len(values)), key=values.__getitem__)])
+    metric = str(headline(results["metrics"]))
+    seed = int(results["seeds"][best_index(metric, results["metrics"][metric]["values"])])
     checkpoint = load_checkpoint(run / f"seed-{seed}")
     return Source(checkpoint, results, settings, seed, metric)

@@ -31,6 +31,7 @@ from finetune.jobs.sources import (
     open_task,
     without_label,
 )
+from finetune.metrics.semantics import column_title, shown
 from finetune.ranges import MOST_SEED, MOST_STEPS, check_values, within
 from finetune.runs.families import Family
 from finetune.runs.folder import summarise
@@ -263,20 +264,21 @@ def curve_names(probed: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def probe_table(groups: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> str:
-    """A line a layer, a column a group: mean ± deviation in percent, and the mix below."""
+    """A line a layer, a column a group: mean ± deviation, and the mix below."""
     firsts = [probed[0] for probed in groups.values()]
     names = curve_names(firsts)
     cells = [
         dict(zip(curve_names(probed), curve(probed, metric), strict=True))
         for probed in groups.values()
     ]
-    rows = [[name, *(_cell(one.get(name)) for one in cells)] for name in names]
-    rows.append(["majority", *(f"{100 * one['majority'][metric]:.1f}" for one in firsts)])
+    rows = [[name, *(_cell(metric, one.get(name)) for one in cells)] for name in names]
+    majority = (shown(metric, one["majority"][metric], short=True) for one in firsts)
+    rows.append(["majority", *majority])
     shares = [_mean_shares(probed) for probed in groups.values()]
     for layer, name in enumerate(names[:-1]):
         known = (f"{100 * one[layer]:.1f}" if layer < len(one) else "" for one in shares)
         rows.append([f"share of {name}", *known])
-    return table(rows, [f"{firsts[0]['task']}: {metric} (%)", *groups])
+    return table(rows, [f"{firsts[0]['task']}: {column_title(metric)}", *groups])
 
 
 def _mean_shares(probed: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -285,5 +287,6 @@ def _mean_shares(probed: Sequence[Mapping[str, Any]]) -> list[float]:
     return [statistics.fmean(shares) for shares in zip(*each, strict=True)]
 
 
-def _cell(summary: Mapping[str, Any] | None) -> str:
-    return f"{100 * summary['mean']:.1f} ± {100 * summary['std']:.1f}" if summary else ""
+def _cell(metric: str, summary: Mapping[str, Any] | None) -> str:
+    values = [summary[key] for key in ("mean", "std")] if summary else []
+    return " ± ".join(shown(metric, value, short=True) for value in values)

@@ -267,7 +267,7 @@ def _train(run: FitRun, task: Task, folder: Path, ready: _Ready) -> Results:
     session = Session(run, folder, module, data, ready.tokenizer, head=head, task=task)
     _tell_all(run, ready)
     module.caches = open_caches(run, module, data, ready.sets, ready.choice)
-    session.train(monitor=f"val/{task.monitor}", higher_is_better=True, task=task.name)
+    session.train(monitor=f"val/{task.monitor}", task=task.name)
     for cache in module.caches.values():
         cache.close()
     metrics, told = _score_best(run, ready, folder, session.save_tuned)

@@ -172,7 +172,6 @@ def train_language_model(
     session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})
     session.train(
         monitor="val/loss",
-        higher_is_better=False,
         task=task,
         unigram_entropy=corpus.statistics.unigram_entropy,
     )

@@ -69,7 +69,6 @@ class Session:
         self,
         *,
         monitor: str,
-        higher_is_better: bool,
         task: str,
         unigram_entropy: float | None = None,
     ) -> None:
@@ -77,7 +76,6 @@ class Session:
 
         Args:
             monitor: Name of the logged value that chooses the best checkpoint.
-            higher_is_better: Which way it is read.
             task: What the run is called in the trackers.
             unigram_entropy: Of the corpus, nats; logged beside the loss of a language model.
         """
@@ -95,7 +93,6 @@ class Session:
             length,
             self.run.checkpoints,
             monitor=monitor,
-            higher_is_better=higher_is_better,
             state=state,
         )
         if state is not None:

@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from finetune.metrics.semantics import TOKEN_ACCURACIES, axis_title, meaning
 from finetune.report.collecting import UNEXPECTED, ReportedRun, number
 from finetune.report.figures import figure, swatch
 from finetune.report.markup import Html, details, element, joined
 from finetune.report.plan import plan_figure, plan_rates
 from finetune.report.series import Point, curve, named, names_of, rates
-from finetune.report.view import TaskView, is_share, spoken
+from finetune.report.view import TaskView
 
 Series = dict[str, Any]
 
 MORE = {
-    "val/perplexity": "Validation perplexity",
+    "val/perplexity": axis_title("val/perplexity"),
     "perf/tokens_per_second": "Tokens a second",
     "perf/examples_per_second": "Examples a second",
     "perf/padding": "Padding, share of tokens",
@@ -29,7 +30,7 @@ MORE = {
 
 def curves(view: TaskView) -> Html | None:
     """All curves of a task under one legend: losses and metrics first, the rest folded."""
-    first = [_chart(view, name, title) for name, title in _first(view)]
+    first = [_chart(view, name, axis_title(name)) for name in _first(view)]
     first.append(_rates(view))
     shown = [chart for chart in first if chart is not None]
     if not shown:
@@ -42,15 +43,13 @@ def curves(view: TaskView) -> Html | None:
     )
 
 
-def _first(view: TaskView) -> Iterator[tuple[str, str]]:
-    yield "train/loss", "Training loss"
-    yield "val/loss", "Validation loss"
-    of_language = ("masked_accuracy", "next_token_accuracy")  # a run logs one of them
-    for metric in of_language if view.models_language else (view.headline,):
-        if not metric or metric == "loss":
-            continue
-        unit = ", percent" if is_share(metric) else ""
-        yield f"val/{metric}", f"Validation {spoken(metric)}{unit}"
+def _first(view: TaskView) -> Iterator[str]:
+    yield "train/loss"
+    yield "val/loss"
+    # A pretraining logs one of the two.
+    for metric in TOKEN_ACCURACIES if view.models_language else (view.headline,):
+        if metric and metric != "loss":
+            yield f"val/{metric}"
 
 
 def _legend(view: TaskView) -> Html:
@@ -81,7 +80,7 @@ def _chart(view: TaskView, name: str, title: str) -> Html | None:
     series = [one for run in view.runs if (one := _series(view, run, curve(run, name)))]
     if not series:
         return None
-    percent = name.startswith("val/") and is_share(name)
+    percent = name.startswith("val/") and meaning(name).percent
     rules = list(_entropy(view)) if name.endswith("/loss") else []
     spec = {"percent": percent, "series": series, "rules": rules, "phases": _phases(view)}
     return figure("lines", title, _words(title, series, percent), spec)

@@ -10,6 +10,7 @@ from typing import Any
 from finetune.comparison import Comparison, Difference
 from finetune.comparison.differences import Outcome
 from finetune.comparison.verdict import interval_text, p_text
+from finetune.metrics.semantics import label, meaning
 from finetune.report.collecting import ReportedRun, number
 from finetune.report.figures import figure, swatch
 from finetune.report.markup import (
@@ -23,7 +24,7 @@ from finetune.report.markup import (
     element,
     joined,
 )
-from finetune.report.view import TaskView, is_share, mean_and_deviation, shown, spoken
+from finetune.report.view import TaskView, mean_and_deviation, shown
 
 SUMMED: dict[Outcome, str] = {
     "better": "better",
@@ -51,7 +52,7 @@ def run_name(view: TaskView, run: ReportedRun) -> Html:
 
 def headline_chart(views: Sequence[TaskView]) -> Html | None:
     """The headline metric of each task, runs as dots; metrics that are no shares are left out."""
-    rows = [_dots(view) for view in views if view.headline and is_share(view.headline)]
+    rows = [_dots(view) for view in views if view.headline and meaning(view.headline).percent]
     rows = [row for row in rows if row["runs"]]
     if not rows:
         return None
@@ -73,7 +74,7 @@ def _dots(view: TaskView) -> dict[str, Any]:
     trivial = (number(run.results, "majority", metric) for run in runs)
     return {
         "task": view.task,
-        "metric": spoken(metric),
+        "metric": label(metric),
         "runs": [_dot(view, run, metric) for run in runs],
         "trivial": next((value for value in trivial if value is not None), None),
         "anchors": [
@@ -129,7 +130,7 @@ def _overview_row(view: TaskView, run: ReportedRun) -> list[Cell]:
     gib = run.mean("peak_gib")
     return [
         Cell(run_name(view, run), run.name),
-        Cell(joined([run.task, element("span", spoken(metric), class_="below")]), run.task),
+        Cell(joined([run.task, element("span", label(metric), class_="below")]), run.task),
         Cell(mean_and_deviation(metric, run), value),
         Cell(len(run.seeds), len(run.seeds)),
         Cell(*_difference(difference)),
@@ -193,7 +194,7 @@ def anchor_table(views: Sequence[TaskView]) -> Html | None:
         [
             task,
             a.model,
-            spoken(a.metric),
+            label(a.metric),
             Cell(shown(a.metric, a.value), a.value),
             a.split,
             a.source,
@@ -227,7 +228,7 @@ def comparisons(views: Sequence[TaskView]) -> Html | None:
 
 def _forest(view: TaskView, run: ReportedRun) -> Iterator[dict[str, Any]]:
     difference = view.difference(run)
-    if difference is None or not is_share(difference.metric):
+    if difference is None or not meaning(difference.metric).percent:
         return
     of = difference.seeds
     low, high = of.interval or (of.difference, of.difference)
@@ -240,7 +241,7 @@ def _forest(view: TaskView, run: ReportedRun) -> Iterator[dict[str, Any]]:
         "outcome": difference.outcome,
         "colour": view.colour(run),
         "words": f"{words}, {OUTCOMES[difference.outcome]}",
-        "metric": spoken(difference.metric),
+        "metric": label(difference.metric),
         "baseline": view.baseline.name if view.baseline else "",
     }
 
@@ -249,7 +250,7 @@ def _verdict(view: TaskView, run: ReportedRun) -> Html:
     difference = view.difference(run)
     if difference is None:
         return element("li", f"{run.name}: no metric that both have.")
-    said = difference.verdict.replace(difference.metric, spoken(difference.metric))
+    said = difference.verdict.replace(difference.metric, label(difference.metric))
     return element("li", re.sub(r"(?<![\w.])-(?=\d)", "−", said))
 
 
@@ -287,7 +288,7 @@ def _test_row(
     return [
         run.name,
         view.baseline.name if view.baseline else None,
-        spoken(metric),
+        label(metric),
         Cell(mean_and_deviation(metric, run), difference.a.mean),
         Cell(mean_and_deviation(metric, view.baseline or run), difference.b.mean),
         Cell(shown(metric, of.difference, signed=True), of.difference),

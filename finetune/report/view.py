@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.comparison import Comparison, Difference, compare, corrected
-from finetune.comparison.verdict import NO_SHARES, amount
+from finetune.metrics import semantics
 from finetune.report.collecting import Collection, Problem, ReportedRun
 from finetune.runs.families import Anchor
 
@@ -41,9 +41,9 @@ class TaskView:
 
     @property
     def headline(self) -> str | None:
-        """The metric that comes first in the results."""
-        metrics = (run.group.metrics for run in self.runs if run.group and run.group.metrics)
-        return next((names[0] for names in metrics), None)
+        """The metric that stands for its runs."""
+        named = (semantics.headline(run.group.metrics) for run in self.runs if run.group)
+        return next((name for name in named if name), None)
 
     @property
     def models_language(self) -> bool:
@@ -130,19 +130,11 @@ def _compared(
     return made
 
 
-def spoken(metric: str) -> str:
-    """A metric's name in words: `matthews_correlation` -> `matthews correlation`."""
-    return metric.replace("_", " ")
-
-
 def shown(metric: str, value: float | None, *, signed: bool = False) -> str | None:
-    """A value as tables have it, in percent if it is a share; None where there is none."""
-    return None if value is None else amount(metric, value, signed=signed).replace("-", "−")
-
-
-def is_share(metric: str) -> bool:
-    """Whether a metric is a fraction of one, shown in percent."""
-    return not metric.endswith(NO_SHARES)
+    """A value as tables have it, with a true minus; None where there is none."""
+    if value is None:
+        return None
+    return semantics.shown(metric, value, signed=signed).replace("-", "−")
 
 
 def mean_and_deviation(metric: str, run: ReportedRun) -> str | None:

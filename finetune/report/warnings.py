@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from finetune.metrics.semantics import goodness, headline, label
 from finetune.report.collecting import Problem, ReportedRun, number
 from finetune.report.markup import Html, element
-from finetune.report.view import TaskView, shown, spoken
+from finetune.report.view import TaskView, shown
 from finetune.runs.predictions import foreign_splits
 
 MUCH_CUT = 0.2
@@ -35,14 +36,18 @@ def _collapsed(run: ReportedRun) -> Iterator[str]:
 
 
 def _at_chance(run: ReportedRun) -> Iterator[str]:
-    metrics = run.group.metrics if run.group else []
-    if not metrics or "fixed_answer" in run.results:
+    metric = headline(run.group.metrics if run.group else [])
+    if metric is None or "fixed_answer" in run.results:
         return
-    metric, value = metrics[0], run.mean("metrics", metrics[0])
+    value = run.mean("metrics", metric)
     trivial = number(run.results, "majority", metric)
-    if value is not None and trivial is not None and value <= trivial:
+    if (
+        value is not None
+        and trivial is not None
+        and goodness(metric, value) <= goodness(metric, trivial)
+    ):
         yield (
-            f"not above the trivial answer in {spoken(metric)}: {shown(metric, value)} against "
+            f"not above the trivial answer in {label(metric)}: {shown(metric, value)} against "
             f"{shown(metric, trivial)}"
         )
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from finetune.checkpoints.seed_folders import seed_folders
 from finetune.errors import FinetuneError
+from finetune.metrics.semantics import headline
 from finetune.runs.folder import summarise
 from finetune.runs.lock import is_running
 from finetune.settings.values import load
@@ -31,7 +32,6 @@ TAIL_BYTES = 64 * 1024
 """More than a line of metrics.jsonl has."""
 UNEXPECTED = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)
 """What files of an unexpected form make of code that reads them."""
-LOWER_IS_BETTER = ("loss", "perplexity")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ListedRun:
     collapsed: tuple[int, ...] = ()
     """Those of its seeds that collapsed."""
     metric: str | None = None
-    """The metric that comes first in the results."""
+    """The headline of the results."""
     score: float | None = None
     """Its mean over the seeds that have ended; a share, or a loss."""
     deviation: float | None = None
@@ -198,7 +198,7 @@ def _with_score(run: ListedRun, seeds: Sequence[Mapping[str, Any]]) -> ListedRun
     seconds = [one["train_seconds"] for one in seeds if one.get("train_seconds") is not None]
     if seconds:
         run = replace(run, minutes=sum(seconds) / 60)
-    metric = next(iter(seeds[0]["metrics"]), None) if seeds else None
+    metric = headline(seeds[0]["metrics"]) if seeds else None
     if metric is None:
         return run
     values = [float(one["metrics"][metric]) for one in seeds if metric in one["metrics"]]
@@ -206,7 +206,7 @@ def _with_score(run: ListedRun, seeds: Sequence[Mapping[str, Any]]) -> ListedRun
         raise ValueError(f"results.json: {metric} is not finite")
     summary = summarise(values)
     deviation = summary["std"] if len(values) > 1 else None
-    return replace(run, metric=str(metric), score=summary["mean"], deviation=deviation)
+    return replace(run, metric=metric, score=summary["mean"], deviation=deviation)
 
 
 def _seed(results: Mapping[str, Any]) -> int:

@@ -85,7 +85,10 @@ class Task(Protocol):
 
     @property
     def monitor(self) -> str:
-        """The metric of `score` by which the best checkpoint is chosen; higher is better."""
+        """The metric of `score` by which the best checkpoint is chosen.
+
+        Higher is better, unless `finetune.metrics.semantics` says otherwise of its name.
+        """
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -5,11 +5,14 @@ Sections: `train/` `val/` `lr/` `perf/` `frozen/` `data/`. All of them are funct
 
 from __future__ import annotations
 
+from finetune.metrics.semantics import Better, known, meaning
+
 STEP = "step"
 """The one axis: optimizer steps made so far."""
-LOWER_IS_BETTER = ("loss", "perplexity")
-KEPT_HIGHEST = ("train/masked_accuracy", "train/next_token_accuracy", "perf/peak_gib")
-"""Values other than scores of which the highest is kept."""
+KEPT_HIGHEST = "perf/peak_gib"
+"""The measurement of which the highest is kept, in place of the mean."""
+KEPT: dict[Better | None, str | None] = {"lower": "min", "higher": "max", None: None}
+"""Which way a metric is better -> what is kept of it."""
 
 
 def summary_of(name: str) -> str | None:
@@ -22,10 +25,9 @@ def summary_of(name: str) -> str | None:
         `min` for losses and perplexities, `max` for scores and for memory, `mean` for speeds, and
         None, the last one, for what is neither better nor worse.
     """
-    section, _, rest = name.partition("/")
-    last = rest.rpartition("/")[2]
-    if section in ("train", "val") and last in LOWER_IS_BETTER:
-        return "min"
-    if section == "val" or name in KEPT_HIGHEST:
-        return "max"
-    return "mean" if section == "perf" else None
+    section = name.partition("/")[0]
+    if section == "val" or (section == "train" and known(name)):
+        return KEPT[meaning(name).better]
+    if section == "perf":
+        return "max" if name == KEPT_HIGHEST else "mean"
+    return None

@@ -16,6 +16,7 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
 from finetune.files.writing import write_text
+from finetune.metrics.semantics import headline
 from finetune.tracking.jsonl import plain
 from finetune.tracking.metrics import STEP, summary_of
 from finetune.tracking.shown import Artifact, Shown, Table
@@ -131,7 +132,7 @@ class WandbRunLogger(WandbLogger):
     def close(self, summary: Mapping[str, Any], *, failed: bool) -> None:
         """Give the run its summary, and end it.
 
-        A metric of the results is told as `best/NAME` too, and the first of them as
+        A metric of the results is told as `best/NAME` too, and the headline as
         `best/headline`: sweeps and tables find no nested one.
         """
         run = self.experiment
@@ -139,8 +140,8 @@ class WandbRunLogger(WandbLogger):
             return
         metrics = summary.get("metrics") or {}
         best = {f"best/{name}": value for name, value in metrics.items()}
-        if best:
-            best["best/headline"] = next(iter(best.values()))
+        if (name := headline(metrics)) is not None:
+            best["best/headline"] = metrics[name]
         online = self._wandb_init["mode"] != "offline"
         with self._harmless(FINISH_SECONDS if online else 0.0):
             run.summary.update({**plain(summary), **plain(best)})

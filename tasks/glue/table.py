@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from finetune.metrics.semantics import label
+
 
 @dataclass(frozen=True)
 class Split:
@@ -203,7 +205,7 @@ def _line(name: str, metric: str, *sizes: str) -> str:
 
 
 def _metrics(row: GlueRow) -> str:
-    return ", ".join(row.metrics).replace("_", " ")
+    return ", ".join(map(label, row.metrics))
 
 
 def _sizes(row: GlueRow) -> tuple[str, str, str]:

@@ -1,24 +1,12 @@
-"""How tables and results read on the terminal."""
+"""How tables read on the terminal."""
 
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import pytest
 
-from finetune.console.tables import columns_of, painted, results_table, table
-from finetune.runs.folder import over_seeds
-
-
-def result(seed: int, accuracy: float, *, collapsed: bool = False) -> dict[str, Any]:
-    return {
-        "task": "glue/sst2",
-        "split": "validation",
-        "seed": seed,
-        "metrics": {"accuracy": accuracy},
-        "collapsed": collapsed,
-    }
+from finetune.console.tables import columns_of, painted, table
 
 
 def test_a_table_has_its_numbers_at_the_right() -> None:
@@ -62,24 +50,6 @@ def test_names_of_wide_signs_are_lined_up_by_what_they_take_on_a_terminal() -> N
     assert columns_of(cut) == 80
 
 
-@pytest.mark.parametrize("seeds", [1, 3, 5, 9, 30])
-def test_the_table_of_any_number_of_seeds_fits_80_columns(seeds: int) -> None:
-    runs = [
-        {
-            **result(seed, seed / 100),
-            "task": "glue/mnli",
-            "metrics": {"accuracy": 0.5, "validation_mismatched/accuracy": seed / 100},
-            "majority": {"accuracy": 0.35, "validation_mismatched/accuracy": 0.35},
-        }
-        for seed in range(1, seeds + 1)
-    ]
-    text = results_table(over_seeds(runs))
-    assert max(map(len, text.splitlines())) <= 80
-    for seed in range(1, seeds + 1):
-        assert f"seed {seed}" in text
-    assert "majority" in text
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -96,47 +66,3 @@ def test_colours_are_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
     assert painted("done", "green", Terminal()) != "done"
     monkeypatch.setenv("TERM", "dumb")
     assert painted("done", "green", Terminal()) == "done"
-
-
-def test_shares_are_shown_in_percent_and_losses_as_they_are() -> None:
-    run = {**result(1, 0.91284), "metrics": {"accuracy": 0.91284, "loss": 2.5}}
-    assert results_table(run).splitlines() == [
-        "glue/sst2 (validation)  seed 1",
-        "----------------------  ------",
-        "accuracy (%)             91.28",
-        "loss                    2.5000",
-    ]
-
-
-def test_the_table_of_several_seeds_names_those_that_collapsed() -> None:
-    text = results_table(over_seeds([result(1, 0.5, collapsed=True), result(2, 0.7)]))
-    assert text.splitlines() == [
-        "glue/sst2 (validation)   mean    std  seed 1  seed 2",
-        "----------------------  -----  -----  ------  ------",
-        "accuracy (%)            60.00  14.14   50.00   70.00",
-        "collapsed (one answer for every example): seed 1",
-    ]
-
-
-def test_the_majority_answer_stands_beside_the_scores() -> None:
-    run = {**result(1, 0.75), "majority": {"accuracy": 0.5}}
-    for results in (run, over_seeds([run, {**run, "seed": 2}])):
-        lines = results_table(results).splitlines()
-        assert lines[0].endswith("  majority")
-        assert lines[2].endswith("     50.00")
-
-
-def test_classes_are_shown_one_by_one_unless_they_are_many() -> None:
-    row = {"precision": 0.5, "recall": 0.25, "f1": 1 / 3, "support": 1200}
-    one = {**result(1, 0.75), "report": {"per_class": {"yes": row, "no, never": row}}}
-    lines = results_table(one).splitlines()
-    assert lines[-1].split() == ["no,", "never", "50.0", "25.0", "33.3", "1,200"]
-    assert len(lines) == 3 + 1 + 4
-    many = {**one, "report": {"per_class": {str(n): row for n in range(21)}}}
-    assert results_table(many) == results_table(result(1, 0.75))
-
-
-def test_a_number_that_was_tuned_is_shown_as_such() -> None:
-    decided = {"null_threshold": -1.25, "tuned_on": "validation"}
-    lines = results_table({**result(1, 0.75), "decision": decided}).splitlines()
-    assert lines[-1] == "null_threshold = -1.25, tuned on validation"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finetune.metrics.semantics import label, meaning
 from finetune.report.inside.files import Found, blocks, figure_of
 from finetune.report.inside.layers import SHORT, Summary, layer_table, layers_figure, series
 from finetune.report.markup import Cell, Html, Row, details, element, joined
 from finetune.report.parts import Part
-from finetune.report.view import is_share, shown, spoken
+from finetune.report.view import shown
 from finetune.runs.folder import summarise
 
 CAVEAT = joined(
@@ -40,7 +41,7 @@ def _block(found: Found) -> Html:
     metric = str(found.content["metric"])
     groups: Mapping[str, Probed] = found.content["groups"]
     first = list(groups.values())[0][0]
-    title = f"{first['task']}: {spoken(metric)}, {first['pooling']} pooling"
+    title = f"{first['task']}: {label(metric)}, {first['pooling']} pooling"
     plots = element("div", _scores(groups, metric), _mix(groups), class_="grid")
     tables = [_table(groups, metric), _shares_table(groups)]
     return joined([element("h3", title), plots, *tables, _note(groups, first)])
@@ -51,9 +52,9 @@ def _scores(groups: Mapping[str, Probed], metric: str) -> Html:
 
     names = curve_names(probed[0] for probed in groups.values())
     lines = _lines({name: _curve(probed, metric) for name, probed in groups.items()})
-    title = f"Score by layer{', percent' if is_share(metric) else ''}"
+    percent = meaning(metric).percent
+    title = f"Score by layer{', percent' if percent else ''}"
     rules = [{"y": value, "label": "majority"} for value in _majorities(groups, metric)]
-    percent = is_share(metric)
     return layers_figure("layers", title, names, lines, percent=percent, rules=rules, apart=MIX)
 
 
@@ -104,7 +105,7 @@ def _table(groups: Mapping[str, Probed], metric: str) -> Html:
     rows: list[Row] = [[name, *(_cell(metric, one.get(name)) for one in scores)] for name in names]
     majority = (figure_of(probed[0]["majority"][metric]) for probed in groups.values())
     rows.append(["majority", *(Cell(shown(metric, value), value) for value in majority)])
-    return layer_table(f"{spoken(metric).capitalize()} by layer", list(groups), rows)
+    return layer_table(f"{label(metric).capitalize()} by layer", list(groups), rows)
 
 
 def _shares_table(groups: Mapping[str, Probed]) -> Html:

@@ -10,6 +10,8 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from finetune.metrics.semantics import chance_level
+
 WATCHED_FRACTION = 1 / 3
 """The part of the run whose losses are averaged."""
 TOLERANCE = 0.02
@@ -28,7 +30,7 @@ def at_chance(loss: float, num_choices: int) -> bool:
     Returns:
         True if the loss lies within 2 % of ln C; never for a NaN, nor where there is no choice.
     """
-    guessing = math.log(max(num_choices, 1))
+    guessing = chance_level("loss", max(num_choices, 1)) or 0.0
     return guessing > 0 and abs(loss - guessing) <= TOLERANCE * guessing
 
 

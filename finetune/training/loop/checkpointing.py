@@ -18,6 +18,7 @@ import pytorch_lightning as pl
 import torch
 
 from finetune.errors import FinetuneError
+from finetune.metrics.semantics import goodness
 from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.training.loop.progress import RunLength
 from finetune.training.loop.resume import (
@@ -85,7 +86,6 @@ class Checkpointer(pl.Callback):
         config: CheckpointConfig,
         *,
         monitor: str,
-        higher_is_better: bool,
         state: dict[str, Any] | None = None,
     ) -> None:
         """Say where and when.
@@ -96,11 +96,10 @@ class Checkpointer(pl.Callback):
             length: The run's limit; its clock is part of the state.
             config: Interval and patience.
             monitor: Name of the logged value that chooses the best checkpoint.
-            higher_is_better: Which way it is read.
             state: What an earlier session of this run wrote, to go on from.
         """
         self.folder, self.write, self.length, self.config = folder, write, length, config
-        self.monitor, self.sign = monitor, 1 if higher_is_better else -1
+        self.monitor = monitor
         self.state = state
         self.standing = Standing(**state["standing"]) if state else Standing()
         self.best: float | None = state["best"] if state else None
@@ -187,7 +186,7 @@ class Checkpointer(pl.Callback):
             return
         value = of_first_process(trainer, float(trainer.callback_metrics[self.monitor]))
         if math.isfinite(value) and (
-            self.best is None or self.sign * value > self.sign * self.best
+            self.best is None or goodness(self.monitor, value) > goodness(self.monitor, self.best)
         ):
             self.best, self.bad_validations = value, 0
             self._write(trainer, "best", None)

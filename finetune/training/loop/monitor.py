@@ -10,9 +10,9 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from finetune.metrics.semantics import TOKEN_ACCURACIES
 from finetune.training.loop.accumulation import LabelledMean, labelled
 from finetune.training.loop.module import EncoderWithHead, epochs_done
-from finetune.training.loop.pretrainer import TOKEN_ACCURACIES
 from finetune.training.loop.progress import RunLength
 from finetune.training.loop.progress_bar import ProgressDisplay
 from finetune.training.loop.trainer import most_of_all

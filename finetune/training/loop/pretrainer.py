@@ -16,14 +16,11 @@ from finetune.encoder import Encoder
 from finetune.encoder.cost import forward_flops_per_token
 from finetune.errors import DataError
 from finetune.heads import MaskedLM
+from finetune.metrics.semantics import TOKEN_ACCURACIES
 from finetune.training.loop.accumulation import labelled
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import ScheduleConfig
-
-TOKEN_ACCURACIES = ("masked_accuracy", "next_token_accuracy")
-"""Fraction of the masked tokens that are predicted correctly; of a causal encoder, of all tokens,
-each from those before it."""
 
 
 class Pretrainer(EncoderWithHead):

@@ -60,15 +60,14 @@ class Run:
         self.config = CheckpointConfig(**config)
 
     def checkpointer(
-        self, limit: LengthConfig | None = None, *, higher_is_better: bool = True
+        self, limit: LengthConfig | None = None, *, monitor: str = "val/accuracy"
     ) -> Checkpointer:
         return Checkpointer(
             Path("RUN/checkpoints"),
             lambda folder, state: self.written.append((folder.name, state)),
             RunLength(limit or LengthConfig(max_steps=1000), 100, self.clock),
             self.config,
-            monitor="val/accuracy",
-            higher_is_better=higher_is_better,
+            monitor=monitor,
         )
 
     def train(self, checkpointer: Checkpointer, batches: int) -> None:
@@ -81,17 +80,19 @@ class Run:
             checkpointer.on_train_batch_end(self.trainer, self.module, None, None, 0)  # type: ignore[arg-type]
 
     def validate(self, checkpointer: Checkpointer, value: float) -> None:
-        self.trainer.callback_metrics["val/accuracy"] = torch.tensor(value)
+        self.trainer.callback_metrics[checkpointer.monitor] = torch.tensor(value)
         checkpointer.on_validation_end(self.trainer, self.module)  # type: ignore[arg-type]
 
     def states(self) -> list[dict[str, Any]]:
         return [state for name, state in self.written if name == "last" and state is not None]
 
 
-@pytest.mark.parametrize(("higher", "best"), [(True, [0, 2, 3]), (False, [0, 1, 5])])
-def test_the_best_checkpoint_follows_the_monitored_value(higher: bool, best: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("monitor", "best"), [("val/accuracy", [0, 2, 3]), ("val/loss", [0, 1, 5])]
+)
+def test_the_best_checkpoint_follows_the_monitored_value(monitor: str, best: list[int]) -> None:
     run = Run()
-    checkpointer = run.checkpointer(higher_is_better=higher)
+    checkpointer = run.checkpointer(monitor=monitor)
     written = []
     for number, value in enumerate([0.5, 0.3, 0.6, 0.7, 0.7, 0.2]):  # an equal one is not better
         before = len(run.written)
@@ -156,7 +157,7 @@ def test_a_run_goes_on_with_its_best_value_and_its_patience() -> None:
     (state,) = run.states()
     after = Checkpointer(
         before.folder, before.write, before.length, run.config,
-        monitor="val/accuracy", higher_is_better=True, state=state,
+        monitor="val/accuracy", state=state,
     )  # fmt: skip
     assert (after.best, after.bad_validations) == (pytest.approx(0.8), 2)
     assert after.standing == before.standing

@@ -22,13 +22,14 @@ from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
 from finetune.encoder.scores import SCORES
 from finetune.errors import DataError
 from finetune.jobs.session import Session
+from finetune.metrics.semantics import TOKEN_ACCURACIES
 from finetune.runs.settings import PretrainRun
 from finetune.settings import fields as settings
 from finetune.text.corpus.corpus import Corpus
 from finetune.text.corpus.masking import MaskingConfig
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.data import CorpusData, LoaderConfig
-from finetune.training.loop.pretrainer import TOKEN_ACCURACIES, Pretrainer, masked_lm_metrics
+from finetune.training.loop.pretrainer import Pretrainer, masked_lm_metrics
 from finetune.training.optimizer import adamw
 
 Batch = dict[str, torch.Tensor]

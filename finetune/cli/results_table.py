@@ -1,0 +1,72 @@
+"""The results of a run as a plain text table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from finetune.console.tables import table
+from finetune.metrics.semantics import column_title, shown
+
+Results = dict[str, Any]
+"""What results.json holds."""
+MOST_CLASSES = 20
+"""So many classes are shown one by one; results.json has them all."""
+
+
+def results_table(results: Results) -> str:
+    """The metrics of a run, fractions in percent, beside those of the majority answer.
+
+    Args:
+        results: Of one run (one column), or of several seeds (mean, deviation, one a seed).
+    """
+    name = f"{results['task']} ({results['split']})"
+    if "seeds" in results:
+        rows = [
+            _row(metric, [entry["mean"], entry["std"], *entry["values"]])
+            for metric, entry in results["metrics"].items()
+        ]
+        header = [name, "mean", "std", *(f"seed {seed}" for seed in results["seeds"])]
+    else:
+        rows = [_row(metric, [value]) for metric, value in results["metrics"].items()]
+        header = [name, f"seed {results['seed']}"]
+    baseline = results.get("runs", [results])[0].get("majority")
+    if baseline:
+        header.append("majority")
+        rows = [
+            [*row, *_row(metric, [baseline[metric]])[1:]] if metric in baseline else [*row, ""]
+            for row, metric in zip(rows, results["metrics"], strict=True)
+        ]
+    told = [*_per_class(results), *_decided(results), *_collapsed(results)]
+    parts = [table(rows, header), *told]
+    return "\n".join(parts)
+
+
+def _per_class(results: Results) -> list[str]:
+    """Precision, recall and F1 of each class, where a single run reports them."""
+    classes = results.get("report", {}).get("per_class", {})
+    if not 0 < len(classes) <= MOST_CLASSES:
+        return []
+    scores = ("precision", "recall", "f1")
+    rows = [
+        [name, *(shown(score, row[score], short=True) for score in scores), f"{row['support']:,}"]
+        for name, row in classes.items()
+    ]
+    return ["", table(rows, ["class (%)", *scores, "examples"])]
+
+
+def _row(metric: str, values: Sequence[float]) -> list[str]:
+    return [column_title(metric), *(shown(metric, value) for value in values)]
+
+
+def _decided(results: Results) -> list[str]:
+    """The numbers by which a single run decides its answers."""
+    numbers = dict(results.get("decision", {}))
+    tuned_on = numbers.pop("tuned_on", "")
+    return [f"{name} = {value:.4g}, tuned on {tuned_on}" for name, value in numbers.items()]
+
+
+def _collapsed(results: Results) -> list[str]:
+    runs = results.get("runs", [results])
+    seeds = [str(run["seed"]) for run in runs if run.get("collapsed")]
+    return [f"collapsed (one answer for every example): seed {', '.join(seeds)}"] if seeds else []

@@ -1,0 +1,144 @@
+"""What a metric means: which way is better, how it is shown, and what guessing gives.
+
+The one table that knows; whoever shows, sorts or compares metrics asks it by name. Pure functions
+without numpy, so that a listing of runs need not wait for it. The formulas are in the modules
+beside this one.
+
+A name may stand behind a split or a section (`validation_mismatched/accuracy`, `val/loss`), and a
+longer one means what its last words mean: `macro_f1` is an `f1`, `best_f1_threshold` a
+`threshold`. A name without a row has `DEFAULT`: a fraction, higher is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the values of a metric mean."""
+
+    better: Better | None = "higher"
+    """Which way is better; None for a setting that is reported among the metrics."""
+    percent: bool = True
+    """Whether it is a fraction of one, shown in percent."""
+    chance: Callable[[int], float] | None = None
+    """Number of choices -> the value of one who guesses among them evenly; None where it depends
+    on more than their number."""
+
+
+DEFAULT = Meaning()
+"""A fraction of one, higher is better: of every name that has no row."""
+CORRELATION = Meaning(chance=lambda choices: 0.0)
+ERROR = Meaning("lower", percent=False)
+
+MEANINGS: Mapping[str, Meaning] = {
+    "accuracy": Meaning(chance=lambda choices: 1 / choices),
+    "subset_accuracy": Meaning(),  # right in all of several decisions
+    "f1": Meaning(),
+    "precision": Meaning(),
+    "recall": Meaning(),
+    "match": Meaning(),
+    "correlation": CORRELATION,
+    "pearson": CORRELATION,
+    "spearman": CORRELATION,
+    "loss": Meaning("lower", percent=False, chance=math.log),  # nats
+    "perplexity": Meaning("lower", percent=False, chance=float),
+    "squared_error": ERROR,
+    "absolute_error": ERROR,
+    "threshold": Meaning(None, percent=False),  # in the unit of what is compared with it
+}
+"""Last words of a name -> meaning; the longest that fit count."""
+TOKEN_ACCURACIES = ("masked_accuracy", "next_token_accuracy")
+"""Fraction of the masked tokens that are predicted correctly; of a causal encoder, of all tokens,
+each from those before it."""
+SECTIONS = {"train": "Training", "val": "Validation"}
+"""Section of a logged name -> its word in titles."""
+
+
+def known(metric: str) -> Meaning | None:
+    """The row of a metric; None where it has none."""
+    words = metric.rpartition("/")[2].split("_")
+    endings = ("_".join(words[first:]) for first in range(len(words)))
+    return next((MEANINGS[ending] for ending in endings if ending in MEANINGS), None)
+
+
+def meaning(metric: str) -> Meaning:
+    """What a metric means; `DEFAULT` where it has no row.
+
+    >>> from finetune.metrics.semantics import meaning
+    >>> meaning("val/loss").better, meaning("validation_mismatched/accuracy").percent
+    ('lower', True)
+    """
+    return known(metric) or DEFAULT
+
+
+def goodness(metric: str, value: float) -> float:
+    """A value, or a difference of two, turned so that more of it is better."""
+    return -value if meaning(metric).better == "lower" else value
+
+
+def best_index(metric: str, values: Sequence[float]) -> int:
+    """Which of several values, at least one, is best; of equal ones the first."""
+    return max(range(len(values)), key=lambda index: goodness(metric, values[index]))
+
+
+def headline(metrics: Iterable[str]) -> str | None:
+    """The metric that stands for a run: the first of its results, as tasks put it there.
+
+    Args:
+        metrics: Names in the order of the results.
+
+    Returns:
+        The first that is not a setting; None where there is none.
+    """
+    return next((name for name in metrics if meaning(name).better), None)
+
+
+def chance_level(metric: str, choices: int) -> float | None:
+    """What guessing evenly among a number of choices gives, at least 1; None where not defined."""
+    of = meaning(metric).chance
+    return None if of is None else of(choices)
+
+
+def shown(metric: str, value: float, *, signed: bool = False, short: bool = False) -> str:
+    """A value or a difference as text: in percent with two digits, or plain with four.
+
+    Args:
+        metric: Its name.
+        value: As results have it.
+        signed: With a plus sign where it is above zero.
+        short: With one digit less in percent, three digits for others.
+    """
+    if meaning(metric).percent:
+        digits, scale = (1 if short else 2), 100
+    else:
+        digits, scale = (3 if short else 4), 1
+    rounded = round(scale * value, digits) + 0.0  # no -0.00
+    return f"{rounded:{'+' if signed and rounded else ''}.{digits}f}"
+
+
+def column_title(metric: str) -> str:
+    """A metric above or beside values that `shown` wrote: `accuracy (%)`, `loss`."""
+    return f"{metric} (%)" if meaning(metric).percent else metric
+
+
+def label(metric: str) -> str:
+    """A metric's name in words: `matthews_correlation` -> `matthews correlation`."""
+    return metric.replace("_", " ")
+
+
+def axis_title(name: str) -> str:
+    """The title of a curve: `val/f1` -> `Validation f1, percent`; `train/loss` -> `Training loss`.
+
+    Args:
+        name: As it is logged, in one of `SECTIONS`.
+    """
+    section, _, metric = name.partition("/")
+    unit = ", percent" if meaning(metric).percent else ""
+    return f"{SECTIONS[section]} {label(metric)}{unit}"
