@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Call
 
 OLD = Path(__file__).parent / "old_run"
+RENAMED = pytest.mark.filterwarnings("ignore:.* is now .*; please rename it:FutureWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +79,14 @@ def test_report_shows_it(call: Call) -> None:
     assert outcome.json["runs"] == ["run"]
 
 
+@RENAMED
 def test_another_run_begins_with_its_settings_and_its_checkpoint(call: Call) -> None:
     words = ["--config", "run/config.yaml", "--encoder", "run", "--out", "again"]
     outcome = call("classify", *words, "--overwrite")
     assert outcome.status == 0, outcome.err
 
 
+@RENAMED
 def test_it_goes_on_from_its_last_checkpoint(call: Call) -> None:
     Path("run/results.json").unlink()
     outcome = call("classify", "--config", "run/config.yaml", "--resume")
