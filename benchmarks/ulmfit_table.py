@@ -63,7 +63,7 @@ def group(name: str, runs: Sequence[Mapping[str, Any]], split: str) -> Group:
         every[0]["task"],
         every[0]["split"],
         tuple(
-            Run(one["seed"], one["metrics"], folder=run["folder"], collapsed=one["collapsed"])
+            Run(one["seed"], one["metrics"], folder=run["folder"], degenerate=one["collapsed"])
             for one, run in zip(every, runs, strict=True)
         ),
     )

@@ -117,7 +117,7 @@ class Contestant:
         encoder = Encoder(shape)
         torch.manual_seed(seed)
         head = Classification(shape, HeadConfig(), 2)
-        task: Any = SimpleNamespace(train_split="train", rows=1)
+        task: Any = SimpleNamespace(train_split="train", sequences_per_example=1)
         kind = Plain if cache is None else FineTuner
         self.module = kind(encoder, head, task, seed=seed).to(device).train()
         self.plan = make_plan(policy.unfreezing, shape.num_hidden_layers, policy.epochs)

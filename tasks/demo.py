@@ -39,7 +39,7 @@ MINUTES = 3
 """About how long the demo takes on two cores."""
 
 Scores = tuple[float, float, float]
-"""That metric of the trivial answers, from scratch, and pretrained."""
+"""That metric of the baseline, from scratch, and pretrained."""
 
 
 def demo(words: list[str]) -> int:
@@ -88,7 +88,7 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
         seed: Draws everything.
 
     Returns:
-        Task -> that metric of the trivial answers, from scratch, and pretrained.
+        Task -> that metric of the baseline, from scratch, and pretrained.
     """
     from finetune.jobs import pretrain
     from finetune.runs.folder import check_writable, say
@@ -133,7 +133,7 @@ def _table(scores: dict[str, Scores]) -> str:
         [f"{task} ({metric})", *(shown(metric, score, short=True) for score in scores[task])]
         for task, metric in TASKS.items()
     ]
-    header = ["task (metric)", "trivial answer", "from scratch", "pretrained"]
+    header = ["task (metric)", "baseline", "from scratch", "pretrained"]
     return f"pretrained against from scratch (validation, percent)\n{table(rows, header)}"
 
 

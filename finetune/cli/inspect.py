@@ -41,7 +41,7 @@ over the runs of a folder of seeds, or over the probes' own seeds for one run. "
 share of each layer with the classifier (Peters et al., 2018, section 3.2).
 
 A probe says what can be read off a layer by a linear map, not what the network uses (Belinkov,
-2022). Clear two bars: the majority, and --untrained, an encoder of the same shape with random
+2022). Compare with the baseline, and with --untrained: an encoder of the same shape with random
 weights. The hidden states come from one forward pass, kept in the cache that fine-tuning uses."""
 SIMILARITY = """\
 Linear CKA (Kornblith et al., 2019) of the same layer of two encoders over the same texts, 0 to 1,

@@ -32,12 +32,12 @@ def results_table(results: Results) -> str:
         header = [name, f"seed {results['seed']}"]
     baseline = results.get("runs", [results])[0].get("majority")
     if baseline:
-        header.append("majority")
+        header.append("baseline")
         rows = [
             [*row, *_row(metric, [baseline[metric]])[1:]] if metric in baseline else [*row, ""]
             for row, metric in zip(rows, results["metrics"], strict=True)
         ]
-    told = [*_per_class(results), *_decided(results), *_collapsed(results)]
+    told = [*_per_class(results), *_decided(results), *_degenerate(results)]
     parts = [table(rows, header), *told]
     return "\n".join(parts)
 
@@ -66,7 +66,7 @@ def _decided(results: Results) -> list[str]:
     return [f"{name} = {value:.4g}, tuned on {tuned_on}" for name, value in numbers.items()]
 
 
-def _collapsed(results: Results) -> list[str]:
+def _degenerate(results: Results) -> list[str]:
     runs = results.get("runs", [results])
     seeds = [str(run["seed"]) for run in runs if run.get("collapsed")]
-    return [f"collapsed (one answer for every example): seed {', '.join(seeds)}"] if seeds else []
+    return [f"degenerate (one answer for every example): seed {', '.join(seeds)}"] if seeds else []

@@ -12,11 +12,12 @@ from finetune.cli.parser import add_json, command_parser
 from finetune.console.output import printable, put
 from finetune.errors import ConfigError
 from finetune.metrics.semantics import goodness, shown
+from finetune.settings.renames import warn_of_rename
 
 if TYPE_CHECKING:
     from finetune.runs.listing import ListedRun
 
-COLOURS = {"running": "cyan", "done": "green", "interrupted": "yellow", "collapsed": "red"}
+COLOURS = {"running": "cyan", "done": "green", "interrupted": "yellow", "degenerate": "red"}
 """State -> colour on a terminal."""
 LEAST_NAME, MOST_TASK, MOST_METRIC = 12, 16, 8
 """Columns that a run's name has at least, and its task and the name of its metric at most."""
@@ -25,7 +26,7 @@ states:
   running      a process holds the folder
   done         it has ended
   interrupted  it neither ended nor goes on; start it again with --resume
-  collapsed    it ended with one answer for every example, for one seed at least"""
+  degenerate   it has ended, and at least one seed gives every example the same answer"""
 
 
 def command(words: list[str]) -> int:
@@ -37,7 +38,7 @@ def command(words: list[str]) -> int:
     parser.add_argument(
         "--sort", choices=SORTS, default="task", help="the order of rows (default: task, then name)"
     )
-    parser.add_argument("--state", choices=COLOURS, help="only runs in this state")
+    parser.add_argument("--state", type=_state, choices=COLOURS, help="only runs in this state")
     add_json(parser, "the runs and damaged folders as JSON on stdout")
     space = parser.parse_args(words)
     if not space.folder.is_dir():
@@ -57,6 +58,13 @@ def command(words: list[str]) -> int:
     for place, what in listing.problems:
         print(printable(f"{place}: {what}"), file=sys.stderr)
     return 0
+
+
+def _state(name: str) -> str:
+    if name != "collapsed":
+        return name
+    warn_of_rename("--state collapsed", "--state degenerate")
+    return "degenerate"
 
 
 def _by_score(run: ListedRun) -> tuple[Any, ...]:

@@ -78,7 +78,7 @@ def compare(
         )
     over_examples = ExampleTests(a, b, score, resamples=resamples, seed=seed)
     differences = [_difference(a, b, name, over_examples) for name in names]
-    notes = (*a.notes, *b.notes, *_collapsed(a), *_collapsed(b))
+    notes = (*a.notes, *b.notes, *_degenerate(a), *_degenerate(b))
     comparison = Comparison(
         a.task, a.split, a.name, b.name, a.seeds, b.seeds, tuple(differences), notes
     )
@@ -120,8 +120,8 @@ def _judged(difference: Difference, comparison: Comparison) -> Difference:
     return replace(difference, outcome=outcome, verdict=verdict)
 
 
-def _collapsed(group: Group) -> list[str]:
-    seeds = ", ".join(str(run.seed) for run in group.runs if run.collapsed)
+def _degenerate(group: Group) -> list[str]:
+    seeds = ", ".join(str(run.seed) for run in group.runs if run.degenerate)
     return [f"{group.name} gives one answer to every example with seed {seeds}"] if seeds else []
 
 

@@ -29,7 +29,7 @@ class Run:
     """Rows by split; those of `folder` are added when they are asked for."""
     folder: Path | None = None
     """Where it lies."""
-    collapsed: bool = False
+    degenerate: bool = False
     """Whether it gives one answer to every example."""
 
     def rows(self, split: str) -> list[Answer] | None:
@@ -193,7 +193,7 @@ def _run(folder: Path, results: dict[str, Any]) -> Run:
         seed=results["seed"],
         metrics=dict(results["metrics"]),
         folder=folder,
-        collapsed=bool(results.get("collapsed")),
+        degenerate=bool(results.get("collapsed")),
     )
 
 

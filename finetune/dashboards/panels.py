@@ -153,9 +153,9 @@ CHAPTERS = (
     ),
     Chapter(
         "Tasks",
-        "The headline metric of each run's best checkpoint, scored anew on the validation split; a "
-        "bar is the mean of a group of seeds. A run that answers everything alike says so in "
-        "`collapsed`.",
+        "The headline metric of each run's best checkpoint, scored again on the validation split; "
+        "a bar is the mean of a group of seeds. A degenerate run, which gives every example the "
+        "same answer, has `collapsed` true.",
         (
             Panel("Headline metric", ("best/headline",), "bars", group="run.group"),
             Panel("Scores while training", pattern=_VAL_SCORES),

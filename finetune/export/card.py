@@ -148,7 +148,7 @@ def _results(source: Source) -> list[str]:
 
 
 def _metrics(results: Results, baseline: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: each metric of one run or of several seeds, beside the trivial answers'."""
+    """Header and rows: each metric of one run or of several seeds, beside the baseline's."""
     seeds = [f"seed {seed}" for seed in results.get("seeds", [])]
     single = f"seed {results['seed']}" if "seed" in results else "value"
     header = ["metric", *(["mean", "std (n - 1)", *seeds] if seeds else [single])]
@@ -157,7 +157,7 @@ def _metrics(results: Results, baseline: Mapping[str, float]) -> tuple[list[str]
         values = [entry["mean"], entry["std"], *entry["values"]] if seeds else [entry]
         rows.append([_code(name), *map(_figure, values)])
     if baseline:
-        header.append("trivial answers")
+        header.append("baseline")
         for row, name in zip(rows, results["metrics"], strict=True):
             row.append(_figure(baseline[name]) if name in baseline else "")
     return header, rows
@@ -174,8 +174,11 @@ def _remarks(source: Source) -> list[str]:
         )
     if source.results.get("collapsed"):
         seeds = source.results["collapsed"]
-        which = f"Seeds {', '.join(map(str, seeds))}" if isinstance(seeds, list) else "The run"
-        said.append(f"{which} collapsed: every example got the same answer.")
+        which = "The run is"
+        if isinstance(seeds, list):
+            several = len(seeds) > 1
+            which = f"Seed{'s' * several} {', '.join(map(str, seeds))} {'are' if several else 'is'}"
+        said.append(f"{which} degenerate: every example got the same answer.")
     return said
 
 

@@ -105,7 +105,7 @@ def score_graph(scorer: Scorer, session: Session, split: str) -> dict[str, float
     """
     outputs, order = [], []
     for batch in scorer.data.loader(split):
-        logits = _logits(session, batch, scorer.task.rows)
+        logits = _logits(session, batch, scorer.task.sequences_per_example)
         outputs.append(scorer.module.outputs(logits, batch))
         order.append(batch["index"])
     task, data = scorer.task, scorer.data

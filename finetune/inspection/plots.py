@@ -100,7 +100,7 @@ def curves_png(
         curves: Name -> a summary (mean, std) for each layer, and for the mix of them.
         names: Of the layers and the mix.
         label: Of the vertical axis.
-        line: Where a dashed line says what the majority answer gives.
+        line: Where a dashed line shows the baseline.
     """
     figure = _figure(max(4.5, 0.7 * len(names) + 2), 3.4)
     place = figure.subplots()
@@ -114,7 +114,7 @@ def curves_png(
         colour = drawn.lines[0].get_color()  # the mix is no layer: it stands apart
         place.errorbar(at[-1], means[-1], spread[-1], ls="none", color=colour, **style)
     if line is not None:
-        place.axhline(line, ls="--", lw=1, color="grey", label="majority")
+        place.axhline(line, ls="--", lw=1, color="grey", label="baseline")
     tilted = 30 if len(names) > 6 else 0
     place.set_xticks(range(len(names)), names, rotation=tilted, fontsize=8)
     place.set_ylabel(_plain(label), fontsize=9)

@@ -1,9 +1,9 @@
 """What is learnt at which layer: a linear classifier on each layer of an encoder that stays still.
 
 A probe tells what can be read off a layer by a linear map, not what the network uses (Belinkov,
-2022, section 4). The bars to clear are the majority answer and an encoder of the same shape with
-random weights, whose layers tell the words apart already (`untrained`). An encoder that was
-fine-tuned on the same task has seen the examples that its probes are fitted on.
+2022, section 4). Compare with the baseline (the most frequent answer) and with an encoder of the
+same shape with random weights, whose layers already distinguish words (`untrained`). An encoder
+that was fine-tuned on the same task has seen the examples that its probes are fitted on.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def probe(
     """
     data = open_task(model, choice, families)
     train, validation = both = _splits(data, choice, config)
-    majority = data.task.score(data.task.trivial_answers(train.examples, validation.examples))
+    baseline = data.task.score(data.task.baseline_answers(train.examples, validation.examples))
     vectors = [layer_vectors(model, one.sequences, config.pooling, **cache) for one in both]
     tried = [_probe_once(seed, train, validation, vectors, data.task) for seed in config.seeds]
     return {
@@ -119,14 +119,19 @@ def probe(
         "seeds": list(config.seeds),
         "classes": len(data.task.labels),
         "examples": {"train": len(train.labels), "validation": len(validation.labels)},
-        "majority": majority,
+        "majority": baseline,
         **_summary(tried),
     }
 
 
 def _splits(data: TaskData, choice: TextChoice, config: ProbeConfig) -> tuple[_Split, _Split]:
     task = data.task
-    if task.rows != 1 or not task.labels or not task.validation_splits or task.fixed_answer:
+    if (
+        task.sequences_per_example != 1
+        or not task.labels
+        or not task.validation_splits
+        or task.fixed_answer
+    ):
         raise ConfigError(
             f"{task.name}: a probe needs a task of classes, one a text, with a validation split; "
             "name one by --task"
@@ -272,8 +277,8 @@ def probe_table(groups: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) 
         for probed in groups.values()
     ]
     rows = [[name, *(_cell(metric, one.get(name)) for one in cells)] for name in names]
-    majority = (shown(metric, one["majority"][metric], short=True) for one in firsts)
-    rows.append(["majority", *majority])
+    baseline = (shown(metric, one["majority"][metric], short=True) for one in firsts)
+    rows.append(["baseline", *baseline])
     shares = [_mean_shares(probed) for probed in groups.values()]
     for layer, name in enumerate(names[:-1]):
         known = (f"{100 * one[layer]:.1f}" if layer < len(one) else "" for one in shares)

@@ -24,7 +24,7 @@ from finetune.runs.predictions import Origin, read_origin, read_predictions, wri
 from finetune.runs.settings import FitRun
 from finetune.task.interface import Answer, Task, examples_digest
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.training.loop.finetuner import FineTuner, collapsed, predict
+from finetune.training.loop.finetuner import FineTuner, is_degenerate, predict
 from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import pick_device
 
@@ -161,7 +161,7 @@ def score_splits(
         told["predictions"][split] = asdict(scorer.origin(split))
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in scorer.task.score(answers).items()}
-        told["collapsed"] |= collapsed(answers)
+        told["collapsed"] |= is_degenerate(answers)
         if number == 0 and (report := scorer.task.report(answers)):
             told["report"] = report
     if scorer.module.decision:

@@ -155,7 +155,7 @@ class _Ready:
     tokenizer: Tokenizer
     data: TaskData
     baseline: dict[str, float]
-    """Metrics of the trivial answers."""
+    """Metrics of the baseline."""
     plan: list[Row]
     sets: dict[str, RowSet]
     choice: Choice
@@ -325,7 +325,7 @@ def _inputs(
     """All that fine-tuning starts from: read and found good before the run folder is touched.
 
     Returns:
-        Encoder, tokenizer, data, and the metrics of the trivial answers.
+        Encoder, tokenizer, data, and the metrics of the baseline.
     """
     tokenizer, config = _start(run, start)
     check_length(run.max_length, config)
@@ -344,7 +344,7 @@ def _inputs(
 
 
 def _baseline(data: TaskData) -> dict[str, float]:
-    """The metrics of the trivial answers on the monitored split.
+    """The metrics of the baseline on the monitored split.
 
     Raises:
         DataError: There is no split to score on, or it has no labels.
@@ -354,7 +354,7 @@ def _baseline(data: TaskData) -> dict[str, float]:
         raise DataError(f"{task.name}: no validation data; name a file by --validation")
     split = task.validation_splits[0]
     examples = data.examples(split)
-    scores = task.score(task.trivial_answers(data.examples(data.train_split), examples))
+    scores = task.score(task.baseline_answers(data.examples(data.train_split), examples))
     if task.monitor not in scores:
         raise DataError(
             f"{task.name}: expected a labelled {split} split to choose the best checkpoint on, "

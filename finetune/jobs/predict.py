@@ -109,11 +109,14 @@ class Predictor:
     def _answers(self, examples: list[Example], unknown: UnknownTexts) -> list[Answer]:
         task = self.task
         features = task.features(examples, self.tokenizer, self.max_length, training=False)
-        unknown.add(examples_of(features, task.rows), [example.texts for example in examples])
+        unknown.add(
+            examples_of(features, task.sequences_per_example),
+            [example.texts for example in examples],
+        )
         lengths = np.array([len(feature.input_ids) for feature in features])
-        longest = longest_rows(lengths, task.rows)
+        longest = longest_rows(lengths, task.sequences_per_example)
         batches = length_batches(longest, self.batch_size, seed=0, epoch=0, shuffle=False)
-        made = UnitBatches(features, self.tokenizer.pad_token_id, task.rows)
+        made = UnitBatches(features, self.tokenizer.pad_token_id, task.sequences_per_example)
         outputs = predict(self.module, (made[batch] for batch in batches))
         answers = task.answers(outputs, examples, features)
         return task.decide(answers, self.module.decision)

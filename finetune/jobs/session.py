@@ -99,7 +99,7 @@ class Session:
             last = load_checkpoint(self.last)
             last.check_all()
             last.load_into(self.module)
-            self.data.start_at(checkpointer.standing)
+            self.data.start_at(checkpointer.progress)
         if state is None or not state["finished"]:
             self._fit(length, limit, [watch, *self._watches(), checkpointer])
             self.seconds = length.clock.seconds
@@ -176,9 +176,9 @@ class Session:
 
     def _watches(self) -> list[pl.Callback]:
         """What looks at the loss of a kind of task while it trains."""
-        if self.task is None or self.task.rows == 1:
+        if self.task is None or self.task.sequences_per_example == 1:
             return []
-        return [ChanceWatch(self.task.rows, self.module.fraction_done)]
+        return [ChanceWatch(self.task.sequences_per_example, self.module.fraction_done)]
 
     def _ceiling(self) -> float | None:
         """GFLOPS of matrix products here; for pretraining only, where half a second is nothing."""

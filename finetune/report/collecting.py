@@ -215,8 +215,8 @@ def _read_run(folder: Path, name: str, found: Collection) -> ReportedRun | None:
 def _state(folder: Path, seeds: Sequence[Seed], told: bool) -> State:
     """How a run stands: `told` is whether no more seeds than these are to come."""
     ended = told and all(seed.results for seed in seeds)
-    collapsed = any(seed.results.get("collapsed") for seed in seeds)
-    return state_of((folder, *(seed.folder for seed in seeds)), ended=ended, collapsed=collapsed)
+    degenerate = any(seed.results.get("collapsed") for seed in seeds)
+    return state_of((folder, *(seed.folder for seed in seeds)), ended=ended, degenerate=degenerate)
 
 
 def _unended(run: ReportedRun) -> Iterator[Problem]:

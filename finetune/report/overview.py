@@ -63,7 +63,7 @@ def headline_chart(views: Sequence[TaskView]) -> Html | None:
         words,
         {"rows": rows},
         note="Large dot: mean over seeds; line: one standard deviation; small dots: each seed. "
-        "Grey: the baseline. Upright line: the answer of one who reads no text. Diamond: a "
+        "Grey: the baseline. Vertical line: the same answer for every text. Diamond: a "
         "published figure, of another model and often another split (table below).",
     )
 
@@ -71,12 +71,12 @@ def headline_chart(views: Sequence[TaskView]) -> Html | None:
 def _dots(view: TaskView) -> dict[str, Any]:
     metric = str(view.headline)
     runs = [run for run in view.runs if run.group and metric in run.group.metrics]
-    trivial = (number(run.results, "majority", metric) for run in runs)
+    constant = (number(run.results, "majority", metric) for run in runs)
     return {
         "task": view.task,
         "metric": label(metric),
         "runs": [_dot(view, run, metric) for run in runs],
-        "trivial": next((value for value in trivial if value is not None), None),
+        "constant": next((value for value in constant if value is not None), None),
         "anchors": [
             {"model": anchor.model, "value": anchor.value, "split": anchor.split}
             for anchor in view.anchors
@@ -112,7 +112,7 @@ def overview_table(views: Sequence[TaskView]) -> Html:
         Column("Mean ± sd", number=True, about="Over seeds; shares in percent"),
         Column("Seeds", number=True),
         Column("Against baseline", number=True, about="Difference with its 95 % interval"),
-        Column("Trivial", number=True, about="The answer of one who reads no text"),
+        Column("Constant", number=True, about="The baseline: the same answer for every text"),
         Column("Minutes", number=True, about="Training, mean over seeds"),
         Column("ex/s", number=True, about="Examples a second in training, mean over seeds"),
         Column("GiB", number=True, about="Peak memory, mean over seeds"),
@@ -124,7 +124,7 @@ def overview_table(views: Sequence[TaskView]) -> Html:
 def _overview_row(view: TaskView, run: ReportedRun) -> list[Cell]:
     metric = view.headline or ""
     value = run.mean("metrics", metric)
-    trivial = number(run.results, "majority", metric)
+    constant = number(run.results, "majority", metric)
     difference = view.difference(run)
     seconds, rate = run.mean("train_seconds"), run.mean("examples_per_second")
     gib = run.mean("peak_gib")
@@ -134,7 +134,7 @@ def _overview_row(view: TaskView, run: ReportedRun) -> list[Cell]:
         Cell(mean_and_deviation(metric, run), value),
         Cell(len(run.seeds), len(run.seeds)),
         Cell(*_difference(difference)),
-        Cell(shown(metric, trivial), trivial),
+        Cell(shown(metric, constant), constant),
         Cell(None if seconds is None else f"{seconds / 60:.1f}", seconds),
         Cell(None if rate is None else f"{rate:,.0f}", rate),
         Cell(None if gib is None else f"{gib:.2f}", gib),

@@ -1,4 +1,4 @@
-"""What a reader must know before believing the figures: gaps, collapses, chance, divergence."""
+"""What a reader must know first: gaps, degenerate runs, scores at chance level, divergence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def warnings(view: TaskView) -> Iterator[Problem]:
     """What the results of a task's runs themselves tell of trouble."""
     for run in view.runs:
         for what in (
-            *_collapsed(run),
+            *_degenerate(run),
             *_at_chance(run),
             *_diverged(run),
             *_cut(run),
@@ -27,10 +27,10 @@ def warnings(view: TaskView) -> Iterator[Problem]:
             yield Problem(run.name, what, damaged=False)
 
 
-def _collapsed(run: ReportedRun) -> Iterator[str]:
+def _degenerate(run: ReportedRun) -> Iterator[str]:
     seeds = [str(seed.seed) for seed in run.seeds if seed.results.get("collapsed")]
     if seeds:
-        yield f"collapsed: one answer for every example with seed {', '.join(seeds)}"
+        yield f"degenerate: one answer for every example with seed {', '.join(seeds)}"
     if "fixed_answer" in run.results:
         yield f"not trained: every example is answered {run.results['fixed_answer']!r}"
 
@@ -40,15 +40,15 @@ def _at_chance(run: ReportedRun) -> Iterator[str]:
     if metric is None or "fixed_answer" in run.results:
         return
     value = run.mean("metrics", metric)
-    trivial = number(run.results, "majority", metric)
+    baseline = number(run.results, "majority", metric)
     if (
         value is not None
-        and trivial is not None
-        and goodness(metric, value) <= goodness(metric, trivial)
+        and baseline is not None
+        and goodness(metric, value) <= goodness(metric, baseline)
     ):
         yield (
-            f"not above the trivial answer in {label(metric)}: {shown(metric, value)} against "
-            f"{shown(metric, trivial)}"
+            f"not above the constant baseline in {label(metric)}: {shown(metric, value)} against "
+            f"{shown(metric, baseline)}"
         )
 
 

@@ -23,7 +23,7 @@ from finetune.runs.lock import is_running
 from finetune.settings.values import load
 
 T = TypeVar("T")
-State = Literal["running", "done", "interrupted", "collapsed"]
+State = Literal["running", "done", "interrupted", "degenerate"]
 PARTS = ("config.yaml", "results.json", "metrics.jsonl")
 """Files of which a run folder has one at least."""
 DEEPEST = 6
@@ -45,14 +45,14 @@ class ListedRun:
     task: str
     """Such as `glue/cola` or `pretrain`; `?` where no file says it."""
     state: State
-    """running: a process holds the folder; collapsed: it ended with one answer for every example,
+    """running: a process holds the folder; degenerate: it ended with one answer for every example,
     for a seed at least; interrupted: it neither ended nor goes on."""
     seeds: tuple[int, ...] = ()
     """Those that have ended."""
     planned: int = 1
     """How many seeds the run is to have."""
-    collapsed: tuple[int, ...] = ()
-    """Those of its seeds that collapsed."""
+    degenerate: tuple[int, ...] = ()
+    """Those of its seeds that ended with one answer for every example."""
     metric: str | None = None
     """The headline of the results."""
     score: float | None = None
@@ -158,9 +158,9 @@ def _read(folder: Path, found: Listing) -> ListedRun:
     seeds = [results for results in ended if results]
     alone = seeds_stand_alone(folder)
     config = {} if top else _config(folder, parts, found)
-    collapsed = tuple(_seed(one) for one in seeds if one.get("collapsed"))
+    degenerate = tuple(_seed(one) for one in seeds if one.get("collapsed"))
     all_ended = bool(top) or (alone and len(seeds) == len(parts))
-    state = state_of((folder, *parts), ended=all_ended, collapsed=bool(collapsed))
+    state = state_of((folder, *parts), ended=all_ended, degenerate=bool(degenerate))
     run = ListedRun(
         folder,
         folder.name,
@@ -168,7 +168,7 @@ def _read(folder: Path, found: Listing) -> ListedRun:
         state,
         tuple(map(_seed, seeds)),
         len(seeds) if top else len(parts if alone else config.get("seeds") or [0]),
-        collapsed,
+        degenerate,
         step=None if all_ended and state != "running" else _last_step([folder, *parts]),
     )
     return _with_score(run, seeds)
@@ -179,19 +179,19 @@ def seeds_stand_alone(folder: Path) -> bool:
     return bool(seed_folders(folder)) and not any((folder / part).is_file() for part in PARTS)
 
 
-def state_of(folders: Iterable[Path], *, ended: bool, collapsed: bool) -> State:
+def state_of(folders: Iterable[Path], *, ended: bool, degenerate: bool) -> State:
     """How a run stands.
 
     Args:
         folders: The run's, and those of its seeds.
         ended: Whether it has the results of all its seeds.
-        collapsed: Whether one of them ended with one answer for every example.
+        degenerate: Whether one of them ended with one answer for every example.
     """
     if any(map(is_running, folders)):
         return "running"
     if not ended:
         return "interrupted"
-    return "collapsed" if collapsed else "done"
+    return "degenerate" if degenerate else "done"
 
 
 def _with_score(run: ListedRun, seeds: Sequence[Mapping[str, Any]]) -> ListedRun:

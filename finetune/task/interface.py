@@ -74,7 +74,7 @@ class Task(Protocol):
     >>> examples = task.examples("validation")
     >>> examples[0].label in task.labels
     True
-    >>> guesses = task.trivial_answers(task.examples("train"), examples)
+    >>> guesses = task.baseline_answers(task.examples("train"), examples)
     >>> sorted(task.score(guesses))
     ['accuracy', 'macro_f1']
     """
@@ -107,7 +107,7 @@ class Task(Protocol):
         """The splits whose answers are submitted."""
 
     @property
-    def rows(self) -> int:
+    def sequences_per_example(self) -> int:
         """Sequences that the head reads together: 1, or the number of options of a question."""
         return 1
 
@@ -210,8 +210,8 @@ class Task(Protocol):
                 out.
 
         Returns:
-            `rows` features for each unit, one after the other. A unit is an example, or a window
-            of one: its features then say of which (`Features.example`).
+            `sequences_per_example` features for each unit, one after the other. A unit is an
+            example, or a window of one: its features then say of which (`Features.example`).
         """
 
     def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
@@ -239,7 +239,7 @@ class Task(Protocol):
         """The same answers, decided by numbers that `tune` chose."""
         return list(answers)
 
-    def trivial_answers(
+    def baseline_answers(
         self, train: Sequence[Example], examples: Sequence[Example]
     ) -> list[Answer]:
         """The answers of one who knows the training labels and reads no text: the bar to clear."""

@@ -109,7 +109,7 @@ class GlueTask(Task):
     _short: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     """Split -> rows with too few cells, of those read so far."""
 
-    rows = 1
+    sequences_per_example = 1
     feature_settings = ""
 
     def __post_init__(self) -> None:
@@ -288,7 +288,7 @@ class GlueTask(Task):
             return number_answers(outputs, examples, LOWEST_SCORE, HIGHEST_SCORE)
         return class_answers(outputs, examples, self.labels)
 
-    def trivial_answers(
+    def baseline_answers(
         self, train: Sequence[Example], examples: Sequence[Example]
     ) -> list[Answer]:
         """The most frequent class of the training labels, or their mean."""

@@ -194,7 +194,7 @@ class ChoiceTask(Task):
     fixed_answer = None
 
     @property
-    def rows(self) -> int:
+    def sequences_per_example(self) -> int:
         """C: each option is a sequence of its own."""
         return len(self.labels)
 
@@ -217,10 +217,10 @@ class ChoiceTask(Task):
         Raises:
             DataError: There are more options, or fewer.
         """
-        if len(texts) - 2 != self.rows:
+        if len(texts) - 2 != self.sequences_per_example:
             raise DataError(
-                f"{where}: expected {self.rows} options ({', '.join(self.labels)}) for every "
-                f"question, found {len(texts) - 2}"
+                f"{where}: expected {len(self.labels)} options ({', '.join(self.labels)}) for "
+                f"every question, found {len(texts) - 2}"
             )
         return texts
 
@@ -245,7 +245,7 @@ class ChoiceTask(Task):
         from finetune.heads import IGNORED
         from finetune.text.features.options import encode_choices
 
-        places = [2 + letters(self.rows).index(label) for label in self.labels]
+        places = [2 + letters(self.sequences_per_example).index(label) for label in self.labels]
         seconds = [
             [with_option(example.texts[1], example.texts[place]) for place in places]
             for example in examples
@@ -254,7 +254,7 @@ class ChoiceTask(Task):
         features = encode_choices(tokenizer, passages, seconds, max_length)
         unknown = IGNORED if any(example.label is not None for example in examples) else None
         for number, feature in enumerate(features):
-            label = examples[number // self.rows].label
+            label = examples[number // self.sequences_per_example].label
             feature.label = self.labels.index(label) if isinstance(label, str) else unknown
         return features
 
@@ -262,7 +262,7 @@ class ChoiceTask(Task):
         """A `MultipleChoice` head over C options."""
         from finetune.heads import MultipleChoice
 
-        return MultipleChoice(config, head, self.rows)
+        return MultipleChoice(config, head, self.sequences_per_example)
 
     def answers(
         self, outputs: Outputs, examples: Sequence[Example], features: Sequence[Features]
@@ -270,7 +270,7 @@ class ChoiceTask(Task):
         """The letter of the best option, with the probabilities of all."""
         return class_answers(outputs, examples, self.labels)
 
-    def trivial_answers(
+    def baseline_answers(
         self, train: Sequence[Example], examples: Sequence[Example]
     ) -> list[Answer]:
         """The most frequent letter of the training data (A without any) for every question."""

@@ -82,7 +82,7 @@ class ClassifyTask(Task):
     order: tuple[str, ...] | None = None
     """The classes in the order of a trained head's logits; None: their own order."""
 
-    rows = 1
+    sequences_per_example = 1
     told_in_notes = ("kind", "columns", "classes")
     train_split = "train"
     fixed_answer = None
@@ -348,7 +348,7 @@ class ClassifyTask(Task):
             return multi_label_answers(outputs, examples, self.labels)
         return class_answers(outputs, examples, self.labels)
 
-    def trivial_answers(
+    def baseline_answers(
         self, train: Sequence[Example], examples: Sequence[Example]
     ) -> list[Answer]:
         """The most frequent label of the training rows, or their mean."""

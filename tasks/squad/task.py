@@ -139,7 +139,7 @@ class SquadTask(Task):
     labels = ()
     train_split = "train"
     validation_splits = ("validation",)
-    rows = 1
+    sequences_per_example = 1
     fixed_answer = None
 
     @property
@@ -305,7 +305,7 @@ class SquadTask(Task):
         usual = 0.0 if self.official or self._own_files() else math.inf
         return decide_null(answers, numbers.get(THRESHOLD, usual))
 
-    def trivial_answers(
+    def baseline_answers(
         self, train: Sequence[Example], examples: Sequence[Example]
     ) -> list[Answer]:
         """No answer to any question: all that can be said without reading."""

@@ -122,8 +122,8 @@ def test_results_go_to_stdout_and_the_table_to_stderr(
     assert outcome.json.keys() == {"task", "split", "metrics"}
     table = outcome.err.splitlines()
     assert re.fullmatch(
-        "glue/sst2 \\(validation\\) +seed 1 +majority",
-        table[-5 if "collapsed" in outcome.err else -4],
+        "glue/sst2 \\(validation\\) +seed 1 +baseline",
+        table[-5 if "degenerate" in outcome.err else -4],
     )
     assert re.search("^accuracy \\(%\\)( +\\d+\\.\\d\\d){2}$", outcome.err, re.M)
     assert table[-1] == f"run folder: {tmp_path}/run"
@@ -179,8 +179,8 @@ def test_a_run_with_one_answer_for_all_is_flagged_and_counted(
     assert results["collapsed"] == [1, 2]
     assert [run["collapsed"] for run in results["runs"]] == [True, True]
     assert len(results["metrics"]["accuracy"]["values"]) == 2
-    assert "collapsed (one answer for every example): seed 1, 2" in outcome.err
-    assert "collapsed" in call("evaluate", tmp_path / "run").err
+    assert "degenerate (one answer for every example): seed 1, 2" in outcome.err
+    assert "degenerate" in call("evaluate", tmp_path / "run").err
 
 
 # evaluate

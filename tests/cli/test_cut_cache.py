@@ -21,7 +21,7 @@ def cut_at(step: int, cache: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
 
     def cutting(self: Checkpointer, trainer: Any, *rest: Any) -> None:
         end(self, trainer, *rest)
-        if self.standing.step == step:
+        if self.progress.step == step:
             files = list(cache.rglob(pattern))
             assert files
             for file in files:

@@ -37,7 +37,7 @@ end, build = Checkpointer.on_train_batch_end, pretraining.build_corpus
 def after_step(number, do):
     def ended(self, trainer, *rest):
         end(self, trainer, *rest)
-        if self.standing.step == number and trainer.global_rank == 1:
+        if self.progress.step == number and trainer.global_rank == 1:
             do()
     Checkpointer.on_train_batch_end = ended
 

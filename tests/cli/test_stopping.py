@@ -59,7 +59,7 @@ def kill_at(step: int, monkeypatch: pytest.MonkeyPatch, *, times: int = 1, run: 
 
     def asked(self: Checkpointer, trainer: Any, *rest: Any) -> None:
         end(self, trainer, *rest)
-        if self.standing.step == step and run in str(self.folder):
+        if self.progress.step == step and run in str(self.folder):
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
 

@@ -163,7 +163,7 @@ def test_a_zip_that_is_not_there_is_told_in_words(tmp_path: Path, refuses: Refus
 
 @pytest.fixture
 def runs(world: World, tmp_path: Path) -> Path:
-    """One that has ended of each kind, one that was interrupted and one that collapsed."""
+    """One that has ended of each kind, one that was interrupted and one that is degenerate."""
     place = tmp_path / "runs"
     for name, source in (
         ("pretrained", world.pretrained),
@@ -188,7 +188,7 @@ def test_runs_are_listed_with_scores_and_states(runs: Path, call: Call) -> None:
     assert lines[0].split() == ["run", "task", "score", "seeds", "min", "state"]
     assert max(map(len, lines)) <= 80
     told = [(line.split()[0], line.split()[-1]) for line in lines[2:]]
-    assert [state for _, state in told] == ["collapsed", "interrupted", "done", "done"]
+    assert [state for _, state in told] == ["degenerate", "interrupted", "done", "done"]
     assert told[0][0].startswith("…")
     assert told[0][0].endswith("allows/flat")
     score = read(runs / "good" / "results.json")["metrics"]["accuracy"]
@@ -216,13 +216,15 @@ def test_runs_as_json_in_any_order_and_only_some(runs: Path, call: Call) -> None
     (runs / "bad" / "results.json").write_text("{")
     outcome = call("runs", runs, "--json", "--sort", "state")
     states = [run["state"] for run in outcome.json["runs"]]
-    assert states == sorted(states, key=["running", "done", "interrupted", "collapsed"].index)
+    assert states == sorted(states, key=["running", "done", "interrupted", "degenerate"].index)
     ((problem,)) = outcome.json["problems"]
     assert problem["folder"] == str(runs / "bad")
     assert outcome.err.startswith(f"{runs}/bad: ")
     assert outcome.err.count("\n") == 1
-    only = call("runs", runs, "--json", "--state", "collapsed").json["runs"]
-    assert [run["collapsed"] for run in only] == [[1]]
+    only = call("runs", runs, "--json", "--state", "degenerate").json["runs"]
+    assert [run["degenerate"] for run in only] == [[1]]
+    with pytest.warns(FutureWarning, match="--state collapsed is now --state degenerate"):
+        assert call("runs", runs, "--json", "--state", "collapsed").json["runs"] == only
     for order in ("name", "score", "minutes", "task"):
         assert len(call("runs", runs, "--json", "--sort", order).json["runs"]) == 5
 

@@ -50,7 +50,7 @@ def results_of(run: Run, group: Group) -> dict[str, Any]:
         "split": group.split,
         "metrics": run.metrics,
         "seed": run.seed,
-        "collapsed": run.collapsed,
+        "collapsed": run.degenerate,
     }
 
 

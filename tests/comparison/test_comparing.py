@@ -278,7 +278,7 @@ def test_metric_of_a_second_split_is_tested_on_its_own_answers() -> None:
 
 def test_collapsed_seeds_are_noted() -> None:
     a, b = values_group("a", [0.5, 0.6]), values_group("b", [0.5, 0.7])
-    a = replace(a, runs=(a.runs[0], replace(a.runs[1], collapsed=True)))
+    a = replace(a, runs=(a.runs[0], replace(a.runs[1], degenerate=True)))
     assert compare(a, b).notes == ("a gives one answer to every example with seed 2",)
 
 

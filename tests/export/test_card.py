@@ -97,7 +97,7 @@ def test_figures_are_those_of_the_run() -> None:
     text = card(source(results=one(3, 0.5), settings=SETTINGS))
     assert sections(text) == ["Use", "Results", "Data", "Training", "Versions"]
     assert "On the `validation` split (1,043 examples)." in text
-    assert "| metric | seed 3 | trivial answers |" in text
+    assert "| metric | seed 3 | baseline |" in text
     assert "| `accuracy` | 0.5000 | 0.2500 |" in text
     assert "| `f1` | 0.2500 |  |" in text
     assert "1,446,146 parameters" in text
@@ -109,7 +109,7 @@ def test_figures_are_those_of_the_run() -> None:
 
 def test_seeds_stand_beside_their_mean_and_the_exported_one_is_named() -> None:
     text = card(source(results=seeds(), settings=SETTINGS, seed=2, chosen_by="accuracy"))
-    assert "| metric | mean | std (n - 1) | seed 1 | seed 2 | trivial answers |" in text
+    assert "| metric | mean | std (n - 1) | seed 1 | seed 2 | baseline |" in text
     assert "| `accuracy` | 0.6000 | 0.1414 | 0.5000 | 0.7000 | 0.2500 |" in text
     assert "The weights are those of seed 2, the best of 2 by `accuracy`" in text
     assert "Seeds 1, 2; these weights: seed 2; 63 s" in text
@@ -181,13 +181,13 @@ def test_run_that_has_not_ended_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("collapsed", "message"),
-    [(True, "The run collapsed: every"), ([2], "Seeds 2 collapsed: every"), ([], None)],
+    ("degenerate", "message"),
+    [(True, "The run is degenerate: every"), ([2], "Seed 2 is degenerate: every"), ([], None)],
 )
-def test_collapse_is_told(collapsed: Any, message: str | None) -> None:
-    results = {**seeds(), "collapsed": collapsed}
+def test_a_degenerate_run_is_named(degenerate: Any, message: str | None) -> None:
+    results = {**seeds(), "collapsed": degenerate}
     text = card(source(results=results, seed=1, chosen_by="accuracy"))
-    assert (message in text) if message else ("collapsed" not in text)
+    assert (message in text) if message else ("degenerate" not in text)
 
 
 def test_numbers_that_decide_are_told() -> None:

@@ -97,7 +97,7 @@ def test_table_has_room_for_encoders_of_other_depths() -> None:
     assert lines[0].split() == ["glue/sst2:", "accuracy", "(%)", "a", "b"]
     assert lines[4].split() == ["block", "2", "75.0", "±", "1.0"]
     assert lines[5].split() == ["scalar", "mix", "70.0", "±", "1.0", "80.0", "±", "1.0"]
-    assert lines[6].split() == ["majority", "50.0", "50.0"]
+    assert lines[6].split() == ["baseline", "50.0", "50.0"]
     assert lines[-1].split() == ["share", "of", "block", "2", "33.3"]
 
 

@@ -144,11 +144,11 @@ def test_pretraining_has_the_line_of_unigram_entropy(made: Made) -> None:
     assert spec_of(made, "Training loss")["rules"] == [{"y": 0.6, "label": "unigram entropy 0.60"}]
 
 
-def test_runs_stand_beside_baseline_trivial_answer_and_published_figures(made: Made) -> None:
+def test_runs_stand_beside_baseline_constant_answer_and_published_figures(made: Made) -> None:
     rows = spec_of(made, "Headline metric")["rows"]
     (row,) = (row for row in rows if row["task"] == "made/classes")
     assert [run["name"] for run in row["runs"]] == ["fine", "plain"]
-    assert row["trivial"] == 0.5
+    assert row["constant"] == 0.5
     assert row["anchors"] == [{"model": "A large one", "value": 0.9, "split": "test"}]
     assert "Someone, 2020" in made.text
 

@@ -92,14 +92,14 @@ def test_runs_and_baselines_that_differ_alike_share_a_row(tmp_path: Path) -> Non
 def test_troubles_are_told(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     data = {"validation": {"trimmed": 0.5}}
-    write_run(folder, "classes", {"accuracy": 0.5}, [], collapsed=True, data=data)
+    write_run(folder, "classes", {"accuracy": 0.5}, [], degenerate=True, data=data)
     lines = (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text(lines + '{"step": 301, "train/loss": null}\n')
     (view,) = views_of(tmp_path)
     told = [problem.what for problem in warnings(view)]
     assert told == [
-        "collapsed: one answer for every example with seed 1",
-        "not above the trivial answer in accuracy: 50.00 against 50.00",
+        "degenerate: one answer for every example with seed 1",
+        "not above the constant baseline in accuracy: 50.00 against 50.00",
         "the training loss is no finite number from step 301 on",
         "50 % of the validation texts lost their end to fit 16 tokens",
     ]

@@ -181,18 +181,18 @@ def test_results_that_are_missing_or_damaged_are_told(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
-def result(seed: int, accuracy: float, *, collapsed: bool = False) -> dict[str, Any]:
+def result(seed: int, accuracy: float, *, degenerate: bool = False) -> dict[str, Any]:
     return {
         "task": "glue/sst2",
         "split": "validation",
         "seed": seed,
         "metrics": {"accuracy": accuracy},
-        "collapsed": collapsed,
+        "collapsed": degenerate,
     }
 
 
 def test_seeds_are_summed_up_with_the_deviation_of_a_sample() -> None:
-    together = over_seeds([result(1, 0.5), result(3, 0.7), result(2, 0.9, collapsed=True)])
+    together = over_seeds([result(1, 0.5), result(3, 0.7), result(2, 0.9, degenerate=True)])
     assert together["seeds"] == [1, 3, 2]
     assert together["collapsed"] == [2]
     entry = together["metrics"]["accuracy"]

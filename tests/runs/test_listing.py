@@ -54,12 +54,12 @@ def test_a_run_that_has_ended_is_told_with_its_first_metric(tmp_path: Path) -> N
 
 
 def test_seeds_are_one_run(tmp_path: Path) -> None:
-    runs = [result(1, 0.5), result(2, 0.7, collapsed=True)]
+    runs = [result(1, 0.5), result(2, 0.7, degenerate=True)]
     make(tmp_path / "run", over_seeds(runs), seeds=[1, 2], task="glue/sst2")
     for one in runs:
         make(tmp_path / "run" / f"seed-{one['seed']}", one)
     run = only(tmp_path)
-    assert (run.state, run.seeds, run.collapsed) == ("collapsed", (1, 2), (2,))
+    assert (run.state, run.seeds, run.degenerate) == ("degenerate", (1, 2), (2,))
     assert run.score == pytest.approx(0.6)
     assert run.deviation == pytest.approx(0.1 * 2**0.5)
     assert run.minutes == 3

@@ -127,7 +127,7 @@ class TestAnswers:
 
 def majority_scores(task: GlueTask) -> dict[str, float]:
     train, validation = task.examples("train"), task.examples("validation")
-    return task.score(task.trivial_answers(train, validation))
+    return task.score(task.baseline_answers(train, validation))
 
 
 class TestMajority:

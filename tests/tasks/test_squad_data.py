@@ -94,15 +94,15 @@ def test_withheld_answers_are_no_label() -> None:
     examples = task.examples("test")
     assert len(examples) == 5_915
     assert {example.label for example in examples} == {None}
-    assert task.score(task.trivial_answers([], examples)) == {}
+    assert task.score(task.baseline_answers([], examples)) == {}
     with pytest.raises(DataError, match="in any of 5915 questions: they are withheld; name the"):
         task.examples("validation")
 
 
-def test_trivial_answers_of_2_are_the_share_of_unanswerable_questions() -> None:
+def test_baseline_answers_of_2_are_the_share_of_unanswerable_questions() -> None:
     task = make("2.0", train="train-v2.0.part10.json", validation="dev-v2.0.cs224n.json")
     examples = task.examples("validation")
-    scores = task.score(task.trivial_answers(task.examples("train"), examples))
+    scores = task.score(task.baseline_answers(task.examples("train"), examples))
     assert scores["exact_match"] == scores["f1"] == scores["best_f1"] == 3_168 / 6_078
     assert (scores["has_answer_f1"], scores["no_answer_f1"]) == (0.0, 1.0)
 

@@ -16,8 +16,8 @@ from finetune.runs.folder import summarise
 CAVEAT = joined(
     [
         "A probe says what can be read off a layer by a linear map, not what the network uses "
-        "(Belinkov, 2022). It has two bars to clear: the majority answer, and an encoder of the "
-        "same shape with random weights (",
+        "(Belinkov, 2022). Compare with two baselines: the most frequent answer, and an encoder "
+        "of the same shape with random weights (",
         element("code", "--untrained"),
         ").",
     ]
@@ -54,7 +54,7 @@ def _scores(groups: Mapping[str, Probed], metric: str) -> Html:
     lines = _lines({name: _curve(probed, metric) for name, probed in groups.items()})
     percent = meaning(metric).percent
     title = f"Score by layer{', percent' if percent else ''}"
-    rules = [{"y": value, "label": "majority"} for value in _majorities(groups, metric)]
+    rules = [{"y": value, "label": "baseline"} for value in _baselines(groups, metric)]
     return layers_figure("layers", title, names, lines, percent=percent, rules=rules, apart=MIX)
 
 
@@ -72,8 +72,8 @@ def _curve(probed: Probed, metric: str) -> dict[str, Summary]:
     return dict(zip(curve_names(probed[:1]), curve(probed, metric), strict=True))
 
 
-def _majorities(groups: Mapping[str, Probed], metric: str) -> list[float]:
-    """What the majority answer gives: one value, unless the groups were scored on other texts."""
+def _baselines(groups: Mapping[str, Probed], metric: str) -> list[float]:
+    """The score of the most frequent answer: one value, unless groups have other texts."""
     values = (figure_of(probed[0]["majority"][metric]) for probed in groups.values())
     return sorted({value for value in values if value is not None})
 
@@ -97,14 +97,14 @@ def _mix(groups: Mapping[str, Probed]) -> Html:
 
 
 def _table(groups: Mapping[str, Probed], metric: str) -> Html:
-    """Scores by layer, the mix and the majority below them."""
+    """Scores by layer, the mix and the baseline below them."""
     from finetune.inspection.probes import curve_names
 
     names = curve_names(probed[0] for probed in groups.values())
     scores = [_curve(probed, metric) for probed in groups.values()]
     rows: list[Row] = [[name, *(_cell(metric, one.get(name)) for one in scores)] for name in names]
-    majority = (figure_of(probed[0]["majority"][metric]) for probed in groups.values())
-    rows.append(["majority", *(Cell(shown(metric, value), value) for value in majority)])
+    baseline = (figure_of(probed[0]["majority"][metric]) for probed in groups.values())
+    rows.append(["baseline", *(Cell(shown(metric, value), value) for value in baseline)])
     return layer_table(f"{label(metric).capitalize()} by layer", list(groups), rows)
 
 

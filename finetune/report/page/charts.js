@@ -95,7 +95,7 @@ const report = (() => {
     const low = Math.min(0, d3.min(runs.flatMap((run) => run.values)) * 100);
     const title = (run) => run.model ? `${run.model}, published\n${percent(run.value)} (${run.split})` : `${run.name}\n${run.task}, ${run.metric}\n${percent(run.mean)}${run.std === null ? "" : ` ± ${percent(run.std)} over ${run.values.length} seeds`}`;
     const anchors = spec.rows.flatMap((row) => row.anchors.map((one) => ({ ...one, row: each ? row.runs[0].name : row.task })));
-    const trivial = spec.rows.filter((row) => row.trivial !== null).flatMap((row) => (each ? row.runs.map((run) => run.name) : [row.task]).map((name) => ({ row: name, value: row.trivial })));
+    const constant = spec.rows.filter((row) => row.constant !== null).flatMap((row) => (each ? row.runs.map((run) => run.name) : [row.task]).map((name) => ({ row: name, value: row.constant })));
     const breaks = each ? spec.rows.slice(1).map((row) => row.runs[0].name) : labels.slice(1);
     whenSized(box, (width) => {
       const names = gutter(box, labels, width / 2.5);
@@ -107,7 +107,7 @@ const report = (() => {
           Plot.axisX({ ticks: 6, tickSize: 0, label: null, fill: "var(--muted)" }),
           names.axis,
           Plot.ruleY(breaks, { y: (name) => name, dy: -height / 2, stroke: "var(--line)" }),
-          Plot.tickX(trivial, { x: (one) => one.value * 100, y: "row", stroke: "var(--muted)", strokeWidth: 1.5, insetTop: each ? 0 : 7, insetBottom: each ? 0 : 7 }),
+          Plot.tickX(constant, { x: (one) => one.value * 100, y: "row", stroke: "var(--muted)", strokeWidth: 1.5, insetTop: each ? 0 : 7, insetBottom: each ? 0 : 7 }),
           Plot.dot(anchors, { x: (one) => one.value * 100, y: "row", symbol: "diamond", r: 4.5, stroke: "var(--muted)", fill: "var(--sheet)" }),
           ...d3.groups(runs, (run) => run.slot).flatMap(([slot, group]) => [
             Plot.dot(group.flatMap((run) => run.values.map((value) => ({ ...run, value }))), { x: (run) => run.value * 100, y: "row", dy: slot * gap, r: 1.8, fill: (run) => run.colour, fillOpacity: 0.65 }),

@@ -71,7 +71,7 @@ class MaskingConfig:
             )
 
 
-class Key(NamedTuple):
+class BlockRandom(NamedTuple):
     """Where the random numbers of some blocks come from."""
 
     seed: int
@@ -117,12 +117,14 @@ def mask_blocks(
         The ids with masked tokens replaced, and the labels: the original id where a token is
         masked, -100 elsewhere; both int64 (B, T).
     """
-    key = Key(seed, epoch if config.masks == "dynamic" else 0, np.asarray(block_indices))
+    random = BlockRandom(seed, epoch if config.masks == "dynamic" else 0, np.asarray(block_indices))
     special, ordinary = _vocabulary(vocab_size, special_ids)
     maskable = ~special[input_ids]
-    chosen, draw = choose_tokens(maskable, word_starts, config, key)
+    chosen, draw = choose_tokens(maskable, word_starts, config, random)
     labels = np.where(chosen, input_ids, IGNORED)
-    random_ids = ordinary[_below(key.bits(_RANDOM_TOKEN, input_ids.shape[1]), len(ordinary))]
+    random_ids = ordinary[
+        _random_indices(random.bits(_RANDOM_TOKEN, input_ids.shape[1]), len(ordinary))
+    ]
     share = uniform(draw)
     keep_or_random = np.where(
         share < config.replace_mask_share + config.replace_random_share, random_ids, input_ids
@@ -141,12 +143,15 @@ def _vocabulary(
     return special, np.flatnonzero(~special)
 
 
-def _below(bits: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
+def _random_indices(bits: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
     return np.asarray(uniform(bits) * limit, dtype=np.int64)
 
 
 def choose_tokens(
-    maskable: NDArray[np.bool_], word_starts: NDArray[np.bool_], config: MaskingConfig, key: Key
+    maskable: NDArray[np.bool_],
+    word_starts: NDArray[np.bool_],
+    config: MaskingConfig,
+    random: BlockRandom,
 ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
     """Choose the tokens to mask, by whole words; on average the rate, and at least one.
 
@@ -154,7 +159,7 @@ def choose_tokens(
         maskable: True where a token may be masked, bool (B, T).
         word_starts: True where a token starts a word, bool (B, T).
         config: What and how much to mask.
-        key: Where chance comes from.
+        random: Where chance comes from.
 
     Returns:
         True where a token is masked, bool (B, T), and the bits that decide what replaces each
@@ -164,12 +169,12 @@ def choose_tokens(
     words = _number_words(maskable, word_starts, config.masking)
     sizes = _word_sizes(maskable, words)
     budget = config.mask_rate * maskable.sum(axis=1)  # (B,), not whole numbers
-    priority = np.where(sizes > 0, key.bits(_PRIORITY, length), _NEVER)
-    draw = key.bits(_REPLACEMENT, length)
+    priority = np.where(sizes > 0, random.bits(_PRIORITY, length), _NEVER)
+    draw = random.bits(_REPLACEMENT, length)
     if config.masking == "span":
-        priority = _spread(priority, _span_lengths(config, key, length))
+        priority = _priority_of_spans(priority, _span_lengths(config, random, length))
         draw = np.take_along_axis(mix(priority), words, axis=1)
-    taken = _take(priority, sizes, budget, uniform(key.bits(_ROUNDING, 1))[:, 0])
+    taken = _words_within_budget(priority, sizes, budget, uniform(random.bits(_ROUNDING, 1))[:, 0])
     return np.take_along_axis(taken, words, axis=1) & maskable, draw
 
 
@@ -192,7 +197,7 @@ def _word_sizes(maskable: NDArray[np.bool_], words: NDArray[np.int64]) -> NDArra
     return np.bincount(flat[maskable], minlength=rows * length).reshape(rows, length)
 
 
-def _take(
+def _words_within_budget(
     priority: NDArray[np.uint64],
     sizes: NDArray[np.int64],
     budget: NDArray[np.float64],
@@ -224,15 +229,17 @@ def _take(
     return taken
 
 
-def _span_lengths(config: MaskingConfig, key: Key, length: int) -> NDArray[np.int64]:
+def _span_lengths(config: MaskingConfig, random: BlockRandom, length: int) -> NDArray[np.int64]:
     """Draw the words of the span that begins at each word: geometric, cut at the longest."""
     lengths = np.arange(1, config.span_max + 1)
     weights = config.span_geometric_p * (1 - config.span_geometric_p) ** (lengths - 1)
-    below = np.cumsum(weights / weights.sum())[:-1]
-    return np.searchsorted(below, uniform(key.bits(_SPAN_LENGTH, length)), side="right") + 1
+    thresholds = np.cumsum(weights / weights.sum())[:-1]
+    return np.searchsorted(thresholds, uniform(random.bits(_SPAN_LENGTH, length)), side="right") + 1
 
 
-def _spread(priority: NDArray[np.uint64], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _priority_of_spans(
+    priority: NDArray[np.uint64], lengths: NDArray[np.int64]
+) -> NDArray[np.uint64]:
     """Give each word the best priority of all spans that cover it.
 
     Args:

@@ -22,7 +22,7 @@ from finetune.metrics.semantics import goodness
 from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.training.loop.progress import RunLength
 from finetune.training.loop.resume import (
-    Standing,
+    TrainingProgress,
     capture_state,
     place_trainer,
     restore_optimizer,
@@ -101,16 +101,16 @@ class Checkpointer(pl.Callback):
         self.folder, self.write, self.length, self.config = folder, write, length, config
         self.monitor = monitor
         self.state = state
-        self.standing = Standing(**state["standing"]) if state else Standing()
+        self.progress = TrainingProgress(**state["standing"]) if state else TrainingProgress()
         self.best: float | None = state["best"] if state else None
         self.bad_validations: int = state["bad_validations"] if state else 0
-        self._written_step = self.standing.step
+        self._written_step = self.progress.step
         self._asked_by: int | None = None
         self._handlers: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Place the trainer where the run stands; remember whom Ctrl-C belongs to."""
-        place_trainer(trainer, self.standing)
+        place_trainer(trainer, self.progress)
         # From here on: starting trackers and processes is no training.
         self.length.clock.resume(self.state["seconds"] if self.state else 0.0)
         for number in STOPPING:
@@ -137,10 +137,10 @@ class Checkpointer(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """The quiet point between two batches: write the state if it is due."""
-        if self.standing.batch % trainer.accumulate_grad_batches:
+        if self.progress.batch % trainer.accumulate_grad_batches:
             return  # gradients of half a step are no part of the state
         asked_by = int(most_of_all(trainer, self._asked_by or 0)) or None
-        due = self.standing.step - self._written_step >= self.config.checkpoint_every_steps
+        due = self.progress.step - self._written_step >= self.config.checkpoint_every_steps
         if due or asked_by is not None:
             self._write_last(trainer)
         if asked_by is not None:
@@ -173,7 +173,7 @@ class Checkpointer(pl.Callback):
         batch_idx: int,
     ) -> None:
         """Count the batch; stop when the time is over."""
-        self.standing = self.standing.after_batch(
+        self.progress = self.progress.after_batch(
             trainer.global_step,
             trainer.datamodule.batches_per_epoch,  # type: ignore[attr-defined]
         )
@@ -205,7 +205,7 @@ class Checkpointer(pl.Callback):
     def _write_last(self, trainer: pl.Trainer, *, finished: bool = False) -> None:
         state = capture_state(
             trainer,
-            self.standing,
+            self.progress,
             best=self.best,
             bad_validations=self.bad_validations,
             seconds=self.length.clock.seconds,
@@ -213,13 +213,13 @@ class Checkpointer(pl.Callback):
             callbacks={c.state_key: c.state_dict() for c in trainer.callbacks},  # type: ignore[attr-defined]
         )
         self._write(trainer, "last", state)
-        self._written_step = self.standing.step
+        self._written_step = self.progress.step
 
     def _write(self, trainer: pl.Trainer, name: str, state: dict[str, Any] | None) -> None:
         """Let the first process write; never over good weights what is no number any more."""
         for weight, tensor in trainer.lightning_module.named_parameters():
             if not tensor.isfinite().all():
-                raise self._diverged(f"{weight} is not finite after step {self.standing.step}")
+                raise self._diverged(f"{weight} is not finite after step {self.progress.step}")
         if trainer.is_global_zero:
             self.write(self.folder / name, state)
         trainer.strategy.barrier()

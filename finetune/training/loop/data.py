@@ -27,7 +27,7 @@ from finetune.text.corpus.masking import MaskingConfig, mask_blocks
 from finetune.text.corpus.packing import Blocks, document_mask, document_positions
 from finetune.text.features.pairs import IGNORED
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.training.loop.resume import Standing
+from finetune.training.loop.resume import TrainingProgress
 from finetune.training.randomness import keyed_seed
 
 Batch = dict[str, Tensor]
@@ -67,7 +67,7 @@ class OrderedData(pl.LightningDataModule):
         super().__init__()
         self.config = loader
         self.seed = seed
-        self._start = Standing()
+        self._start = TrainingProgress()
         self._batches: int | None = None
 
     def setup(self, stage: str) -> None:
@@ -94,9 +94,9 @@ class OrderedData(pl.LightningDataModule):
         """Makes the batch of given example numbers, as it is in that epoch."""
         raise NotImplementedError
 
-    def start_at(self, standing: Standing) -> None:
+    def start_at(self, progress: TrainingProgress) -> None:
         """Let the epoch in which a run stands begin where it stands."""
-        self._start = standing
+        self._start = progress
 
     def batches_for(self, processes: int) -> int:
         """Batches of an epoch for each of so many processes.

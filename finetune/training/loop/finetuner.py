@@ -170,7 +170,7 @@ class FineTuner(EncoderWithHead):
         cache = self.caches.get(self.split or "")
         if cache is None or self.phases is None or not self.phases.prefix_is_original:
             return None
-        rows = rows_of(batch["index"].cpu().numpy(), self.task.rows)
+        rows = rows_of(batch["index"].cpu().numpy(), self.task.sequences_per_example)
         return cache.read(rows, batch["input_ids"].shape[1], depth)
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
@@ -239,7 +239,9 @@ class FineTuner(EncoderWithHead):
         losses, sizes = torch.stack(self._losses).cpu().double().unbind(1)
         values = {"val/loss": float(losses @ sizes / sizes.sum().clamp(min=1))}
         for number, (split, scored) in enumerate(self.validation.items()):
-            if sum(map(len, self._order[split])) * self.task.rows < len(scored.features):
+            if sum(map(len, self._order[split])) * self.task.sequences_per_example < len(
+                scored.features
+            ):
                 continue
             outputs = in_order(self._outputs[split], self._order[split])
             answers = self.task.answers(outputs, scored.examples, scored.features)
@@ -284,6 +286,6 @@ def predict(module: FineTuner, batches: Iterable[Mapping[str, Tensor]]) -> Outpu
     return in_order(outputs, order)
 
 
-def collapsed(answers: Sequence[Answer]) -> bool:
+def is_degenerate(answers: Sequence[Answer]) -> bool:
     """Whether every answer is the same: a run that has learnt nothing from its texts."""
     return len(answers) > 1 and len({str(answer["prediction"]) for answer in answers}) == 1

@@ -15,7 +15,7 @@ import pytorch_lightning as pl
 
 
 @dataclass
-class Standing:
+class TrainingProgress:
     """The place of a run between two batches."""
 
     epoch: int = 0
@@ -27,10 +27,10 @@ class Standing:
     step: int = 0
     """Optimizer steps since the start of the run."""
 
-    def after_batch(self, step: int, batches_per_epoch: int) -> Standing:
+    def after_batch(self, step: int, batches_per_epoch: int) -> TrainingProgress:
         """The place one batch on; the end of an epoch is the start of the next."""
         ended = self.batch + 1 >= batches_per_epoch
-        return Standing(
+        return TrainingProgress(
             epoch=self.epoch + ended,
             batch=0 if ended else self.batch + 1,
             batches=self.batches + 1,
@@ -38,40 +38,40 @@ class Standing:
         )
 
 
-def place_trainer(trainer: pl.Trainer, standing: Standing) -> None:
+def place_trainer(trainer: pl.Trainer, progress: TrainingProgress) -> None:
     """Set a fresh Trainer's counters, so that its epochs, steps and intervals go on from there.
 
     Args:
         trainer: Before its loop has begun.
-        standing: Where the run stands.
+        progress: Where the run stands.
     """
     fit = trainer.fit_loop
     epochs = fit.epoch_progress
     for counts in (epochs.current, epochs.total):
-        counts.ready = counts.completed = standing.epoch
-        counts.started = counts.processed = standing.epoch  # type: ignore[attr-defined]
+        counts.ready = counts.completed = progress.epoch
+        counts.started = counts.processed = progress.epoch  # type: ignore[attr-defined]
     loop = fit.epoch_loop
-    loop._batches_that_stepped = standing.step
+    loop._batches_that_stepped = progress.step
     batches = loop.batch_progress.total
-    batches.ready = batches.completed = standing.batches
-    batches.started = batches.processed = standing.batches  # type: ignore[attr-defined]
+    batches.ready = batches.completed = progress.batches
+    batches.started = batches.processed = progress.batches  # type: ignore[attr-defined]
     steps = loop.automatic_optimization.optim_progress.optimizer.step.total
-    steps.ready = steps.completed = standing.step
+    steps.ready = steps.completed = progress.step
 
 
-def capture_state(trainer: pl.Trainer, standing: Standing, **more: Any) -> dict[str, Any]:
+def capture_state(trainer: pl.Trainer, progress: TrainingProgress, **more: Any) -> dict[str, Any]:
     """All that resuming needs beyond the weights: plain numbers, strings and tensors.
 
     Args:
         trainer: Stands between two batches.
-        standing: Its place.
+        progress: Its place.
         more: The caller's own state (best value so far, clock).
 
     Returns:
         A dict that `torch.load(weights_only=True)` reads.
     """
     return {
-        "standing": asdict(standing),
+        "standing": asdict(progress),
         "optimizer": trainer.optimizers[0].state_dict(),
         "precision": trainer.precision_plugin.state_dict(),
         **more,

@@ -26,7 +26,7 @@ class TaskData(OrderedData):
     """The splits of a task.
 
     A unit is what one output of the head belongs to: an example, or a window of one; it has
-    `task.rows` sequences, which stay together in a batch.
+    `task.sequences_per_example` sequences, which stay together in a batch.
 
     >>> from finetune import TaskData, Tokenizer, find_task
     >>> task = find_task("classify", train="data/train.csv", validation="data/validation.csv")
@@ -145,7 +145,7 @@ class TaskData(OrderedData):
 
     def _batched(self, lengths: Indices, *, epoch: int, shuffle: bool) -> list[Indices]:
         """Units of each batch; those of like length together."""
-        longest = longest_rows(lengths, self.task.rows)
+        longest = longest_rows(lengths, self.task.sequences_per_example)
         return length_batches(
             longest, self.config.batch_size, seed=self.seed, epoch=epoch, shuffle=shuffle
         )
@@ -160,7 +160,7 @@ class TaskData(OrderedData):
         return self._unit_batches(self.features(self.train_split, training=True))
 
     def _unit_batches(self, features: Sequence[Features]) -> UnitBatches:
-        return UnitBatches(features, self.tokenizer.pad_token_id, self.task.rows)
+        return UnitBatches(features, self.tokenizer.pad_token_id, self.task.sequences_per_example)
 
     def loader(self, split: str) -> DataLoader[Batch]:
         """All units of a split, longest together; the same batches each time."""
@@ -174,7 +174,7 @@ class TaskData(OrderedData):
         lengths = self.lengths(split, training=training)
         made = self._unit_batches(features)
         for units in self._batched(lengths, epoch=0, shuffle=False):
-            yield rows_of(units, self.task.rows), made[units]
+            yield rows_of(units, self.task.sequences_per_example), made[units]
 
     def val_dataloader(self) -> list[DataLoader[Batch]]:
         """A loader for each validation split."""
@@ -186,7 +186,7 @@ class TaskData(OrderedData):
         for split in self.task.validation_splits:
             about[split] = self.describe(split)
         lengths = self.lengths(self.train_split, training=True)
-        rows = [rows_of(units, self.task.rows) for units in self.order(0)]
+        rows = [rows_of(units, self.task.sequences_per_example) for units in self.order(0)]
         return {**about, "padding": padding_share(lengths, rows)}
 
     def describe(self, split: str, *, training: bool = False) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class TaskData(OrderedData):
             task left out, by reason, if it left out any; and the task's facts.
         """
         examples, features = self.examples(split), self.features(split, training=training)
-        owned = list(examples_of(features, self.task.rows))
+        owned = list(examples_of(features, self.task.sequences_per_example))
         trimmed = {owner for owner, feature in owned if feature.trimmed}
         skipped = self.task.skipped(split)
         return {
@@ -215,7 +215,9 @@ class TaskData(OrderedData):
         """What looks like a mistake in a split: see `Task.warnings`; and texts that are unknown."""
         examples, features = self.examples(split), self.features(split, training=training)
         unknown = UnknownTexts(self.tokenizer)
-        unknown.add(examples_of(features, self.task.rows), [one.texts for one in examples])
+        unknown.add(
+            examples_of(features, self.task.sequences_per_example), [one.texts for one in examples]
+        )
         found = [*self.task.warnings(examples, features), *unknown.warnings()]
         return [f"{split}: {message}" for message in found]
 

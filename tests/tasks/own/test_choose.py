@@ -107,7 +107,7 @@ class TestFiles:
     def test_the_number_of_options_is_that_of_the_data(self, count: int, tmp_path: Path) -> None:
         options = [f"option {number}" for number in range(count)]
         task = task_of(tmp_path, row(options=options), row(options=options, answer=count - 1))
-        assert task.rows == count
+        assert task.sequences_per_example == count
         assert task.labels == tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:count])
         assert task.examples("train")[1].label == task.labels[-1]
 
@@ -267,7 +267,7 @@ class TestTask:
 
     def test_without_files_a_trained_heads_options_are_its_own(self) -> None:
         task = choose_task({}, labels=["A", "B", "C"])
-        assert task.rows == 3
+        assert task.sequences_per_example == 3
         assert task.example(ROW, "f:1", 4) == Example(
             4, ("Tom is in.", "Who is in?", *ROW["options"])
         )
@@ -312,7 +312,9 @@ class TestTask:
         torch.manual_seed(0)
         config = EncoderConfig(vocab_size=100, hidden_size=8, num_attention_heads=2)
         head = task.head(config, HeadConfig()).eval()
-        batch = collate(features, list(range(5)), tokenizer.pad_token_id, rows=task.rows)
+        batch = collate(
+            features, list(range(5)), tokenizer.pad_token_id, rows=task.sequences_per_example
+        )
         assert batch["labels"].tolist() == [n % count for n in range(5)]
         hidden = torch.nn.Embedding(100, 8)(batch["input_ids"])
         with torch.no_grad():

@@ -114,7 +114,7 @@ class TestClasses:
     def test_metrics_and_report(self, make: Any) -> None:
         task = make(TWO)
         train = task.examples("train")
-        answers = task.trivial_answers(train, train)
+        answers = task.baseline_answers(train, train)
         assert task.score(answers) == pytest.approx({"accuracy": 2 / 3, "macro_f1": 0.4})
         assert list(task.score(answers)) == ["accuracy", "macro_f1"]
         report = task.report(answers)
@@ -193,7 +193,7 @@ class TestSeveralClasses:
     def test_trivial_answer_is_a_list_as_answers_are(self, make: Any) -> None:
         task = make(table(("a", "x"), ("b", "x"), ("c", "y")), separator=",")
         train = task.examples("train")
-        assert task.trivial_answers(train, train[:1])[0]["prediction"] == ["x"]
+        assert task.baseline_answers(train, train[:1])[0]["prediction"] == ["x"]
 
 
 class TestRegression:

@@ -103,7 +103,11 @@ class TestNames:
         assert (task.train_split, task.validation_splits, task.test_splits) == (
             "train", ("validation",), ("test",),
         )  # fmt: skip
-        assert (task.labels, task.rows, task.monitor) == (("A", "B", "C", "D"), 4, "accuracy")
+        assert (task.labels, task.sequences_per_example, task.monitor) == (
+            ("A", "B", "C", "D"),
+            4,
+            "accuracy",
+        )
 
     def test_unknown_split_is_an_error(self) -> None:
         with pytest.raises(
@@ -442,11 +446,11 @@ class TestAnswers:
     def test_the_trivial_answer_is_the_most_frequent_letter(self, race: Path) -> None:
         task = race_task("all", race)
         train, validation = task.examples("train"), task.examples("validation")
-        assert {a["prediction"] for a in task.trivial_answers(train, validation)} == {"B"}
-        assert task.score(task.trivial_answers(train, validation)) == {
+        assert {a["prediction"] for a in task.baseline_answers(train, validation)} == {"B"}
+        assert task.score(task.baseline_answers(train, validation)) == {
             "accuracy": 1 / 3, "accuracy_middle": 0.0, "accuracy_high": 1.0,
         }  # fmt: skip
-        assert task.trivial_answers([], validation)[0]["prediction"] == "A"
+        assert task.baseline_answers([], validation)[0]["prediction"] == "A"
 
 
 class TestRowsOfTheUser:

@@ -111,7 +111,7 @@ class TestNames:
         task = make(version, folder)
         assert task.monitor == monitor
         examples = task.examples("validation")
-        assert monitor in task.score(task.trivial_answers(examples, examples))
+        assert monitor in task.score(task.baseline_answers(examples, examples))
 
 
 class TestFiles:
@@ -299,10 +299,10 @@ class TestAnswers:
         assert task.decide(rows, {}) == rows
 
     @EVERY_VERSION
-    def test_trivial_answers_are_empty(self, version: str, folder: Path) -> None:
+    def test_baseline_answers_are_empty(self, version: str, folder: Path) -> None:
         task = make(version, folder)
         examples = task.examples("validation")
-        rows = task.trivial_answers(task.examples("train"), examples)
+        rows = task.baseline_answers(task.examples("train"), examples)
         assert [row["prediction"] for row in rows] == [""] * len(examples)
         expected = {"1.1": 0.0, "2.0": 0.5}[version]
         assert task.score(rows)["f1"] == expected

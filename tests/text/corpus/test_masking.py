@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from finetune.errors import ConfigError
-from finetune.text.corpus.masking import MASKING, Key, MaskingConfig, choose_tokens, mask_blocks
+from finetune.text.corpus.masking import (
+    MASKING,
+    BlockRandom,
+    MaskingConfig,
+    choose_tokens,
+    mask_blocks,
+)
 from finetune.text.features.pairs import IGNORED
 
 SPECIAL = frozenset({0, 1, 2, 3, 7})  # not only the first ids
@@ -194,7 +200,7 @@ def mean_run(masking: str) -> float:
     """Mean length of the runs of masked words, where each word is one token."""
     ids = np.full((500, 400), 100)
     config = MaskingConfig(masking=masking, mask_rate=0.025)
-    chosen, _ = choose_tokens(ids > 0, ids > 0, config, Key(1, 0, np.arange(500)))
+    chosen, _ = choose_tokens(ids > 0, ids > 0, config, BlockRandom(1, 0, np.arange(500)))
     begins = np.diff(chosen.astype(int), axis=1, prepend=0) == 1
     return float(chosen.sum() / begins.sum())
 
@@ -207,7 +213,7 @@ def test_spans_are_runs_of_words() -> None:
 def test_span_lengths_are_those_of_the_paper() -> None:
     from finetune.text.corpus.masking import _span_lengths
 
-    lengths = _span_lengths(MaskingConfig(), Key(1, 0, np.arange(1000)), 100).ravel()
+    lengths = _span_lengths(MaskingConfig(), BlockRandom(1, 0, np.arange(1000)), 100).ravel()
     weights = 0.2 * 0.8 ** np.arange(10)
     expected = len(lengths) * weights / weights.sum()
     assert stats.chisquare(np.bincount(lengths)[1:], expected).pvalue > 1e-4
@@ -232,11 +238,11 @@ def test_span_is_replaced_as_one() -> None:
 
 
 def test_no_span_goes_across_a_special_token() -> None:
-    from finetune.text.corpus.masking import _NEVER, _spread
+    from finetune.text.corpus.masking import _NEVER, _priority_of_spans
 
     priority = np.array([[1, 50, 60, _NEVER, 70, 80]], dtype=np.uint64)
     lengths = np.array([[6, 1, 1, 1, 2, 1]])
-    assert _spread(priority, lengths).tolist() == [[1, 1, 1, int(_NEVER), 70, 70]]
+    assert _priority_of_spans(priority, lengths).tolist() == [[1, 1, 1, int(_NEVER), 70, 70]]
 
 
 def test_word_longer_than_the_budget_is_masked_only_for_want_of_others() -> None:

@@ -133,7 +133,9 @@ def module_for(task: str, **regularization: float) -> EncoderWithHead:
         "multi_label": lambda: MultiLabel(STILL, settings, 3),
         "span": lambda: Span(STILL, settings, SpanConfig()),
     }[task]()
-    own: Any = dataclasses.make_dataclass("Own", ["train_split", "rows"])("train", 1)
+    own: Any = dataclasses.make_dataclass("Own", ["train_split", "sequences_per_example"])(
+        "train", 1
+    )
     config: Any = RegularizationConfig(**regularization)
     tuner = Tuner(encoder, head, own, optimizer=HARDLY, regularization=config)
     tuner._pretrained = {name: torch.zeros_like(w) for name, w in tuner._pretrained.items()}

@@ -160,7 +160,7 @@ def test_a_run_goes_on_with_its_best_value_and_its_patience() -> None:
         monitor="val/accuracy", state=state,
     )  # fmt: skip
     assert (after.best, after.bad_validations) == (pytest.approx(0.8), 2)
-    assert after.standing == before.standing
+    assert after.progress == before.progress
     run.validate(after, 0.7)
     assert run.trainer.should_stop
 

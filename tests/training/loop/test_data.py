@@ -21,7 +21,7 @@ from finetune.training.loop.data import (
     LoaderConfig,
     OrderedData,
 )
-from finetune.training.loop.resume import Standing
+from finetune.training.loop.resume import TrainingProgress
 from finetune.training.loop.task_data import TaskData
 from tasks.glue.task import GlueTask, glue_task
 
@@ -103,7 +103,7 @@ def test_an_epoch_can_start_at_any_batch(workers: int, make: Any) -> None:
     whole = batches(make(), epoch=2)
     for start in (1, len(whole) - 1):
         data = make(workers=workers)
-        data.start_at(Standing(epoch=2, batch=start))
+        data.start_at(TrainingProgress(epoch=2, batch=start))
         assert_equal(batches(data, epoch=2), whole[start:])
     assert_equal(batches(data, epoch=3), batches(make(), epoch=3))  # later epochs are whole
 
@@ -121,7 +121,7 @@ def test_processes_get_as_many_batches_and_none_twice(ranks: int, make: Any) -> 
 
 def test_a_process_can_start_in_mid_epoch(make: Any) -> None:
     data = make()
-    data.start_at(Standing(epoch=1, batch=2))
+    data.start_at(TrainingProgress(epoch=1, batch=2))
     whole = batches(make(), epoch=1, rank=1, ranks=2)
     assert_equal(batches(data, epoch=1, rank=1, ranks=2), whole[2:])
 

@@ -22,7 +22,7 @@ from finetune.task.interface import Example, Task
 from finetune.text.features.pairs import Features, collate
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.data import LoaderConfig
-from finetune.training.loop.finetuner import FineTuner, Scored, collapsed, in_order, predict
+from finetune.training.loop.finetuner import FineTuner, Scored, in_order, is_degenerate, predict
 from finetune.training.loop.task_data import TaskData, UnitBatches
 from finetune.training.regularization import RegularizationConfig, symmetric_kl
 from tasks.glue.task import glue_task
@@ -176,11 +176,11 @@ def test_a_run_has_collapsed_if_it_gives_one_answer_only() -> None:
     def answers(*predictions: Any) -> list[dict[str, Any]]:
         return [{"id": n, "prediction": value} for n, value in enumerate(predictions)]
 
-    assert collapsed(answers("yes", "yes", "yes"))
-    assert collapsed(answers(2.5, 2.5))
-    assert not collapsed(answers("yes", "no", "yes"))
-    assert not collapsed(answers("yes"))  # of one example nothing can be said
-    assert not collapsed([])
+    assert is_degenerate(answers("yes", "yes", "yes"))
+    assert is_degenerate(answers(2.5, 2.5))
+    assert not is_degenerate(answers("yes", "no", "yes"))
+    assert not is_degenerate(answers("yes"))  # of one example nothing can be said
+    assert not is_degenerate([])
 
 
 def test_a_steps_arithmetic_leaves_out_what_is_frozen_and_kept(data: Path) -> None:

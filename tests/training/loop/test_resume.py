@@ -24,7 +24,7 @@ from finetune.settings import fields as settings
 from finetune.training.loop.checkpointing import Checkpointer, Interrupted
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.loop.resume import Standing
+from finetune.training.loop.resume import TrainingProgress
 from finetune.training.loop.trainer import TrainerConfig
 from tasks.families import FAMILIES
 
@@ -41,7 +41,7 @@ def cut_off_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def dying(self: Checkpointer, trainer: Any, *rest: Any) -> None:
         start(self, trainer, *rest)
-        if self.standing.step == step:
+        if self.progress.step == step:
             raise PowerCut
 
     monkeypatch.setattr(Checkpointer, "on_train_batch_start", dying)
@@ -53,7 +53,7 @@ def ask_to_stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def asked(self: Checkpointer, trainer: Any, *rest: Any) -> None:
         end(self, trainer, *rest)
-        if self.standing.step == step:
+        if self.progress.step == step:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Checkpointer, "on_train_batch_end", asked)
@@ -238,9 +238,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(
 
 
 def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
-    standing = Standing()
+    progress = TrainingProgress()
     places = []
     for step in range(1, 6):
-        standing = standing.after_batch(step, batches_per_epoch=2)
-        places.append((standing.epoch, standing.batch, standing.batches))
+        progress = progress.after_batch(step, batches_per_epoch=2)
+        places.append((progress.epoch, progress.batch, progress.batches))
     assert places == [(0, 1, 1), (1, 0, 2), (1, 1, 3), (2, 0, 4), (2, 1, 5)]
