@@ -22,9 +22,11 @@ def _submit(words: list[str]) -> int:
 
 
 COMMANDS = {
-    "demo": cli.Command("start", "the main job on a small made world, in a few minutes", _demo),
+    "demo": cli.Command(
+        "start", "pretrain, fine-tune and report on a small built-in sample", _demo
+    ),
     "submit": cli.Command(
-        "use", "pack GLUE runs into the leaderboard's zip, or check one", _submit
+        "use", "pack answers of GLUE runs into the leaderboard's zip, or check it", _submit
     ),
 }
 

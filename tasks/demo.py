@@ -1,4 +1,4 @@
-"""`finetune demo`: the whole road on the embedded sample, offline, in a few minutes.
+"""Pretrain, fine-tune and report on a small built-in sample, offline, in a few minutes.
 
 A tokenizer and an encoder are trained on the sample's text; then the encoder, and the same net from
 random weights, are fine-tuned on tasks of each family with the same settings: classes of texts,
@@ -50,9 +50,9 @@ def demo(words: list[str]) -> int:
         "--seed",
         type=whole(0, MOST_SEED),
         default=1,
-        help="draws sample, weights and order",
+        help="seed of the sample, the weights and the order of batches",
     )
-    add_json(parser, "the table alone, as JSON on stdout")
+    add_json(parser, "print only the table, as JSON on stdout")
     space = parser.parse_args(words)
     with contextlib.redirect_stdout(sys.stderr) if space.json else contextlib.nullcontext():
         with _stopped_for_good():

@@ -157,7 +157,7 @@ FAMILIES: dict[str, Family] = {
         anchors=_race_anchors,
     ),
     "classify": Family(
-        "classify texts of your own tables, or of a public set",
+        "fine-tune on your own tables of texts, or on a public set",
         _classify,
         only="own",
         settings=_classify_run,
@@ -166,14 +166,14 @@ FAMILIES: dict[str, Family] = {
         group="own data",
     ),
     "answer": Family(
-        "find answers in passages of your own",
+        "fine-tune on your own questions about passages",
         _answer,
         only="own",
         settings=_span_run,
         group="own data",
     ),
     "choose": Family(
-        "choose among options of your own questions",
+        "fine-tune on your own multiple-choice questions",
         _choose,
         only="own",
         settings=_choice_run,

@@ -1,4 +1,4 @@
-"""The settings of a fine-tuning run of each family: those of every run, and the family's own."""
+"""The settings of a fine-tuning run of each family: those of every run, and the family's."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ class GlueRun(FitRun):
     """Fine-tune an encoder on a GLUE task."""
 
     train_wnli: bool = False
-    """Train on WNLI; otherwise its examples all get the majority class, as is usual."""
+    """Train on WNLI; otherwise every example gets the most frequent label, as is usual."""
 
 
 @dataclass
 class SpanRun(FitRun):
-    """Fine-tune an encoder to find answers in a text."""
+    """Fine-tune an encoder on questions whose answers are spans of a passage."""
 
     max_length: int = within(1, MOST_TOKENS, default=384)
-    """Longest sequence in tokens, special tokens included; longer texts become several windows."""
+    """Longest sequence in tokens, special tokens included; longer texts are cut into windows."""
     windows: WindowConfig = field(default_factory=WindowConfig)
     spans: SpanConfig = field(default_factory=SpanConfig)
 
 
 @dataclass
 class ChoiceRun(FitRun):
-    """Fine-tune an encoder to choose among the options of a question."""
+    """Fine-tune an encoder on multiple-choice questions about a passage."""
 
     max_length: int = within(1, MOST_TOKENS, default=384)
-    """Longest sequence in tokens, special tokens included; of a longer one the passage is cut."""
+    """Longest sequence in tokens, special tokens included; longer passages are truncated."""
 
 
 @dataclass
 class ClassifyRun(FitRun):
-    """Fine-tune an encoder to classify texts or pairs, or to predict a number for each."""
+    """Fine-tune an encoder to classify texts or text pairs, or to predict a number for each."""
 
     dataset: str | None = field(default=None, metadata={"words": _text_sets})
-    """A public set in place of own files: imdb, trec6, trec50 or agnews."""
+    """Public data set, instead of your own files: imdb, trec6, trec50 or agnews."""
     table: ClassifyConfig = field(default_factory=ClassifyConfig)
 
     def __post_init__(self) -> None:

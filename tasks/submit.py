@@ -30,7 +30,7 @@ own or None) -> answers in the order of the examples, those on file where they a
 USER_ERROR = 2
 LEARNT_BY = {"ax": "mnli"}
 """A task that nothing is trained on -> the one whose run answers it."""
-REFUSED = "the leaderboard will not take it"
+REFUSED = "the leaderboard rejects it"
 
 
 @dataclass(frozen=True)
@@ -94,24 +94,36 @@ def _predict(folder: Path, task: str | None, split: str, data: str | None) -> li
 def _parser() -> ArgumentParser:
     from finetune.cli import add_json, command_parser
 
-    parser = command_parser("submit", "Collect GLUE runs into the zip that the leaderboard takes.")
-    parser.add_argument("run", type=Path, nargs="*", help="a run's folder, one a task")
-    parser.add_argument("--out", type=Path, help="the zip; replaced if it is there")
-    parser.add_argument("--check", type=Path, metavar="ZIP", help="only check anybody's zip")
-    parser.add_argument("--data", help="folder with glue_data/; default: that of each run")
+    parser = command_parser(
+        "submit", "Pack the answers of GLUE runs into the zip that the leaderboard accepts."
+    )
+    parser.add_argument("run", type=Path, nargs="*", help="folder of a run, one for each task")
+    parser.add_argument("--out", type=Path, help="zip file to write; an existing file is replaced")
     parser.add_argument(
-        "--allow-subset", action="store_true", help="take test files with fewer rows than official"
+        "--check", type=Path, metavar="ZIP", help="only check this zip, whoever made it"
     )
     parser.add_argument(
-        "--allow-missing", action="store_true", help=f"write an incomplete zip, though {REFUSED}"
+        "--data", help="folder with glue_data/ (default: the data folder of each run)"
     )
-    add_json(parser, "what was packed, or the problems that --check found, as JSON on stdout")
+    parser.add_argument(
+        "--allow-subset",
+        action="store_true",
+        help="accept test files with fewer rows than the official ones",
+    )
+    parser.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help=f"write the zip even if tasks are missing, though {REFUSED}",
+    )
+    add_json(parser, "print what was packed, or the problems found by --check, as JSON on stdout")
     return parser
 
 
 def _check(options: Namespace) -> int:
     if options.run or options.out is not None:
-        raise ConfigError("submit: --check ZIP looks at a zip; leave RUN and --out out")
+        raise ConfigError(
+            "submit: --check ZIP reads a zip and writes nothing; remove RUN and --out"
+        )
     problems = leaderboard.zip_problems(
         options.check, allow_subset=options.allow_subset, allow_missing=options.allow_missing
     )

@@ -23,26 +23,34 @@ def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
     own = {
         "tokenizer": Command("build", "train a tokenizer on a corpus", _tokenizer),
         "pretrain": Command("build", "pretrain an encoder on raw text", _pretrain),
-        "adapt": Command("build", "go on pretraining on a task's own text", _adapt(families)),
+        "adapt": Command("build", "continue pretraining on the texts of a task", _adapt(families)),
     }
     for word, family in families.items():
         own[word] = Command(family.group, family.help, _fine_tune(word, family, families))
-    own["import-hf"] = Command("build", "turn an encoder of Hugging Face into ours", _import_hf)
-    own["evaluate"] = Command("use", "score a finished run again", _evaluate(families))
-    own["predict"] = Command("use", "answer new texts with a finished run", _predict(families))
-    own["export"] = Command("use", "a run's best weights for other software", _export(families))
-    own["runs"] = Command("look", "the runs below a folder, with scores and states", _runs)
-    own["compare"] = Command("look", "two runs, with error bars and tests", _compare(families))
-    help_ = "attention, probes and words of a run"
-    own["inspect"] = Command("look", help_, _inspect(families), _inspect_kinds)
-    own["report"] = Command("look", "runs as one page that opens anywhere", _report(families))
-    own["dashboard"] = Command("look", "runs in Weights & Biases, arranged", _dashboard)
-    own["describe"] = Command(
-        "measure", "parameters and FLOPs of a config or checkpoint", _describe(families)
+    own["import-hf"] = Command(
+        "build", "convert a Hugging Face encoder into our format", _import_hf
     )
-    own["cache"] = Command("measure", "hidden states that are kept: list, clear", _cache)
+    own["evaluate"] = Command("use", "score a finished run on a split or file", _evaluate(families))
+    own["predict"] = Command("use", "predict labels or answers for new texts", _predict(families))
+    own["export"] = Command(
+        "use", "export a run's best checkpoint to Hugging Face or ONNX", _export(families)
+    )
+    own["runs"] = Command("look", "list the runs in a folder, with scores and states", _runs)
+    own["compare"] = Command(
+        "look", "compare two runs: confidence intervals and significance tests", _compare(families)
+    )
+    help_ = "inspect attention, layers and embeddings of a run"
+    own["inspect"] = Command("look", help_, _inspect(families), _inspect_kinds)
+    own["report"] = Command("look", "write a report of runs as one HTML file", _report(families))
+    own["dashboard"] = Command(
+        "look", "create a workspace and report in Weights & Biases", _dashboard
+    )
+    own["describe"] = Command(
+        "measure", "count parameters and FLOPs of a config or checkpoint", _describe(families)
+    )
+    own["cache"] = Command("measure", "list or clear the cached hidden states", _cache)
     own["bench"] = Command(
-        "measure", "speed of this machine and of an encoder on it", _bench(families)
+        "measure", "measure the speed of encoders on this machine", _bench(families)
     )
     return own
 
@@ -115,10 +123,14 @@ def _import_hf(words: list[str]) -> int:
 
 def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
     def command(words: list[str]) -> int:
-        parser = command_parser("evaluate", "Score a finished run again, from its best checkpoint.")
-        parser.add_argument("run", type=Path, help="a fine-tuning run's folder")
-        parser.add_argument("--split", help="a labelled split; default: the validation split")
-        parser.add_argument("--file", help="another file, scored as --split (default: test)")
+        parser = command_parser("evaluate", "Score the best checkpoint of a finished run.")
+        parser.add_argument("run", type=Path, help="folder of a fine-tuning run")
+        parser.add_argument(
+            "--split", help="split with labels (split (default: the validation split))"
+        )
+        parser.add_argument(
+            "--file", help="another file with labels, scored as the split --split (default: test)"
+        )
         add_json(parser)
         space = parser.parse_args(words)
         from finetune.jobs import evaluate as scoring
@@ -133,22 +145,26 @@ def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
     def command(words: list[str]) -> int:
         from finetune.text.features.rows import READERS
 
-        parser = command_parser("predict", "Answer new texts with the best checkpoint of a run.")
-        parser.add_argument(
-            "run", type=Path, help="a fine-tuning run's folder; a pretraining run fills [MASK]"
+        parser = command_parser(
+            "predict", "Predict labels or answers for new texts with the best checkpoint of a run."
         )
-        parser.add_argument("--input", default="-", help="file of texts; - = standard input")
+        parser.add_argument(
+            "run", type=Path, help="folder of a fine-tuning run; a pretraining run fills in [MASK]"
+        )
+        parser.add_argument("--input", default="-", help="file with texts; - = standard input")
         parser.add_argument("--output", default="-", help="JSONL file; - = standard output")
         parser.add_argument(
             "--format",
             choices=READERS,
-            help="of the input; default: by the file's ending, or by its first line",
+            help="format of the input (default: by file extension or first line)",
         )
-        parser.add_argument("--batch-size", type=positive, help="default: that of the run")
+        parser.add_argument(
+            "--batch-size", type=positive, help="texts in a batch (default: the run's batch_size)"
+        )
         parser.add_argument(
             "--top-k", type=positive, help="candidates for each [MASK] (default: 5)"
         )
-        add_json(parser, "how many answers went to --output, as JSON on stdout")
+        add_json(parser, "print the number of answers written to --output, as JSON on stdout")
         space = parser.parse_args(words)
         if space.json and space.output == "-":
             raise ConfigError(
@@ -183,11 +199,11 @@ def _export(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
 
 def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
     def command(words: list[str]) -> int:
-        parser = command_parser("compare", "Two runs, or groups of runs: A less B.")
-        parser.add_argument("a", type=Path, help="a run's folder, or a folder of runs")
+        parser = command_parser("compare", "Compare two runs, or two groups of runs: A minus B.")
+        parser.add_argument("a", type=Path, help="folder of a run, or of the runs of one group")
         parser.add_argument("b", type=Path, help="another")
-        parser.add_argument("--metric", help="the one to compare; default: all that both have")
-        add_json(parser, "all figures as JSON on stdout")
+        parser.add_argument("--metric", help="metric to compare (default: all that both have)")
+        add_json(parser, "print all numbers as JSON on stdout")
         space = parser.parse_args(words)
         from finetune.comparison import as_json, as_text, compare, read_group
         from finetune.runs.folder import note

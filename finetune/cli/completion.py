@@ -40,8 +40,10 @@ def command(words: list[str], table: Mapping[str, Command], packages: Iterable[s
         table: All commands.
         packages: Names of the packages whose files say what there is.
     """
-    parser = command_parser("completion", "A script by which your shell completes finetune.", MORE)
-    parser.add_argument("shell", choices=SHELLS, help="the shell that you use")
+    parser = command_parser(
+        "completion", "Print a script that completes finetune's commands in your shell.", MORE
+    )
+    parser.add_argument("shell", choices=SHELLS, help="your shell")
     shell = parser.parse_args(words).shell
     print(_kept_script(shell, table, packages), end="")
     return 0

@@ -18,13 +18,17 @@ def command(words: list[str]) -> int:
     Returns:
         The exit status.
     """
-    parser = command_parser("dashboard", "A workspace and a report for runs in Weights & Biases.")
-    parser.add_argument("--entity", required=True, help="user or team of Weights & Biases")
-    parser.add_argument("--project", default="finetune", help="its project (default: finetune)")
-    parser.add_argument(
-        "--spec", type=Path, help="JSON file to write instead, without a network or a login"
+    parser = command_parser(
+        "dashboard", "Create a workspace and a report for runs in Weights & Biases."
     )
-    add_json(parser, "where they are, as JSON on stdout")
+    parser.add_argument("--entity", required=True, help="user or team in Weights & Biases")
+    parser.add_argument(
+        "--project", default="finetune", help="project of the user or team (default: finetune)"
+    )
+    parser.add_argument(
+        "--spec", type=Path, help="write this JSON file instead; needs no network and no login"
+    )
+    add_json(parser, "print their addresses as JSON on stdout")
     space = parser.parse_args(words)
     from finetune.dashboards.spec import save, write_spec
 

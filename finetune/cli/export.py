@@ -40,16 +40,18 @@ def command(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
 
 
 def _export(words: list[str], families: Mapping[str, Family]) -> int:
-    parser = command_parser("export", "Write a run's best weights for other software.", MORE)
-    parser.add_argument("run", type=Path, help="a run's or a checkpoint's folder")
-    parser.add_argument("--format", choices=FORMATS, required=True, help="which software reads it")
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser = command_parser("export", "Export a run's best checkpoint for other software.", MORE)
+    parser.add_argument("run", type=Path, help="folder of a run or checkpoint")
+    parser.add_argument("--format", choices=FORMATS, required=True, help="target format, see below")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument(
-        "--int8", action="store_true", help="onnx: weights of 8 bits too; what it costs is told"
+        "--int8",
+        action="store_true",
+        help="onnx: also write weights of 8 bits, and report the change in score",
     )
-    parser.add_argument("--data", help="--int8: another data folder than the run's")
+    parser.add_argument("--data", help="--int8: data folder to measure on (default: the run's)")
     parser.add_argument("--overwrite", action="store_true", help="replace the export in --out")
-    add_json(parser, "where it is, and what was measured, as JSON on stdout")
+    add_json(parser, "print the folder and the measurements as JSON on stdout")
     space = parser.parse_args(words)
     if space.int8 and space.format != "onnx":
         raise ConfigError("--int8 goes with --format onnx; leave it out")

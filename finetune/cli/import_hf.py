@@ -11,10 +11,12 @@ from finetune.errors import ConfigError
 
 def command(words: list[str]) -> int:
     """Import, and tell what was kept and left out: in words on stderr, as JSON on stdout."""
-    parser = command_parser("import-hf", "Turn an encoder of Hugging Face into a checkpoint.")
+    parser = command_parser(
+        "import-hf", "Convert a Hugging Face encoder into a checkpoint of this project."
+    )
     parser.add_argument("source", help="a folder with config.json and weights, or a hub name")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
-    add_json(parser, "the place and the names of all tensors too in the JSON on stdout")
+    add_json(parser, "print the folder and the names of all tensors as JSON on stdout")
     space = parser.parse_args(words)
     from finetune.checkpoints.hub import import_hf
     from finetune.runs.folder import check_writable, say

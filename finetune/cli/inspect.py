@@ -83,25 +83,33 @@ def _parser(word: str, more: str = "", *, png: bool = False) -> argparse.Argumen
     help_ = "folder for the files (default: inspection)"
     parser.add_argument("--out", type=Path, default=Path("inspection"), help=help_)
     if word == "attention":  # whose figures are a file of megabytes
-        add_json(parser, "what was read, and the files that were written, as JSON on stdout")
+        add_json(parser, "print the tokens and the files written, as JSON on stdout")
     else:
-        add_json(parser, "the figures as JSON on stdout in place of the table")
+        add_json(parser, "print the numbers as JSON on stdout instead of the table")
     if png:
-        parser.add_argument("--png", action="store_true", help="a picture as well (matplotlib)")
+        parser.add_argument(
+            "--png", action="store_true", help="also write a PNG figure (needs matplotlib)"
+        )
     return parser
 
 
 def _add_texts(parser: argparse.ArgumentParser, *, file: bool, limit: int) -> None:
-    parser.add_argument("--task", help="such as glue/sst2; default: the one of the (first) run")
-    parser.add_argument("--data", help="folder with the official files; default: FINETUNE_DATA")
+    parser.add_argument(
+        "--task", help="task, such as glue/sst2 (default: the task of the first run)"
+    )
+    parser.add_argument("--data", help="folder with the official files (default: FINETUNE_DATA)")
     if file:
-        parser.add_argument("--split", help="default: the validation split")
-        fields = "file of texts in place of a task: a text a line, or fields text | text1, text2"
+        parser.add_argument("--split", help="split (default: the validation split)")
+        fields = (
+            "file with texts instead of a task: one text per line, or fields text | text1, text2"
+        )
         parser.add_argument("--input", help=fields)
-    sizes = f"texts of a split at most, drawn by a seed; 0 for all (default: {limit})"
+    sizes = f"number of texts drawn from the split; 0 = all (default: {limit})"
     parser.add_argument("--limit", type=whole(0), default=limit, help=sizes)
-    parser.add_argument("--max-length", type=whole(0), help="tokens of a text at most")
-    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
+    parser.add_argument("--max-length", type=whole(0), help="longest text in tokens")
+    parser.add_argument(
+        "--cache-dir", help="cache folder (default: FINETUNE_CACHE or ~/.cache/finetune)"
+    )
     parser.add_argument("--cache", action=argparse.BooleanOptionalAction, default=True)
 
 
@@ -364,7 +372,9 @@ def _frequency(words: list[str], families: Mapping[str, Family]) -> int:
     parser.add_argument("run", type=Path, help="a pretraining run's folder")
     parser.add_argument("--corpus", nargs="+", help="files and folders; default: the run's own")
     parser.add_argument("--batches", type=whole(0), help="default: as many as the run validated on")
-    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
+    parser.add_argument(
+        "--cache-dir", help="cache folder (default: FINETUNE_CACHE or ~/.cache/finetune)"
+    )
     space = parser.parse_args(words)
     _ready(space)
     from finetune.inspection import loss_by_frequency
@@ -380,11 +390,11 @@ def _frequency(words: list[str], families: Mapping[str, Family]) -> int:
 
 
 KINDS: dict[str, tuple[str, Callable[[list[str], Mapping[str, Family]], int]]] = {
-    "attention": ("who looks at whom in a text or a pair, head by head", _attention),
-    "heads": ("what kind of looking each head does, over many texts", _heads),
-    "probe": ("what a linear classifier reads off each layer", _probe),
-    "similarity": ("how alike the layers of two or more runs are (CKA)", _similarity),
-    "words": ("nearest words in the embedding", _words),
-    "frequency": ("loss of a pretraining run by how often a token was seen", _frequency),
+    "attention": ("attention weights of a text or a pair, by layer and head", _attention),
+    "heads": ("statistics of each attention head over many texts", _heads),
+    "probe": ("what a linear classifier can predict from each layer", _probe),
+    "similarity": ("similarity of the layers of two or more runs (CKA)", _similarity),
+    "words": ("nearest neighbours of words in the word embeddings", _words),
+    "frequency": ("loss of a pretraining run by frequency of the token", _frequency),
 }
 """Word after `finetune inspect` -> what it does, in a line, and the function."""

@@ -106,7 +106,7 @@ def all_commands(
         packages = {module.split(".")[0] for module in modules}
         return completion.command(words, table, packages)
 
-    about = "a script by which your shell completes commands and options"
+    about = "print a script that completes commands and options in your shell"
     table["completion"] = Command("start", about, completion)
     return table
 

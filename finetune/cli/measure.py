@@ -29,10 +29,10 @@ SOURCE = "a YAML config, a run or checkpoint folder, a Hugging Face folder or hu
 def describe(words: list[str], families: Mapping[str, Family]) -> int:
     """Count parameters and arithmetic; takes the words after `finetune describe`."""
     parser = command_parser(
-        "describe", "Parameters and floating-point operations a token, part by part."
+        "describe", "Count parameters, and floating-point operations per token, part by part."
     )
     parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
-    add_json(parser, "the counts of each encoder as JSON on stdout")
+    add_json(parser, "print the counts of each encoder as JSON on stdout")
     space = parser.parse_args(words)
     from finetune.encoder import cost
 
@@ -49,10 +49,16 @@ def describe(words: list[str], families: Mapping[str, Family]) -> int:
 
 def cache(words: list[str]) -> int:
     """List or remove hidden states; takes the words after `finetune cache`."""
-    parser = command_parser("cache", "Hidden states of frozen encoders that runs share.")
-    parser.add_argument("action", choices=("list", "clear"), help="show them, or remove them")
-    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
-    add_json(parser, "the entries, or the bytes that were freed, as JSON on stdout")
+    parser = command_parser(
+        "cache", "List or clear the cached hidden states of frozen encoders, which runs share."
+    )
+    parser.add_argument(
+        "action", choices=("list", "clear"), help="list the cached states, or delete them"
+    )
+    parser.add_argument(
+        "--cache-dir", help="cache folder (default: FINETUNE_CACHE or ~/.cache/finetune)"
+    )
+    add_json(parser, "print the entries, or the number of bytes freed, as JSON on stdout")
     space = parser.parse_args(words)
     from finetune.runs.folder import cache_folder
 
@@ -106,14 +112,18 @@ def _list(folder: Path, *, in_json: bool) -> int:
 
 def bench(words: list[str], families: Mapping[str, Family]) -> int:
     """Measure this machine and encoders on it; takes the words after `finetune bench`."""
-    parser = command_parser("bench", "Measure matrix products, and a training step of encoders.")
+    parser = command_parser(
+        "bench", "Measure matrix products, and a training step of each encoder."
+    )
     parser.add_argument("source", type=Path, nargs="*", help=f"{SOURCE}; default: 2 blocks of 128")
-    parser.add_argument("--batch-size", type=positive, default=32, help="sequences (default: 32)")
     parser.add_argument(
-        "--length", type=positive, default=128, help="tokens in each, at most (default: 128)"
+        "--batch-size", type=positive, default=32, help="sequences in a batch (default: 32)"
     )
     parser.add_argument(
-        "--seconds", type=seconds, default=2.0, help="for each measurement (default: 2)"
+        "--length", type=positive, default=128, help="longest sequence in tokens (default: 128)"
+    )
+    parser.add_argument(
+        "--seconds", type=seconds, default=2.0, help="seconds for each measurement (default: 2)"
     )
     add_json(parser)
     space = parser.parse_args(words)

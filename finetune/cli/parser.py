@@ -83,12 +83,14 @@ def command_parser(command: str, about: str, more: str = "") -> argparse.Argumen
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="say nothing but errors, and the result on stdout"
+        "--quiet", action="store_true", help="print errors only, and the result on stdout"
     )
     return parser
 
 
-def add_json(parser: argparse.ArgumentParser, about: str = "all results as JSON on stdout") -> None:
+def add_json(
+    parser: argparse.ArgumentParser, about: str = "print all results as JSON on stdout"
+) -> None:
     """Give a parser `--json`; what a command prints otherwise is for people, or shorter."""
     parser.add_argument("--json", action="store_true", help=about)
 
@@ -170,9 +172,13 @@ def read_settings(
     if names:
         action = parser.add_argument("task", help=", ".join(names))
         vars(action)["words"] = tuple(names)  # no `choices`: a wrong name has a better message
-    parser.add_argument("--config", type=Path, help="YAML file with any of the settings below")
     parser.add_argument(
-        "--print-config", action="store_true", help="print what the run would use, and stop"
+        "--config", type=Path, help="YAML file with any of the settings below; flags override it"
+    )
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the settings that the run would use, and exit",
     )
     settings.add_flags(parser, cls)
     # One line for some hundred options, which argparse would list twice.

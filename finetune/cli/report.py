@@ -44,8 +44,12 @@ def report_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("report", "Run folders as one HTML page that opens anywhere.")
-    parser.add_argument("runs", type=Path, nargs="+", help="run folders, or folders of runs")
+    parser = command_parser(
+        "report", "Write a report of runs as one HTML file that needs no network."
+    )
+    parser.add_argument(
+        "runs", type=Path, nargs="+", help="folders of runs, or folders that contain runs"
+    )
     parser.add_argument("--out", type=Path, required=True, help="HTML file to write")
     _add_paths(
         parser,
@@ -65,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         help="what finetune inspect wrote (attention, heads, probe, similarity, words or "
         "frequency.json), or its folder, as parts of the page; may be given again",
     )
-    add_json(parser, "the file, its runs and what could not be shown, as JSON on stdout")
+    add_json(parser, "print the file, its runs and what could not be shown, as JSON on stdout")
     return parser
 
 

@@ -23,23 +23,29 @@ LEAST_NAME, MOST_TASK, MOST_METRIC = 12, 16, 8
 """Columns that a run's name has at least, and its task and the name of its metric at most."""
 MORE = """\
 states:
-  running      a process holds the folder
-  done         it has ended
-  interrupted  it neither ended nor goes on; start it again with --resume
-  degenerate   it has ended, and at least one seed gives every example the same answer"""
+  running      a process is writing to the folder
+  done         finished
+  interrupted  stopped before its end; continue it with --resume
+  degenerate   finished, but at least one seed predicts the same for every example"""
 
 
 def command(words: list[str]) -> int:
     """Run the command; returns the exit status."""
-    parser = command_parser("runs", "The runs below a folder, with scores and states.", MORE)
+    parser = command_parser("runs", "List the runs in a folder, with scores and states.", MORE)
     parser.add_argument(
-        "folder", type=Path, nargs="?", default=Path("runs"), help="where to look (default: runs)"
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        help="folder to search (default: runs)",
     )
     parser.add_argument(
-        "--sort", choices=SORTS, default="task", help="the order of rows (default: task, then name)"
+        "--sort", choices=SORTS, default="task", help="order of rows (default: task, then name)"
     )
-    parser.add_argument("--state", type=_state, choices=COLOURS, help="only runs in this state")
-    add_json(parser, "the runs and damaged folders as JSON on stdout")
+    parser.add_argument(
+        "--state", type=_state, choices=COLOURS, help="show only runs in this state"
+    )
+    add_json(parser, "print the runs, and folders that cannot be read, as JSON on stdout")
     space = parser.parse_args(words)
     if not space.folder.is_dir():
         found = "a file" if space.folder.exists() else "no such folder"

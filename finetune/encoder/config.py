@@ -18,7 +18,7 @@ NORM_POSITIONS = ("post", "pre")
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Sizes and variants of an encoder.
+    """Sizes and variants of the encoder.
 
     >>> from finetune import EncoderConfig
     >>> config = EncoderConfig(hidden_size=256, num_attention_heads=4, position="rotary")
@@ -33,55 +33,55 @@ class EncoderConfig:
     vocab_size: int = within(1, 100_000_000, default=30522, hidden=True)
     """Number of token ids, V."""
     hidden_size: int = within(1, 1_000_000, default=768)
-    """Width of a hidden state, D."""
+    """Size of the hidden states, D."""
     num_hidden_layers: int = within(1, 10_000, default=12)
-    """Number of blocks, L."""
+    """Number of transformer blocks, L."""
     num_attention_heads: int = within(1, 100_000, default=12)
     """Number of attention heads, H; must divide hidden_size."""
     intermediate_size: int = within(1, 10_000_000, default=3072)
-    """Width of the feed-forward part, F."""
+    """Size of the feed-forward layer, F."""
     hidden_act: str = field(default="gelu", metadata={"words": (*ACTIVATIONS, *GATED_ACTIVATIONS)})
-    """relu, gelu, gelu_tanh, silu, or gated: reglu, geglu, geglu_tanh, swiglu."""
+    """Activation: relu, gelu, gelu_tanh, silu, or gated: reglu, geglu, geglu_tanh, swiglu."""
     hidden_dropout_prob: float = within(0, 1, below=True, default=0.1)
-    """Dropout on each sublayer's output, in [0, 1)."""
+    """Dropout on the output of each sublayer, in [0, 1)."""
     attention_probs_dropout_prob: float = within(0, 1, below=True, default=0.1)
     """Dropout on the attention weights, in [0, 1)."""
     embedding_dropout_prob: float | None = within(0, 1, below=True, default=None)
-    """Dropout on the embeddings, in [0, 1); hidden_dropout_prob unless set."""
+    """Dropout on the embeddings, in [0, 1); none = hidden_dropout_prob."""
     max_position_embeddings: int = within(1, 100_000_000, default=512)
-    """Longest sequence, in tokens, that learned positions allow."""
+    """Longest sequence in tokens, with learned positions."""
     type_vocab_size: int = within(0, 1_000_000, default=2)
-    """Number of segments; 0 leaves segment embeddings out."""
+    """Number of segments; 0 = no segment embeddings."""
     initializer_range: float = within(0, 100, above=True, default=0.02)
-    """Standard deviation of the weights at the start."""
+    """Standard deviation of the initial weights."""
     layer_norm_eps: float = within(0, 1, above=True, default=1e-12)
-    """What layer normalisation adds to the variance."""
+    """Constant that layer normalization adds to the variance."""
     pad_token_id: int = within(0, 100_000_000, default=0)
-    """Id of the padding token; its embedding starts at zero."""
+    """Id of the padding token; its embedding is initialized to zero."""
     attention_score: str = field(default="scaled_dot", metadata={"words": tuple(SCORES)})
-    """scaled_dot, dot, bilinear or additive."""
+    """Attention score: scaled_dot, dot, bilinear or additive."""
     position: str = field(default="learned", metadata={"words": POSITIONS})
-    """learned, sinusoidal, rotary or none."""
+    """Position embedding: learned, sinusoidal, rotary or none."""
     rotary_theta: float = within(0, 1e12, above=True, default=10000.0)
-    """Base of the rotary wavelengths."""
+    """Base of the wavelengths of rotary positions."""
     norm_position: str = field(default="post", metadata={"words": NORM_POSITIONS})
-    """Layer normalisation after the residual sum (post) or before the sublayer (pre)."""
+    """Layer normalization after the residual sum (post) or before the sublayer (pre)."""
     first_attention_norm: bool = True
-    """Normalise (pre) before the first attention too; false: the embeddings' own norm will do."""
+    """pre: normalize before the first attention too, after the norm of the embeddings."""
     causal: bool = False
-    """Let a token see earlier tokens only."""
+    """A token attends only to itself and earlier tokens."""
     local_attention: int = within(0, 100_000_000, default=0)
-    """Tokens to each side that a token sees in most blocks; 0 = all of them, in every block."""
+    """Local attention: tokens to each side that a token attends to; 0 = attend to all."""
     global_every: int = within(1, 10_000, default=3)
-    """With local attention: every so many-th block, from the first on, sees all tokens."""
+    """Local attention: every N-th block, starting with the first, attends to all tokens."""
     local_rotary_theta: float | None = within(0, 1e12, above=True, default=None)
-    """Base of the rotary wavelengths where attention is local; rotary_theta unless set."""
+    """Base of the wavelengths of rotary positions in local blocks; none = rotary_theta."""
     embedding_size: int | None = within(1, 1_000_000, default=None)
-    """Width of the embeddings, E; hidden_size unless set, otherwise projected to it."""
+    """Size of the embeddings, E, projected to hidden_size if different; none = hidden_size."""
     tie_word_embeddings: bool = True
-    """Use the word embeddings as the weights of the masked-LM output."""
+    """Use the word embeddings as the output weights of the masked language model."""
     gradient_checkpointing: bool = False
-    """Compute each block again in the backward pass, to save memory."""
+    """Recompute each block in the backward pass, to save memory."""
 
     def __post_init__(self) -> None:
         """Refuse what no encoder can be made from."""

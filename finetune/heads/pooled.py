@@ -96,7 +96,7 @@ def find_pooling(name: str, config: EncoderConfig) -> Pooling:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """How the hidden states of a text become one vector.
+    """How the hidden states of a text are pooled into one vector.
 
     >>> from finetune import HeadConfig
     >>> HeadConfig(pooling="mean")
@@ -108,9 +108,9 @@ class HeadConfig:
 
     pooling: str | None = field(default=None, metadata={"words": tuple(POOLINGS)})
     """cls (first token), last (last token), mean, max, or concat (cls or last, max and mean, as in
-    ULMFiT); unless set, cls, or last where the encoder is causal."""
+    ULMFiT); none = cls, or last if the encoder is causal."""
     head_dropout: float | None = within(0, 1, below=True, default=None)
-    """Dropout before the output layer, in [0, 1); hidden_dropout_prob unless set."""
+    """Dropout before the output layer, in [0, 1); none = hidden_dropout_prob."""
 
     def __post_init__(self) -> None:
         """Refuse what no head can be made from."""

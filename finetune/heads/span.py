@@ -20,16 +20,16 @@ from finetune.ranges import MOST_TOKENS, check_values, within
 
 @dataclass(frozen=True)
 class SpanConfig:
-    """Which spans of a window are looked at.
+    """Which spans of a window are considered as answers.
 
     Raises:
         ConfigError: A number lies outside its range.
     """
 
     n_best: int = within(1, 10_000, default=20)
-    """Spans that are kept of each window, and answers that are listed for each question."""
+    """Number of best spans kept per window, and of answers listed per question."""
     max_answer_length: int = within(1, MOST_TOKENS, default=30)
-    """Tokens of the longest answer."""
+    """Longest answer, in tokens."""
 
     def __post_init__(self) -> None:
         """Refuse what no span can satisfy."""

@@ -1,4 +1,4 @@
-"""The settings of each kind of run: its files and folders, and a section for each room below."""
+"""The settings of each kind of run: its files and folders, and a section for each part of it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class TokenizerRun:
     corpus: list[str]
     """Files and folders of text, as for pretrain."""
     out: str
-    """Folder for the tokenizer."""
+    """Folder to write the tokenizer to."""
     text_field: str = "text"
-    """Field of a row that holds the text (jsonl, parquet, hub)."""
+    """Name of the field with the text (jsonl, parquet, hub)."""
     file_is_document: bool = False
-    """A text file is one document, whatever blank lines it has."""
+    """Read each text file as one document; otherwise a blank line ends a document."""
     vocabulary: TokenizerConfig = field(default_factory=TokenizerConfig)
 
     def __post_init__(self) -> None:
@@ -61,19 +61,19 @@ class PretrainRun:
     corpus: list[str]
     """Files and folders of text: .txt, .tokens, .jsonl (each also .gz), .parquet, or hf://NAME."""
     out: str
-    """The run's folder."""
+    """Folder to write the run to."""
     tokenizer: str | None = None
-    """Tokenizer or run folder; without one it is trained on the corpus and kept with the run."""
+    """Folder of a tokenizer or run; none = train a tokenizer on the corpus, saved with the run."""
     seed: int = within(0, MOST_SEED, default=1)
-    """Keys the weights, the split, the order, the masks and the dropout."""
+    """Random seed of the weights, the split, the order, the masks and the dropout."""
     resume: bool = False
-    """Go on with the interrupted run in --out."""
+    """Continue the interrupted run in --out from its last checkpoint."""
     overwrite: bool = False
-    """Replace the run in --out."""
+    """Delete the run in --out and start again."""
     find_lr: bool = False
-    """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
+    """Try increasing learning rates for 100 steps, save the curve, suggest a rate and exit."""
     cache_dir: str | None = None
-    """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
+    """Cache folder for tokenized texts; none = FINETUNE_CACHE, or ~/.cache/finetune."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     vocabulary: TokenizerConfig = field(default_factory=TokenizerConfig)
     data: CorpusConfig = field(default_factory=CorpusConfig)
@@ -93,32 +93,32 @@ class PretrainRun:
 
 @dataclass
 class AdaptRun:
-    """Go on with an encoder's language modelling on the text of what it is to be used for."""
+    """Continue an encoder's language modelling on the texts of its later task."""
 
     encoder_from: str = field(metadata={"flag": "--encoder"})
-    """Run, checkpoint or Hugging Face folder, or hub name, to go on from."""
+    """Encoder to start from: folder of a run or checkpoint, Hugging Face folder, or hub name."""
     out: str
-    """The run's folder."""
+    """Folder to write the run to."""
     corpus: list[str] | None = None
     """Files and folders of text, as for pretrain."""
     task: str | None = None
-    """Task whose own texts are read in place of a corpus, such as glue/sst2 or classify/imdb."""
+    """Task whose texts are read instead of a corpus, such as glue/sst2 or classify/imdb."""
     data: str | None = None
-    """Folder with the official files of the task; default: FINETUNE_DATA, else the hub."""
+    """Folder with the task's official files; none = FINETUNE_DATA, or download from the hub."""
     train: str | None = None
-    """The task's file to read instead of the official one."""
+    """File to read instead of the task's official training file."""
     seed: int = within(0, MOST_SEED, default=1)
-    """Keys the split, the order, the masks, the dropout and the weights of a head that is new."""
+    """Random seed of the split, the order, the masks, the dropout and of a new head's weights."""
     resume: bool = False
-    """Go on with the interrupted run in --out."""
+    """Continue the interrupted run in --out from its last checkpoint."""
     overwrite: bool = False
-    """Replace the run in --out."""
+    """Delete the run in --out and start again."""
     find_lr: bool = False
-    """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
+    """Try increasing learning rates for 100 steps, save the curve, suggest a rate and exit."""
     cache_dir: str | None = None
-    """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
+    """Cache folder for tokenized texts; none = FINETUNE_CACHE, or ~/.cache/finetune."""
     dropout: float | None = within(0, 1, below=True, default=None)
-    """Dropout in the encoder while it adapts; none = as its config says."""
+    """Dropout in the encoder while it is adapted; none = as in its config."""
     text: CorpusConfig = field(default_factory=CorpusConfig)
     masks: MaskingConfig = field(default_factory=MaskingConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
@@ -150,41 +150,41 @@ class FitRun:
     """
 
     encoder_from: str = field(metadata={"flag": "--encoder"})
-    """Run, checkpoint or Hugging Face folder, or hub name; none = random weights (`encoder`)."""
+    """Folder of a run or checkpoint, Hugging Face folder, or hub name; none = random weights."""
     task: str = field(default="", metadata={"hidden": True})
     """Family and name, such as glue/sst2 (on the command line: the command and its first word)."""
     out: str | None = None
-    """The run's folder; default: runs/FAMILY-TASK."""
+    """Folder to write the run to; none = runs/FAMILY-TASK."""
     data: str | None = None
-    """Folder with the official files (glue_data/ …); default: FINETUNE_DATA, else the hub."""
+    """Folder with the official files (glue_data/ …); none = FINETUNE_DATA, or the hub."""
     train: str | None = None
     """File to train on instead of the official one."""
     validation: str | None = None
     """File to validate on instead of the official one."""
     test: str | None = None
-    """File to test on, or to answer, instead of the official one."""
+    """File to test on, or to predict, instead of the official one."""
     tokenizer: str | None = None
-    """Tokenizer or run folder, with --encoder none; otherwise the checkpoint brings its own."""
+    """Folder of a tokenizer or run, for --encoder none; other encoders have a tokenizer already."""
     max_length: int = within(1, MOST_TOKENS, default=128)
-    """Longest sequence in tokens, special tokens included; longer pairs lose their end."""
+    """Longest sequence in tokens, special tokens included; longer texts are truncated."""
     seed: int = within(0, MOST_SEED, default=1)
-    """Keys the head's weights, the order of batches and the dropout."""
+    """Random seed of the head's weights, the order of batches and the dropout."""
     seeds: list[int] | None = within(0, MOST_SEED, default=None)
-    """Several seeds, a run each (RUN/seed-1 …) and their mean and standard deviation."""
+    """Several seeds: one run each (RUN/seed-1 …), then mean and standard deviation."""
     resume: bool = False
-    """Go on with the interrupted run in --out."""
+    """Continue the interrupted run in --out from its last checkpoint."""
     overwrite: bool = False
-    """Replace the run in --out."""
+    """Delete the run in --out and start again."""
     find_lr: bool = False
-    """Try rising learning rates for 100 steps, save the curve, suggest a rate and stop."""
+    """Try increasing learning rates for 100 steps, save the curve, suggest a rate and exit."""
     cache_dir: str | None = None
-    """Folder for tokenized texts; default: FINETUNE_CACHE or ~/.cache/finetune."""
+    """Cache folder for tokenized texts; none = FINETUNE_CACHE, or ~/.cache/finetune."""
     dropout: float | None = within(0, 1, below=True, default=None)
-    """Dropout in the encoder while fine-tuning; none = as its config says."""
+    """Dropout in the encoder while fine-tuning; none = as in its config."""
     adapt: str | None = field(default=None, metadata={"alone": "1"})
-    """Go on pretraining on the task's own texts first, in OUT-adapt: epochs (2) or 500steps."""
+    """First continue pretraining on the task's texts, in OUT-adapt: epochs (2) or 500steps."""
     dry_run: bool = False
-    """Show the plan of the run, and stop before it begins."""
+    """Show the plan of the run and exit, without training."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
     unfreezing: UnfreezeConfig = field(default_factory=UnfreezeConfig)

@@ -13,24 +13,24 @@ FURTHER = ("tensorboard", "csv")
 
 @dataclasses.dataclass
 class TrackingConfig:
-    """Where a run's numbers go, and under what name."""
+    """Loggers of a run, and its name there."""
 
     wandb: bool = True
-    """Whether Weights & Biases gets the run too (offline, in the run folder, unless logged in)."""
+    """Log to Weights & Biases too (offline, in the run folder, unless you are logged in)."""
     project: str = "finetune"
-    """Weights & Biases project."""
+    """Project in Weights & Biases."""
     tags: list[str] = dataclasses.field(default_factory=list)
-    """Words to find the run by, besides those that every run of its kind gets."""
+    """Tags of the run, in addition to those that are set automatically."""
     run_name: str | None = None
-    """Name of the run; its folder's name if none."""
+    """Name of the run; none = the name of its folder."""
     group: str | None = None
-    """Runs that belong together; task and encoder if none, and the folder where it holds seeds."""
+    """Group of the run; none = task and encoder, and for several seeds the folder."""
     logger: list[str] = dataclasses.field(default_factory=list)
-    """Where the numbers go besides: tensorboard (RUN/tensorboard), csv (RUN/metrics.csv)."""
+    """More loggers: tensorboard (writes RUN/tensorboard), csv (writes RUN/metrics.csv)."""
     table_examples: int = within(0, 1_000_000, default=200)
-    """Examples that a table of answers shows, the hardest first; 0 = no such tables."""
+    """Examples in the table of predictions, hardest first; 0 = no table."""
     checkpoint_artifact: bool = False
-    """Hand the best checkpoint to Weights & Biases too (sync uploads it from the run folder)."""
+    """Log the best checkpoint to Weights & Biases as an artifact."""
 
     def __post_init__(self) -> None:
         """Check the names.

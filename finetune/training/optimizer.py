@@ -19,22 +19,22 @@ from finetune.ranges import check_values, within
 
 @dataclass
 class OptimizerConfig:
-    """AdamW (Loshchilov and Hutter, 2019) over layer groups."""
+    """AdamW (Loshchilov and Hutter, 2019), with a learning rate per layer group."""
 
     learning_rate: float = within(
         0, 1000, above=True, default=1e-4, hint="try 1e-3 for a small encoder"
     )
-    """Peak learning rate of the topmost group."""
+    """Peak learning rate of the top layer group."""
     weight_decay: float = within(0, 1000, default=0.01)
-    """Decoupled weight decay; biases and normalisation weights have none."""
+    """Weight decay; biases and normalization weights are excluded."""
     rate_decay: float = within(1, 1000, default=1.0, hint="ULMFiT uses 2.6, 1 means one rate")
-    """Each group's rate is that of the group above divided by this (ULMFiT: 2.6; 1 = one rate)."""
+    """Factor between the rates of neighbouring layer groups (ULMFiT: 2.6; 1 = same rate)."""
     adam_beta1: float = within(0, 1, below=True, default=0.9)
-    """Decay of the running mean of gradients."""
+    """Decay of the running average of gradients."""
     adam_beta2: float = within(0, 1, below=True, default=0.999)
-    """Decay of the running mean of squared gradients."""
+    """Decay of the running average of squared gradients."""
     adam_epsilon: float = within(0, 1, default=1e-6)
-    """Added to the denominator (BERT: 1e-6)."""
+    """Constant added to the denominator (BERT: 1e-6)."""
 
     def __post_init__(self) -> None:
         """Check the ranges.

@@ -30,13 +30,13 @@ class RegularizationConfig:
     reinit_blocks: int = within(0, 10_000, default=0)
     """Number of top blocks (and the pooler) that start from new random weights."""
     mixout: float = within(0, 1, below=True, default=0.0)
-    """Probability of using the pretrained weight in place of the trained one, in [0, 1)."""
+    """Mixout: probability of using the pretrained weight instead of the trained one, in [0, 1)."""
     l2_sp: float = within(0, 1_000_000, default=0.0)
-    """Strength of the pull to the pretrained weights, added to the gradient (0.01 is usual)."""
+    """Strength of L2-SP, weight decay towards the pretrained weights (0.01 is usual)."""
     label_smoothing: float = within(0, 1, below=True, default=0.0)
-    """Fraction of the target that is spread over all classes, in [0, 1)."""
+    """Fraction of the target distribution spread evenly over all classes, in [0, 1)."""
     r_drop: float = within(0, 1_000_000, default=0.0)
-    """Weight of the divergence between two passes with different dropout (1 to 5 is usual)."""
+    """R-Drop: weight of the divergence between two passes with dropout (1 to 5 is usual)."""
 
     def __post_init__(self) -> None:
         """Check the ranges.

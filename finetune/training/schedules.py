@@ -20,20 +20,20 @@ ScheduleName = Literal["slanted_triangular", "linear", "cosine", "constant"]
 
 @dataclass
 class ScheduleConfig:
-    """The shape of the learning rate over a run."""
+    """The learning-rate schedule."""
 
     schedule: ScheduleName = "linear"
-    """slanted_triangular (ULMFiT), or a linear warm-up and then linear, cosine or constant."""
+    """slanted_triangular (ULMFiT), or linear warm-up followed by linear, cosine or constant."""
     warmup_ratio: float = within(
         0, 1, below=True, default=0.1, hint="choose 0.1 for a tenth of the run"
     )
-    """Fraction of the run in which the rate rises linearly from 0 to its peak, in [0, 1)."""
+    """Fraction of the run with linear warm-up from 0 to the peak rate, in [0, 1)."""
     cut_fraction: float = within(
         0, 1, above=True, below=True, default=0.1, hint="the paper uses 0.1"
     )
-    """Slanted triangular: fraction of the run in which the rate rises, in (0, 1)."""
+    """slanted_triangular: fraction of the run in which the rate rises, in (0, 1)."""
     ratio: float = within(1, 1_000_000, default=32.0, hint="the paper uses 32")
-    """Slanted triangular: how many times smaller the lowest rate is than the peak."""
+    """slanted_triangular: the peak rate divided by the lowest rate."""
 
     def __post_init__(self) -> None:
         """Check the ranges.

@@ -14,24 +14,24 @@ CLASS_WEIGHTS = ("none", "balanced")
 
 @dataclass(frozen=True)
 class ClassifyConfig:
-    """Which columns of a table are read, and what its labels are.
+    """Columns of the table, and the kind of its labels.
 
     Raises:
         ConfigError: A name is unknown, or two settings contradict each other.
     """
 
     text_column: str | None = None
-    """Column of the text, or of the first of a pair; found by its usual name unless given."""
+    """Column of the text, or the first text of a pair; none = detected by its usual names."""
     pair_column: str | None = None
-    """Column of the second text; with --text-column alone, a row is a single text."""
+    """Column of the second text of a pair; with only --text-column, rows are single texts."""
     label_column: str | None = None
-    """Column of the label; found by its usual name unless given."""
+    """Column of the label; none = detected by its usual names."""
     kind: str = field(default="auto", metadata={"words": ("auto", *KINDS)})
-    """auto, classes (one a row), multi_label (several a row) or regression (a number)."""
+    """Kind of task: auto, classes (one per row), multi_label (several per row) or regression."""
     separator: str | None = None
-    """What joins the classes of a row in a multi-label table, such as ';'."""
+    """Separator between the classes of a row in a multi-label table, such as ';'."""
     class_weights: str = "none"
-    """none, or balanced: an example of a class counts N / (classes x examples of the class)."""
+    """none, or balanced: each class is weighted by N / (classes x examples of the class)."""
     unlabeled: str = field(default="error", metadata={"words": UNLABELED})
     """Rows without a label (an empty cell, null, nan, '-', or -1 beside 0, 1, 2 …): error; drop,
     which leaves them out and counts them; or class, where '-', -1 and nan are names of classes."""

@@ -147,7 +147,7 @@ def test_states_are_those_of_the_list_of_runs(tmp_path: Path) -> None:
     write_class_run(tmp_path / "done", 0.8, (1, 2))
     write_class_run(tmp_path / "begun", 0.8, (1, 2))
     (tmp_path / "begun" / "results.json").unlink()
-    write_class_run(tmp_path / "degenerate", 0.8, (1, 2), degenerate=True)
+    write_class_run(tmp_path / "degenerate", 0.8, (1, 2), collapsed=True)
     write_class_run(tmp_path / "running", 0.8, (1, 2))
     with held(tmp_path / "running"):
         states = {run.name: run.state for run in collect([tmp_path]).runs}

@@ -92,7 +92,7 @@ def test_runs_and_baselines_that_differ_alike_share_a_row(tmp_path: Path) -> Non
 def test_troubles_are_told(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     data = {"validation": {"trimmed": 0.5}}
-    write_run(folder, "classes", {"accuracy": 0.5}, [], degenerate=True, data=data)
+    write_run(folder, "classes", {"accuracy": 0.5}, [], collapsed=True, data=data)
     lines = (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text(lines + '{"step": 301, "train/loss": null}\n')
     (view,) = views_of(tmp_path)

@@ -54,7 +54,7 @@ def test_a_run_that_has_ended_is_told_with_its_first_metric(tmp_path: Path) -> N
 
 
 def test_seeds_are_one_run(tmp_path: Path) -> None:
-    runs = [result(1, 0.5), result(2, 0.7, degenerate=True)]
+    runs = [result(1, 0.5), result(2, 0.7, collapsed=True)]
     make(tmp_path / "run", over_seeds(runs), seeds=[1, 2], task="glue/sst2")
     for one in runs:
         make(tmp_path / "run" / f"seed-{one['seed']}", one)

@@ -1,4 +1,4 @@
-"""Probes: what a linear classifier reads off each layer, and the layers' shares in a mix."""
+"""Probes: what a linear classifier can predict from each layer, and the layers' shares in a mix."""
 
 from __future__ import annotations
 

@@ -51,17 +51,17 @@ class CorpusConfig:
     """How a corpus is read, split and packed."""
 
     text_field: str = "text"
-    """Field with the text in .jsonl, .parquet and hub rows."""
+    """Name of the field with the text (jsonl, parquet, hub)."""
     file_is_document: bool = False
-    """A text file is one document; otherwise a blank line ends a document."""
+    """Read each text file as one document; otherwise a blank line ends a document."""
     validation_fraction: float = within(0, 1, below=True, default=0.02)
-    """Share of the documents held out for validation, 0 to below 1."""
+    """Fraction of the documents held out for validation, in [0, 1)."""
     max_length: int = within(FRAME + 1, MOST_TOKENS, default=128)
-    """Tokens in a block, [CLS] and [SEP] included."""
+    """Tokens in a training sequence, [CLS] and [SEP] included."""
     documents: str = field(default="joined", metadata={"words": tuple(DOCUMENTS)})
-    """Documents in one block: joined (attention over all) or separate (inside a document only)."""
+    """Documents in one sequence: joined (attend to each other) or separate (each to itself)."""
     tokenize_workers: int = within(0, 1024, default=0)
-    """Threads that tokenize; 0 for one a core."""
+    """Threads that tokenize; 0 = one per core."""
 
     def __post_init__(self) -> None:
         """Check the settings.

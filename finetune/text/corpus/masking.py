@@ -33,22 +33,22 @@ _PRIORITY, _SPAN_LENGTH, _ROUNDING, _REPLACEMENT, _RANDOM_TOKEN = range(5)
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """How tokens are masked."""
+    """Which tokens are masked, and what replaces them."""
 
     masking: str = field(default="token", metadata={"words": MASKING})
-    """What is masked as a whole: token, word or span."""
+    """Unit that is masked as a whole: token, word or span."""
     mask_rate: float = within(0, 1, above=True, default=0.15)
-    """Share of the tokens that is masked, above 0 to 1."""
+    """Fraction of the tokens that are masked, in (0, 1]."""
     replace_mask_share: float = within(0, 1, default=0.8)
-    """Share of the masked tokens that become the mask token, 0 to 1."""
+    """Fraction of the masked tokens that become [MASK], in [0, 1]."""
     replace_random_share: float = within(0, 1, default=0.1)
-    """Share of the masked tokens that become a random token, 0 to 1; the rest stay as they are."""
+    """Fraction of the masked tokens that become a random token; the rest are unchanged."""
     masks: str = field(default="dynamic", metadata={"words": MASKS})
-    """New masks in each epoch (dynamic) or the first epoch's for ever (static)."""
+    """dynamic: new masks in each epoch; static: the same masks in all epochs."""
     span_geometric_p: float = within(0, 1, above=True, default=0.2)
-    """Span masking: a span ends after each word with this probability, above 0 to 1."""
+    """Span masking: probability that a span ends after each of its words, in (0, 1]."""
     span_max: int = within(1, MOST_TOKENS, default=10)
-    """Span masking: words in the longest span."""
+    """Span masking: longest span, in words."""
 
     def __post_init__(self) -> None:
         """Check the settings.

@@ -35,15 +35,15 @@ _TOGETHER = 256
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """How contexts that are too long for one sequence are cut."""
+    """How a context that is too long for one sequence is cut into windows."""
 
     stride: int = within(0, MOST_TOKENS, default=128)
-    """Tokens of the context that a window shares with the one before it."""
+    """Overlap of neighbouring windows, in tokens of the context."""
     max_question_length: int = within(1, MOST_TOKENS, default=64)
-    """Longer questions lose tokens at their end."""
+    """Longest question in tokens; longer ones are truncated."""
     without_answer: str = field(default="auto", metadata={"words": WITHOUT_ANSWER})
-    """What is learnt from a window without the answer of its question: cls (no answer), drop
-    (nothing), or auto (cls where the data has questions without an answer, otherwise drop)."""
+    """Training on windows without the answer: cls (label them "no answer"), drop (leave them out),
+    or auto (cls if the data has questions without an answer, otherwise drop)."""
 
     def __post_init__(self) -> None:
         """Check the settings.

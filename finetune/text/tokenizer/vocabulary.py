@@ -43,18 +43,18 @@ and of what is written in one go only the piece with a rare character is unknown
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """What vocabulary to learn."""
+    """The vocabulary to train."""
 
     algorithm: str = field(default="wordpiece", metadata={"words": ("wordpiece", "bpe")})
-    """How words are split: wordpiece or bpe (byte-level)."""
+    """Subword algorithm: wordpiece or bpe (byte-level)."""
     vocab_size: int = within(1, 10_000_000, default=8192)
     """Number of tokens, special tokens included."""
     lowercase: bool = True
-    """Fold upper to lower case; WordPiece also drops accents, as BERT's uncased models do."""
+    """Convert text to lower case; WordPiece also strips accents, as BERT's uncased models do."""
     min_frequency: int = within(1, MOST_STEPS, default=2)
-    """A pair of tokens seen less often than this is not joined."""
+    """Minimum frequency of a pair of tokens that is merged."""
     limit_alphabet: int = within(1, 0x110000, default=1000)
-    """WordPiece: how many different characters are kept; rarer ones become the unknown token."""
+    """WordPiece: number of characters in the alphabet; rarer ones become [UNK]."""
 
     def __post_init__(self) -> None:
         """Check the settings.

@@ -53,18 +53,18 @@ class Interrupted(Exception):
         if self.message is not None:
             return self.message
         if (self.folder / "config.json").is_file():
-            return f"stopped; the state is in {self.folder}; go on with --resume"
+            return f"stopped; checkpoint saved to {self.folder}; continue with --resume"
         return "stopped before the first checkpoint; nothing was saved"
 
 
 @dataclass
 class CheckpointConfig:
-    """When to write checkpoints and when to stop early."""
+    """When to save checkpoints, and when to stop early."""
 
     checkpoint_every_steps: int = within(1, MOST_STEPS, default=500)
-    """Steps between two states to resume from; the end of the run always writes one."""
+    """Steps between checkpoints to resume from; one is also saved at the end of the run."""
     patience: int | None = within(1, MOST_STEPS, default=None)
-    """Stop after so many validations without a better monitored value; none = never."""
+    """Stop after this many validations without improvement; none = never."""
 
     def __post_init__(self) -> None:
         """Check the counts.

@@ -36,14 +36,14 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass
 class LoaderConfig:
-    """Batches and who makes them."""
+    """Size of batches, and the processes that prepare them."""
 
     batch_size: int = within(1, 1_000_000, default=32)
-    """Sequences in a batch, for each process."""
+    """Sequences in a batch, per process."""
     num_workers: int = within(0, 1024, default=0)
-    """Processes that make batches ahead; 0 = the training process does it."""
+    """Processes that prepare batches; 0 = the training process itself."""
     validation_batches: int = within(1, MOST_STEPS, default=32)
-    """Pretraining: validation stops after so many batches."""
+    """Pretraining: number of batches in a validation."""
 
     def __post_init__(self) -> None:
         """Check the counts.

@@ -19,20 +19,20 @@ DEFAULT_EPOCHS = 3
 
 @dataclass
 class LengthConfig:
-    """How long to train: one of the three."""
+    """How long to train: give one of the three."""
 
     max_steps: int | None = within(
         1, MOST_STEPS, default=None, instead_of=("max_epochs", "max_minutes")
     )
-    """Optimizer steps to take."""
+    """Number of optimizer steps."""
     max_epochs: int | None = within(
         1, MOST_STEPS, default=None, instead_of=("max_steps", "max_minutes")
     )
-    """Passes over the training data."""
+    """Number of passes over the training data."""
     max_minutes: float | None = within(
         0, 1e9, above=True, default=None, instead_of=("max_steps", "max_epochs")
     )
-    """Minutes on the clock, validation included; the learning rate follows the clock."""
+    """Minutes of wall-clock time, validation included; the schedule follows the clock."""
 
     def __post_init__(self) -> None:
         """Check that at most one limit is given and that it is positive.

@@ -37,28 +37,28 @@ DDP = ("ddp", FREEZING)
 
 @dataclass
 class TrainerConfig:
-    """What Lightning's Trainer is told: machine, precision, accumulation, intervals."""
+    """Settings of Lightning's Trainer: hardware, precision, accumulation, intervals."""
 
     accelerator: str = field(default="auto", metadata={"words": ("auto", "cpu", "gpu")})
-    """Lightning's name of the device: auto, cpu, gpu."""
+    """Device type, as Lightning names it: auto, cpu or gpu."""
     devices: int = within(1, 1024, default=1)
-    """Processes of this machine, each with its own device."""
+    """Number of processes on this machine, each with one device."""
     strategy: str = field(default="auto", metadata={"words": ("auto", "ddp")})
-    """Lightning's name of the strategy: auto, ddp."""
+    """Strategy for several processes, as Lightning names it: auto or ddp."""
     precision: str = field(
         default="32-true", metadata={"words": ("32-true", "bf16-mixed", "16-mixed")}
     )
-    """Lightning's name of the precision: 32-true, bf16-mixed, 16-mixed."""
+    """Precision, as Lightning names it: 32-true, bf16-mixed or 16-mixed."""
     accumulate_grad_batches: int = within(1, 1_000_000, default=1)
-    """Batches that make one optimizer step, as if they were one large batch."""
+    """Batches per optimizer step; the result is that of one large batch."""
     gradient_clip: float | None = within(0, 1e12, default=1.0)
-    """Largest norm of the gradient over all weights; none = no clipping."""
+    """Maximum norm of the gradient over all weights; none = no clipping."""
     log_every_steps: int = within(1, MOST_STEPS, default=50)
-    """Steps between two lines of metrics.jsonl."""
+    """Steps between log lines (metrics.jsonl)."""
     validate_every_steps: int | None = within(1, MOST_STEPS, default=None)
-    """Steps between two validations; none = at the end of each epoch."""
+    """Steps between validations; none = at the end of each epoch."""
     progress: bool = True
-    """Show progress: a bar where stderr is a terminal, elsewhere a line a minute at most."""
+    """Show a progress bar; where stderr is no terminal, one line per minute at most."""
 
     def __post_init__(self) -> None:
         """Check the counts.

@@ -40,14 +40,14 @@ from finetune.training.prefix.store import (
 
 @dataclass
 class CacheConfig:
-    """Whether and how the frozen part's hidden states are kept."""
+    """The cache of the frozen layers' hidden states."""
 
     cache: bool = True
-    """Compute the frozen part once and keep its hidden states on disk."""
+    """Compute the frozen layers once and cache their hidden states on disk."""
     cache_gib: float = within(0, 1_000_000, default=8.0)
-    """Largest size of the cache, in GiB; what does not fit is computed again each time."""
+    """Maximum size of the cache, in GiB; what does not fit is recomputed in each epoch."""
     cache_precision: str = field(default="fp32", metadata={"words": PRECISIONS})
-    """fp32 (the same numbers as without the cache) or bf16 (half the size, rounded to 8 bits)."""
+    """fp32 (same results as without the cache) or bf16 (half the size, rounded to 8 bits)."""
 
     def __post_init__(self) -> None:
         """Check the values.

@@ -36,13 +36,13 @@ class UnfreezeConfig:
         default="all",
         metadata={"instead_of": ("phases",), "words": lambda: [*POLICIES, "top:2"]},
     )
-    """all, head, gradual (ULMFiT), chain (chain-thaw), lp-ft (head, then all), top:N (blocks)."""
+    """Policy: all, head, gradual (ULMFiT), chain (chain-thaw), lp-ft (head, then all), top:N."""
     phase_epochs: float = within(0, MOST_STEPS, above=True, default=1.0)
-    """Gradual and chain: epochs of a phase, may be a fraction; the last runs to the end."""
+    """gradual and chain: epochs per phase (may be fractional); the last phase runs to the end."""
     head_epochs: float = within(0, MOST_STEPS, above=True, default=1.0)
-    """lp-ft: epochs in which the head alone is trained, may be a fraction."""
+    """lp-ft: epochs in which only the head is trained (may be fractional)."""
     phases: list[str] | None = None
-    """Own phases in place of a policy: GROUP=EPOCHS or LOWEST..HIGHEST=EPOCHS, as head=1."""
+    """Custom phases instead of a policy: GROUP=EPOCHS or LOWEST..HIGHEST=EPOCHS, as head=1."""
     schedule_scope: Literal["run", "phase"] = "run"
     """The learning-rate schedule covers the whole run, or starts again in each phase."""
     thaw_warmup_ratio: float = within(
@@ -52,9 +52,9 @@ class UnfreezeConfig:
     optimizer_state: Literal["keep", "reset"] = "keep"
     """Adam's moments at the start of a phase: keep them, or reset all groups (as fastai does)."""
     frozen_dropout: bool = False
-    """Leave dropout on in frozen parts; then their hidden states cannot be cached."""
+    """Keep dropout on in frozen layers; their hidden states are then not cached."""
     group_rates: list[str] | None = None
-    """Peak rates that replace computed ones: GROUP=RATE or LOWEST..HIGHEST=RATE, as head=1e-3."""
+    """Custom peak rates: GROUP=RATE or LOWEST..HIGHEST=RATE, as head=1e-3."""
 
     def __post_init__(self) -> None:
         """Check what can be checked without an encoder.
