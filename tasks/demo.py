@@ -75,7 +75,7 @@ def _stopped_for_good() -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        stop.message = "the demo was stopped; the next one starts anew and replaces its runs"
+        stop.message = "the demo was stopped; finetune demo starts again from the beginning"
         raise
 
 

@@ -218,7 +218,7 @@ class TestFinding:
         run, module, data = parts()
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "letters.txt").write_text("kept")
-        with pytest.raises(ConfigError, match="is not empty and holds no run"):
+        with pytest.raises(ConfigError, match="is not empty and contains no run"):
             find(run, tmp_path / "run", module, data, "glue/sst2")
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["letters.txt"]
 
@@ -226,7 +226,7 @@ class TestFinding:
         self, parts: Callable[..., Any], tmp_path: Path
     ) -> None:
         run, module, data = parts(resume=True)
-        with pytest.raises(ConfigError, match="goes on; leave --resume out"):
+        with pytest.raises(ConfigError, match="is resumed; remove --resume"):
             find(run, tmp_path / "run", module, data, "glue/sst2")
 
     def test_too_few_batches_are_an_error(self, parts: Callable[..., Any], tmp_path: Path) -> None:

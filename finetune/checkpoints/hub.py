@@ -73,7 +73,7 @@ def _intact(kept: Path) -> Checkpoint | None:
         checkpoint = load_checkpoint(kept)
         checkpoint.check_all()
     except CheckpointError:
-        warnings.warn(f"{kept}: the imported encoder is damaged; importing it again", stacklevel=2)
+        warnings.warn(f"{kept}: the imported encoder is damaged; importing again", stacklevel=2)
         remove(kept)
         return None
     return checkpoint

@@ -275,8 +275,8 @@ def _warn_of_other_answers(runs: Iterable[Run]) -> None:
             continue
         for split in foreign_splits(run.folder, read_results(run.folder)):
             say(
-                f"warning: {run.folder}/predictions/{split}.jsonl holds other answers than "
-                f"results.json was computed from; finetune evaluate {run.folder} writes them again"
+                f"warning: {run.folder}/predictions/{split}.jsonl contains other answers than "
+                f"those scored in results.json; finetune evaluate {run.folder} writes them again"
             )
 
 

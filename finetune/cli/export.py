@@ -54,9 +54,9 @@ def _export(words: list[str], families: Mapping[str, Family]) -> int:
     add_json(parser, "print the folder and the measurements as JSON on stdout")
     space = parser.parse_args(words)
     if space.int8 and space.format != "onnx":
-        raise ConfigError("--int8 goes with --format onnx; leave it out")
+        raise ConfigError("--int8 goes with --format onnx; remove it")
     if space.data is not None and not space.int8:
-        raise ConfigError("--data goes with --int8, which scores the run again; leave it out")
+        raise ConfigError("--data goes with --int8, which scores the run again; remove it")
     from finetune.export.place import check_out
     from finetune.runs.folder import say
 

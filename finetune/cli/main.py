@@ -33,12 +33,10 @@ SMALLER = (
     "max_length, or use gradient_checkpointing"
 )
 WORKER_LOST = (
-    "a process that makes batches was ended from outside; if memory ran out, lower num_workers or "
-    "batch_size; the last checkpoint is as it was: continue with --resume"
+    "a worker process that prepares batches was killed; if memory ran out, lower num_workers or "
+    "batch_size; the last checkpoint is intact: continue with --resume"
 )
-KEPT = (
-    "what was complete is kept; mend it, and let a run go on from its last checkpoint by --resume"
-)
+KEPT = "files that were complete are kept; fix this, then continue the run with --resume"
 
 
 def main(
@@ -172,7 +170,7 @@ class _Stopped(BaseException):
     """
 
     def __init__(self, number: int) -> None:
-        super().__init__("stopped before it was done; nothing is left half written")
+        super().__init__("stopped; no file was left half written")
         self.signal = number
 
 
@@ -227,7 +225,7 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # torch's
         return WORKER_LOST, USER_ERROR
     if _lacks_memory(error):
-        return f"out of memory: {error or 'no more is left'}: {SMALLER}", USER_ERROR
+        return f"out of memory: {error or 'no memory left'}: {SMALLER}", USER_ERROR
     if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # of pathlib
         return f"{str(error).removeprefix(LOOP)}: too many levels of symbolic links", USER_ERROR
     if isinstance(error, OSError) and error.errno is not None:

@@ -56,26 +56,24 @@ def judge(difference: Difference, a: str, b: str) -> tuple[Outcome, str]:
 def _too_few(difference: Difference, a: str, b: str) -> str:
     counts = f"{len(difference.a.values)} and {len(difference.b.values)}"
     text = (
-        f"Not enough seeds to say whether {a} or {b} is better in {difference.metric}: {counts}, "
-        f"where {FEWEST_SEEDS} a side are the least and {BETTER_SEEDS} are better"
+        f"Not enough seeds to say whether {a} or {b} is better in {difference.metric}: {counts}; "
+        f"at least {FEWEST_SEEDS} per side are needed, {BETTER_SEEDS} are better"
     )
     bootstrap = difference.bootstrap
     if bootstrap is None:
         return f"{text}; the difference is {_size(difference)}."
-    apart = (
-        "tell these very runs apart" if _excludes_zero(difference) else "do not tell these apart"
-    )
+    what = "a difference" if _excludes_zero(difference) else "no difference"
     return (
-        f"{text}; the {bootstrap.examples} examples {apart} ({_size(difference)}, 95 % interval "
-        f"over examples {interval_text(difference.metric, bootstrap.interval)})."
+        f"{text}; the {bootstrap.examples} examples show {what} between these two runs "
+        f"({_size(difference)}, "
+        "95 % interval over examples "
+        f"{interval_text(difference.metric, bootstrap.interval)})."
     )
 
 
 def _untestable(difference: Difference, a: str, b: str) -> str:
     if not float(shown(difference.metric, difference.seeds.difference)):
-        return (
-            f"No difference in {difference.metric} between {a} and {b}: every seed gives the same."
-        )
+        return f"No difference in {difference.metric} between {a} and {b}: all seeds are equal."
     return (
         f"No test over seeds is defined for {difference.metric} of {a} and {b}: they differ by "
         f"{_size(difference)} for every seed, without any spread."
@@ -102,7 +100,7 @@ def _turned(interval: tuple[float, float], turned: bool) -> tuple[float, float]:
 
 def _undecided(difference: Difference, a: str, b: str) -> str:
     text = (
-        f"No difference in {difference.metric} between {a} and {b} is shown: {_size(difference)} "
+        f"No difference in {difference.metric} between {a} and {b} was found: {_size(difference)} "
         f"({_evidence(difference)})"
     )
     needed = difference.seeds.seeds_needed
@@ -110,10 +108,10 @@ def _undecided(difference: Difference, a: str, b: str) -> str:
     if difference.seeds.t_p is not None and difference.seeds.t_p < ALPHA:
         return f"{text}, which is not enough among {difference.comparisons} comparisons."
     if needed is None or needed > MOST_SEEDS:
-        return f"{text}; one as small would need more than {MOST_SEEDS} seeds a side."
+        return f"{text}; to show one this small takes more than {MOST_SEEDS} seeds per side."
     if needed <= most:  # sides of different sizes
-        return f"{text}; give both sides {most} seeds to tell."
-    return f"{text}; not enough seeds: to show one of this size takes about {needed} a side."
+        return f"{text}; run {most} seeds on both sides to decide."
+    return f"{text}; not enough seeds: to show one of this size takes about {needed} per side."
 
 
 def _size(difference: Difference) -> str:

@@ -25,7 +25,7 @@ PIPELINES = {
 """Kind of a head -> the word by which model hubs list what it does."""
 DOES = {
     "classification": "Gives one class to a text or a pair of texts",
-    "multi_label": "Decides for each class whether it holds for a text or a pair of texts",
+    "multi_label": "Decides for each class whether it applies to a text or a pair of texts",
     "regression": "Gives a number to a text or a pair of texts",
     "span": "Finds the answer to a question in a text",
     "choice": "Chooses among the options of a question about a text",

@@ -77,7 +77,7 @@ def write_graph(model: WholeModel, path: Path) -> None:
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(
             f"{path.name}: torch {torch.__version__} cannot record this encoder ({reason}); "
-            "try another version of torch, and tell us"
+            "try another version of torch, and report it"
         ) from error
     if program is None:  # only torch's own tests get none
         raise CheckpointError(f"{path.name}: torch {torch.__version__} gave no graph")

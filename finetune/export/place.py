@@ -29,14 +29,16 @@ def check_out(out: Path, run: Path, *, overwrite: bool) -> None:
     check_writable(out)
     place, source = out.resolve(), run.resolve()
     if place == source or place in source.parents:
-        raise ConfigError(f"--out {out}: holds the run that is exported; name another folder")
+        raise ConfigError(f"--out {out}: contains the run that is exported; choose another folder")
     if not out.exists() or not any(out.iterdir()):
         return
     if not _is_export(out):
-        raise ConfigError(f"{out} is not empty and holds no export; name a new folder for --out")
+        raise ConfigError(
+            f"{out} is not empty and contains no export; choose a new folder for --out"
+        )
     if not overwrite:
         raise ConfigError(
-            f"{out} holds an export already; replace it by --overwrite, or name another --out"
+            f"{out} already contains an export; replace it with --overwrite or choose another --out"
         )
 
 

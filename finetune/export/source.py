@@ -100,7 +100,7 @@ def _best_seed(run: Path, results: Results, settings: dict[str, Any]) -> Source:
         rest = f"or name one of its seeds: {run}/{started[0]}" if started else "then export it"
         raise CheckpointError(
             f"{run}: expected a finished run, found no results.json of all its seeds; "
-            f"go on with --resume, {rest}"
+            f"continue with --resume, {rest}"
         )
     metric = str(headline(results["metrics"]))
     seed = int(results["seeds"][best_index(metric, results["metrics"][metric]["values"])])

@@ -67,7 +67,9 @@ def loss_by_frequency(
         raise ConfigError(f"{folder}: its corpus is a task's own text; name files by --corpus")
     built = build_corpus(sources, tokenizer, text, run.seed, cache_folder(cache_dir))
     if not len(built.validation):
-        raise DataError(f"{', '.join(sources)}: too few documents to hold one out; add text")
+        raise DataError(
+            f"{', '.join(sources)}: too few documents for a validation document; add text"
+        )
     run = _validating(run, batches)
     data = corpus_data(run, module, tokenizer, built, text)
     labels, losses, right = _score(module, data.val_dataloader())

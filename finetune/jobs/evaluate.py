@@ -202,7 +202,7 @@ def evaluate(
     if file is not None:
         split = split or "test"
         if split not in FILE_SPLITS:
-            raise ConfigError(f"--file stands for {', '.join(FILE_SPLITS)}, found --split {split}")
+            raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, found --split {split}")
         run = replace(run, **{split: file})  # type: ignore[arg-type]
     if run.seeds:
         return over_seeds(
@@ -310,7 +310,9 @@ def answer_split(
     """
     run = read_fit(folder, families)
     if run.seeds:
-        raise ConfigError(f"{folder} holds a run of several seeds; name one of {folder}/seed-*")
+        raise ConfigError(
+            f"{folder} contains a run of several seeds; choose one of {folder}/seed-*"
+        )
     run = replace(run, data=data or run.data)
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
@@ -348,6 +350,6 @@ def warn_of_other_answers(folder: Path, checkpoint: str) -> None:
         origin = read_origin(path)
         if origin is None or origin.checkpoint != checkpoint:
             say(
-                f"warning: {path} may hold answers of another checkpoint than the best one; "
+                f"warning: {path} may contain answers of another checkpoint than the best one; "
                 "finetune evaluate and finetune submit answer again"
             )

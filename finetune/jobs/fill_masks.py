@@ -126,7 +126,7 @@ class MaskFiller:
         there = list(feature.input_ids).count(self.tokenizer.mask_token_id)
         if there < wanted:
             raise DataError(
-                f"{where}: {wanted - there} of {wanted} masks stand behind the first "
+                f"{where}: {wanted - there} of {wanted} masks are after the first "
                 f"{self.max_length} tokens; shorten the text"
             )
 

@@ -33,7 +33,7 @@ def check_search(run: PretrainRun | AdaptRun | FitRun) -> None:
     if run.resume:
         raise ConfigError(
             "--find-lr tries rates on weights that a run starts from, not on those of a run that "
-            "goes on; leave --resume out"
+            "is resumed; remove --resume"
         )
 
 

@@ -171,7 +171,7 @@ def load(
     settings = read_fit(folder, families)
     if settings.seeds:
         raise ConfigError(
-            f"{folder} holds a run of several seeds; name one: {folder}/seed-{settings.seeds[0]}"
+            f"{folder} contains several seeds; choose one: {folder}/seed-{settings.seeds[0]}"
         )
     task = make_task(settings, families)
     if task.fixed_answer is not None:

@@ -60,7 +60,7 @@ def load_model(place: str | Path) -> Model:
     """
     folder = Path(place)
     if (first := runs_of(folder)[0]) != folder:
-        raise ConfigError(f"{folder} holds a run of several seeds; name one: {first}")
+        raise ConfigError(f"{folder} contains a run of several seeds; choose one: {first}")
     checkpoint = find_checkpoint(folder)
     encoder = checkpoint.encoder().to(pick_device("auto"))
     return Model(folder, encoder, checkpoint.tokenizer())

@@ -18,7 +18,7 @@ from finetune.settings.values import load
 
 T = TypeVar("T")
 
-NOTHING = "it holds neither results nor metrics"
+NOTHING = "it contains neither results nor metrics"
 UNEXPECTED = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)
 """What files of an unexpected form make of code that reads them."""
 
@@ -115,7 +115,9 @@ class Collection:
             self.problems.append(Problem(place, " ".join(str(error).split())))
         except UNEXPECTED as error:
             told = " ".join(f"{type(error).__name__} {error}".split())[:200]
-            self.problems.append(Problem(place, f"a file is not in the form of a run: {told}"))
+            self.problems.append(
+                Problem(place, f"a file does not have the format of a run: {told}")
+            )
         return None
 
 

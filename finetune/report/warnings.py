@@ -60,7 +60,7 @@ def _diverged(run: ReportedRun) -> Iterator[str]:
         if line.get("train/loss", 0.0) is None
     ]
     if steps:
-        yield f"the training loss is no finite number from step {min(steps):,} on"
+        yield f"the training loss is not finite from step {min(steps):,} on"
 
 
 def _cut(run: ReportedRun) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _cut(run: ReportedRun) -> Iterator[str]:
     if cut is not None and cut > MUCH_CUT:
         length = number(run.config, "max_length")
         room = "the length" if length is None else f"{length:.0f} tokens"
-        yield f"{100 * cut:.0f} % of the validation texts lost their end to fit {room}"
+        yield f"{100 * cut:.0f} % of the validation texts were truncated to {room}"
 
 
 def _foreign(run: ReportedRun) -> Iterator[str]:
@@ -76,8 +76,8 @@ def _foreign(run: ReportedRun) -> Iterator[str]:
         for split in foreign_splits(seed.folder, seed.results):
             of = "" if seed.folder == run.folder else f"{seed.folder.name}/"
             yield (
-                f"{of}predictions/{split}.jsonl holds other answers than results.json was computed "
-                "from; finetune evaluate writes them again"
+                f"{of}predictions/{split}.jsonl contains other answers than those scored in "
+                "results.json; finetune evaluate writes them again"
             )
 
 

@@ -99,24 +99,24 @@ def check_folder(folder: Path, run: object, *, resume: bool, overwrite: bool) ->
 
 def _check_content(folder: Path, run: object, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
-        raise ConfigError(
-            "--resume goes on with a run and --overwrite removes it: give one of them"
-        )
+        raise ConfigError("--resume continues a run and --overwrite deletes it: give one of them")
     check_writable(folder)
     there = (folder / "config.yaml").is_file()
     if resume:
         if not there:
-            raise ConfigError(f"{folder} holds no run to resume; leave --resume out to start one")
+            raise ConfigError(f"{folder} contains no run to resume; start one without --resume")
         _check_unchanged(folder, run)
     elif there and not overwrite and has_started(folder):
         raise ConfigError(
-            f"{folder} holds a run already; go on with it by --resume, replace it by --overwrite, "
-            "or name another --out"
+            f"{folder} already contains a run; continue it with --resume, replace it with "
+            "--overwrite, or choose another --out"
         )
     elif there:
         _check_inputs_outside(folder, run)
     elif folder.exists() and not all(map(_is_passing, folder.iterdir())):
-        raise ConfigError(f"{folder} is not empty and holds no run; name a new folder for --out")
+        raise ConfigError(
+            f"{folder} is not empty and contains no run; choose a new folder for --out"
+        )
 
 
 def _is_passing(path: Path) -> bool:
@@ -328,7 +328,7 @@ def read_results(folder: Path) -> Results:
         results: Results = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         raise DataError(
-            f"{path}: no such file; the run has not ended (go on with --resume)"
+            f"{path}: no such file; the run has not ended (continue with --resume)"
         ) from None
     except ValueError as error:
         raise DataError(f"{path}: expected JSON, found {error}") from None

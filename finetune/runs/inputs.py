@@ -88,6 +88,6 @@ def _kind(name: str) -> str:
 def _changed(folder: Path, name: str, one: Input, how: str) -> ConfigError:
     place = "" if name.endswith(one.place) else f" ({one.place})"
     return ConfigError(
-        f"{folder}: {how} input since the run began: {name}{place}; restore it to go on with "
+        f"{folder}: {how} input since the run began: {name}{place}; restore it to continue with "
         "--resume, or start another run (--overwrite, or another --out)"
     )

@@ -86,7 +86,7 @@ class Listing:
             self.problems.append((folder, " ".join(str(error).split())))
         except UNEXPECTED as error:
             told = " ".join(f"{type(error).__name__} {error}".split())[:120]
-            self.problems.append((folder, f"a file is not in the form of a run: {told}"))
+            self.problems.append((folder, f"a file does not have the format of a run: {told}"))
         return None
 
 
@@ -219,7 +219,7 @@ def _results(folder: Path) -> dict[str, Any] | None:
         return None
     content = json.loads(path.read_bytes())
     if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
-        raise ValueError("results.json holds no results")
+        raise ValueError("results.json contains no results")
     return content
 
 
@@ -234,7 +234,7 @@ def _config(folder: Path, parts: Sequence[Path], found: Listing) -> dict[str, An
 def _mapping(folder: Path) -> dict[str, Any]:
     content = load(folder / "config.yaml")
     if not isinstance(content, dict):
-        raise ValueError("config.yaml holds no settings")
+        raise ValueError("config.yaml contains no settings")
     return content
 
 

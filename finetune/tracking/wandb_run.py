@@ -88,7 +88,7 @@ class WandbRunLogger(WandbLogger):
         except Exception as error:
             if not self._is_lost:
                 words = " ".join(str(error).split()) or type(error).__name__
-                log.warning("Weights & Biases fails, the run goes on without it: %s", words)
+                log.warning("Weights & Biases failed; the run continues without it: %s", words)
             self._is_lost, self._experiment = True, None
             _forget_process()
 

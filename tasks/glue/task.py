@@ -348,7 +348,7 @@ class GlueTask(Task):
         mend = (
             "name a file that is there"
             if split in self.files
-            else "--data DIR (or FINETUNE_DATA) names the folder that holds glue_data/"
+            else "--data DIR (or FINETUNE_DATA) names the folder with glue_data/"
         )
         raise DataError(
             f"expected the {split} file of {self.name} at {places[0]} (or .gz), found none; {mend}"

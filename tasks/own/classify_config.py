@@ -51,5 +51,5 @@ class ClassifyConfig:
         if self.separator is not None and self.kind not in ("auto", MULTI_LABEL):
             raise ConfigError(
                 f"separator '{self.separator}' joins the classes of a multi_label table, found "
-                f"kind {self.kind}; leave one of the two out"
+                f"kind {self.kind}; remove one of the two"
             )

@@ -218,7 +218,7 @@ def unlabeled_error(missing: Rows, count: int, column: LabelColumn) -> DataError
     sign = ", which usually marks a row without a label" if is_mark else ""
     other = "; --unlabeled class reads it as the name of a class" if is_mark else ""
     if column.kind == MULTI_LABEL:
-        other += "; [] says that no class holds"
+        other += "; [] says that no class applies"
     found = shown(first.label) if is_mark or first.label is not None else "none"
     return DataError(
         f"{first.where}: expected a label, found {found}{sign} (in {len(missing):,} of {count:,} "
@@ -336,7 +336,7 @@ def _refuse(rows: Rows, odd: Sequence[bool]) -> None:
         if is_odd:
             raise DataError(
                 f"{row.where}: expected a finite number as the other labels are, found "
-                f"'{row.label}'; mend the row, or say --kind classes if it is a class's name"
+                f"'{row.label}'; correct the row, or say --kind classes if it is a class's name"
             )
 
 

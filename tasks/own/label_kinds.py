@@ -113,7 +113,7 @@ def read_number(raw: Any, where: str) -> float:
                 number = None
     if number is None or not math.isfinite(number):
         raise DataError(
-            f"{where}: expected a finite number as the label, found {shown(raw)}; mend the row"
+            f"{where}: expected a finite number as the label, found {shown(raw)}; correct the row"
         )
     return number
 
@@ -152,7 +152,7 @@ def read_classes(raw: Any, separator: str | None, where: str) -> tuple[str, ...]
         classes = [read_class(name, where) for name in names]
         if len(set(classes)) < len(classes) and set(classes) <= _INDICATORS:
             raise DataError(
-                f"{where}: expected the names of the classes that hold, found 0 or 1 for each "
+                f"{where}: expected the names of the classes that apply, found 0 or 1 for each "
                 f"class, {shown(raw)}; write the names, as a list in JSON lines or joined by a "
                 "--separator"
             )
@@ -160,7 +160,7 @@ def read_classes(raw: Any, separator: str | None, where: str) -> tuple[str, ...]
     if not isinstance(raw, str):
         raise DataError(
             f"{where}: expected a list of classes as the label, found {shown(raw)}; write [] "
-            "where none holds"
+            "where none applies"
         )
     if separator is None:
         raise DataError(

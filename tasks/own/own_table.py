@@ -105,7 +105,7 @@ class OwnTable:
             if read.id in seen:
                 raise DataError(
                     f"{where}: expected an id of its own for each row, found '{read.id}' as in "
-                    f"{seen[read.id]}; mend it, or rename the column '{ids}' if it holds no ids"
+                    f"{seen[read.id]}; correct it, or rename column '{ids}' if it contains no ids"
                 )
             if ids is not None:
                 seen[read.id] = where

@@ -247,7 +247,7 @@ class ClassifyTask(Task):
             )
         if len({example.label for example in examples}) < 2:
             raise DataError(
-                f"{place}: expected at least two different labels to tell apart, found "
+                f"{place}: expected at least two different labels, found "
                 f"{examples[0].label!r} in all {len(examples)} rows, the first in {rows[0].where}"
             )
         self.check_order()

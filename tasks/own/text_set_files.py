@@ -101,7 +101,7 @@ class TextSet:
                 return [place]
         raise DataError(
             f"expected the {part} part of {self.name} at {places[0]} (or packed), found none; "
-            "--data DIR (or FINETUNE_DATA) names the folder that holds it"
+            "--data DIR (or FINETUNE_DATA) names the folder with it"
         )
 
     def rows(self, split: str) -> Iterator[LabelledText]:
@@ -118,7 +118,7 @@ class TextSet:
         text = row.get("text")
         if not isinstance(text, str):
             fields = ", ".join(f"'{name}'" for name in row) or "none"
-            raise DataError(f"{where}: expected a field 'text' that holds text, found {fields}")
+            raise DataError(f"{where}: expected a field 'text' with text, found {fields}")
         ids = id_column(row)
         identity = number if ids is None else row_id(row[ids], where)
         return LabelledText(where, identity, (text,), None)
@@ -169,7 +169,7 @@ class Imdb(TextSet):
         if not places:
             raise DataError(
                 f"expected unlabelled reviews at {self.places('unsup')[0]}, found none; "
-                "--data DIR (or FINETUNE_DATA) names the folder that holds them"
+                "--data DIR (or FINETUNE_DATA) names the folder with them"
             )
         return (text for _, _, text in _reviews(places[0], "train", "unsup"))
 

@@ -161,7 +161,7 @@ class RaceTask(ChoiceTask):
         mend = (
             "name a folder or an archive that is there"
             if split in self.files
-            else "--data DIR (or FINETUNE_DATA) names the folder that holds race/"
+            else "--data DIR (or FINETUNE_DATA) names the folder with race/"
         )
         raise DataError(
             f"expected the {split} passages of {self.name} at {places[0]} or in RACE.tar.gz, found "

@@ -31,7 +31,7 @@ MOST_UNPACKED = 1 << 32
 """Bytes of the whole archive, unpacked."""
 MOST_HEADER = 1 << 20
 """Bytes of a long name, or of other facts about a member."""
-_MEND = "unpack and check it by hand, or fetch it anew from its makers"
+_MEND = "unpack and check it by hand, or download it again from its source"
 _HEADERS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),

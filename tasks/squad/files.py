@@ -108,7 +108,7 @@ def read_own(path: Path, *, labelled: bool) -> list[Example]:
 
 
 def read_hub_rows(rows: Iterable[Row], where: str) -> list[Example]:
-    """Read rows as the hub has them: without answers where the context holds none.
+    """Read rows as the hub has them: without answers where the context contains none.
 
     Raises:
         DataError: A row lacks a field, or an answer is not in its context.
@@ -268,7 +268,7 @@ def _gold(answer: Row, context: str, where: str) -> GoldAnswer:
     if not text:
         raise DataError(
             f"{where}: expected an answer, found an empty text; leave `answers` empty where the "
-            "context holds none"
+            "context contains none"
         )
     if start >= 0 and context.startswith(text, start):
         return GoldAnswer(text, start)
@@ -322,7 +322,7 @@ def _examples(
         mend = "answers: []" if empty_is_unanswerable else "is_impossible: true"
         raise DataError(
             f"{stranger.where}: expected answers as in the other questions, found none; "
-            f"say `{mend}` if the context holds none"
+            f"say `{mend}` if the context contains none"
         )
     return [replace(question.example, label=question.example.label or ()) for question in questions]
 

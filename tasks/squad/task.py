@@ -351,7 +351,7 @@ class SquadTask(Task):
         mend = (
             "name a file that is there"
             if split in self.files
-            else f"--data DIR (or FINETUNE_DATA) names the folder that holds squad/, and --{split} "
+            else f"--data DIR (or FINETUNE_DATA) names the folder with squad/, and --{split} "
             "FILE a file of another name"
         )
         raise DataError(

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def test_a_folder_with_a_run_is_refused(world: World, refuses: Refuses) -> None:
-    pattern = ".* holds a run already; go on with it by --resume, replace it by --overwrite, .*"
+    pattern = (
+        ".* already contains a run; continue it with --resume, replace it with --overwrite, .*"
+    )
     refuses(pattern, *world.pretrain(world.pretrained))
     refuses(pattern, *world.glue(world.tuned))
 
@@ -43,7 +45,7 @@ def test_a_folder_with_something_else_is_refused(
     world: World, tmp_path: Path, refuses: Refuses
 ) -> None:
     (tmp_path / "thesis.tex").write_text("years of work\n")
-    pattern = f"{tmp_path} is not empty and holds no run; name a new folder for --out"
+    pattern = f"{tmp_path} is not empty and contains no run; choose a new folder for --out"
     refuses(pattern, *world.pretrain(tmp_path))
     refuses(pattern, *world.pretrain(tmp_path, "--overwrite"))
     words = ["tokenizer", "--corpus", world.corpus, "--out", tmp_path]
@@ -89,7 +91,7 @@ def test_a_cache_that_is_a_file_is_told(world: World, tmp_path: Path, refuses: R
 
 
 def test_resume_without_a_run_is_refused(world: World, tmp_path: Path, refuses: Refuses) -> None:
-    pattern = f"{tmp_path}/run holds no run to resume; leave --resume out to start one"
+    pattern = f"{tmp_path}/run contains no run to resume; start one without --resume"
     refuses(pattern, *world.pretrain(tmp_path / "run", "--resume"))
     refuses(pattern, *world.glue(tmp_path / "run", "--resume", "--seeds", "1,2"))
     assert not (tmp_path / "run").exists()

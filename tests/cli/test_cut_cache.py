@@ -41,7 +41,7 @@ def test_pretraining_ends_in_one_line_and_can_go_on(
         outcome = call(*words)
     assert outcome.status == 2
     assert f"{pattern}: expected" in outcome.complaint
-    assert "it was cut short while a run reads it; go on with --resume" in outcome.complaint
+    assert "it was cut short while a run reads it; continue with --resume" in outcome.complaint
     with pytest.warns(UserWarning, match="this part of the cache is damaged; made again"):
         assert call(*words, "--resume").status == 0
     assert metrics_of(run) == metrics_of(world.pretrained)
@@ -57,7 +57,9 @@ def test_fine_tuning_on_cached_states_ends_in_one_line_and_can_go_on(
         cut_at(6, cache, "*.states", patch)
         outcome = call(*world.glue(run, *more))
     assert outcome.status == 2
-    assert "the file was cut short while a run reads it; go on with --resume" in outcome.complaint
+    assert (
+        "the file was cut short while a run reads it; continue with --resume" in outcome.complaint
+    )
     with pytest.warns(UserWarning, match="these hidden states are computed again"):
         assert call(*world.glue(run, *more, "--resume")).status == 0
     assert metrics_of(run) == metrics_of(whole)

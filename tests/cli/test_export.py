@@ -83,7 +83,7 @@ def test_folder_of_something_else_is_left_alone(
     (tmp_path / "out" / "mine").mkdir(parents=True)
     for name in ("README.md", "config.json"):
         (tmp_path / "out" / name).write_text("mine")
-    message = ".*out is not empty and holds no export; name a new folder for --out"
+    message = ".*out is not empty and contains no export; choose a new folder for --out"
     refuses(message, *hf(world.tuned, tmp_path / "out", *more))
     assert (tmp_path / "out" / "README.md").read_text() == "mine"
 
@@ -118,8 +118,8 @@ def test_no_run_is_one_clear_line(refuses: Refuses, tmp_path: Path) -> None:
 
 def test_words_are_checked(world: World, refuses: Refuses, tmp_path: Path) -> None:
     run, out = world.tuned, tmp_path / "out"
-    refuses("--int8 goes with --format onnx; leave it out", *hf(run, out, "--int8"))
-    refuses("--data goes with --int8, .*; leave it out", *hf(run, out, "--data", "data"))
+    refuses("--int8 goes with --format onnx; remove it", *hf(run, out, "--int8"))
+    refuses("--data goes with --int8, .*; remove it", *hf(run, out, "--data", "data"))
     refuses("export: .*required: --format", "export", run, "--out", out)
     refuses("export: .*--format: invalid choice: 'tf'.*", "export", run, "--format", "tf")
     refuses("export: unknown option --in8; did you mean '--int8'.*", *hf(run, out, "--in8"))
@@ -183,10 +183,10 @@ def test_seeds_that_have_not_ended_are_named(
     run = tmp_path / "seeds"
     run.mkdir()
     (run / "config.yaml").write_text("task: a/b\nseeds: [1, 2]\n")
-    message = ".*seeds: expected a finished run, .*; go on with --resume, then export it"
+    message = ".*seeds: expected a finished run, .*; continue with --resume, then export it"
     refuses(message, *hf(run, tmp_path / "out"))
     shutil.copytree(world.tuned, run / "seed-1")
-    message = ".*go on with --resume, or name one of its seeds: .*seeds/seed-1"
+    message = ".*continue with --resume, or name one of its seeds: .*seeds/seed-1"
     refuses(message, *hf(run, tmp_path / "out"))
 
 

@@ -215,7 +215,7 @@ def test_a_stop_of_one_process_stops_both_and_the_run_goes_on(
     assert outcome.status == 143, outcome.err
     assert outcome.out == ""
     assert outcome.complaint == (
-        f"finetune: stopped; the state is in {run}/checkpoints/last; go on with --resume"
+        f"finetune: stopped; checkpoint saved to {run}/checkpoints/last; continue with --resume"
     )
     assert_told_once(start(*words, "--resume").end(SECONDS))
     assert_close(run, alone)

@@ -95,7 +95,7 @@ def test_a_signal_in_any_phase_is_one_true_line(
     assert outcome.out == ""
     assert outcome.complaint.startswith("finetune: stopped"), outcome.err
     assert outcome.err.count("finetune: ") == 1
-    named = re.search(r"the state is in (\S+);", outcome.complaint)
+    named = re.search(r"checkpoint saved to (\S+);", outcome.complaint)
     if named:
         assert checkpoint.load_checkpoint(Path(named[1])).weights()
         assert (Path(named[1]) / "trainer.pt").exists()

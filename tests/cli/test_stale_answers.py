@@ -141,13 +141,13 @@ def test_resuming_names_answers_of_an_earlier_checkpoint(
     world: World, run: Path, other_best: Path, submit: Any, call: Call
 ) -> None:
     submit()
-    assert "may hold answers of another" not in call(*world.glue(run, "--resume")).err
+    assert "may contain answers of another" not in call(*world.glue(run, "--resume")).err
     path = run / "predictions" / "test.jsonl"
     record = json.loads(path.with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps({**record, "checkpoint": "another"}))
     outcome = call(*world.glue(run, "--resume"))
     assert outcome.status == 0
-    assert f"warning: {path} may hold answers of another checkpoint" in outcome.err
+    assert f"warning: {path} may contain answers of another checkpoint" in outcome.err
 
 
 @pytest.mark.parametrize("command", ["compare", "report"])
@@ -159,7 +159,9 @@ def test_answers_that_the_results_are_not_of_are_named(
         "compare": ["compare", run, world.tuned],
         "report": ["report", run, "--out", page],
     }[command]
-    warning = "predictions/validation.jsonl holds other answers than results.json was computed from"
+    warning = (
+        "predictions/validation.jsonl contains other answers than results.json was computed from"
+    )
 
     def told() -> str:
         outcome = call(*words)

@@ -106,7 +106,7 @@ def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_can_go_on(
         outcome = call(*words)
     assert outcome.status == 2
     pattern = (
-        f"finetune: {run}/checkpoints/(last|best): File too large; what was complete is kept; .*"
+        f"finetune: {run}/checkpoints/(last|best): File too large; files that were complete .*"
     )
     assert re.fullmatch(pattern, outcome.complaint)
     assert step_of(run) == 4
@@ -180,7 +180,7 @@ def test_a_signal_stops_training_with_a_checkpoint_and_the_run_can_go_on(
     assert outcome.status == 128 + number, outcome.err
     assert outcome.out == ""
     assert outcome.complaint == (
-        f"finetune: stopped; the state is in {cut}/checkpoints/last; go on with --resume"
+        f"finetune: stopped; checkpoint saved to {cut}/checkpoints/last; continue with --resume"
     )
     assert step_of(cut) < 120
     assert call(*words, "--resume").status == 0
@@ -199,7 +199,7 @@ def test_ctrl_c_gives_the_keyboard_back(
         kill_at(6, patch, times=times)
         outcome = call(*world.pretrain(run, "--tokenizer", world.tokenizer))
     assert outcome.status == 130
-    assert outcome.complaint.startswith("finetune: stopped; the state is in ")
+    assert outcome.complaint.startswith("finetune: stopped; checkpoint saved to ")
     assert step_of(run) == (6 if times == 1 else 4)
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -224,7 +224,7 @@ def test_ctrl_c_in_the_evaluation_loses_no_training(
         patch.setattr(scoring, "write_predictions", lambda *_: os.kill(os.getpid(), signal.SIGINT))
         outcome = call(*world.glue(run))
     assert outcome.status == 130
-    assert outcome.complaint == "finetune: stopped before it was done; nothing is left half written"
+    assert outcome.complaint == "finetune: stopped; no file was left half written"
     assert call(*world.glue(run, "--resume")).status == 0
     assert metrics_of(run) == metrics_of(world.tuned)
 
@@ -266,7 +266,7 @@ def test_ctrl_c_while_a_vocabulary_is_learnt_leaves_nothing(
     ):
         outcome = call(*words, *vocabulary)
         assert outcome.status == 130
-        assert outcome.err == "finetune: stopped before it was done; nothing is left half written\n"
+        assert outcome.err == "finetune: stopped; no file was left half written\n"
         assert not out.exists()
 
 
@@ -293,7 +293,7 @@ def test_ctrl_c_that_makes_a_library_fail_is_still_told_as_a_stop(
             raise AttributeError("partially initialized module")
 
     assert cli.main(["fail"], {}, {"fail": cli.Command("start", "", run)}) == 130
-    told = "finetune: stopped before it was done; nothing is left half written\n"
+    told = "finetune: stopped; no file was left half written\n"
     assert capsys.readouterr().err == told
 
 

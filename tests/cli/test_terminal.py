@@ -46,7 +46,7 @@ def test_quiet_leaves_the_result_alone(world: World, tmp_path: Path, call: Call)
 
 
 def test_quiet_still_tells_an_error(world: World, refuses: Refuses) -> None:
-    refuses(".* holds a run already; .*", *world.glue(world.tuned, "--quiet"))
+    refuses(".* already contains a run; .*", *world.glue(world.tuned, "--quiet"))
 
 
 def test_quiet_still_tells_what_is_wrong_with_a_submission(tmp_path: Path, call: Call) -> None:
@@ -205,7 +205,8 @@ def test_a_run_that_goes_on_is_listed_as_running_and_is_left_alone(
         assert "running" in call("runs", runs).out
         words = world.glue(runs / "cut", "--overwrite")
         refuses(
-            f".*cut: expected a folder that no run holds, found process {os.getpid()} .*", *words
+            f".*cut: expected a folder that no running process uses, .* {os.getpid()}; .*",
+            *words,
         )
         assert (runs / "cut" / "metrics.jsonl").is_file()
     assert "running" not in call("runs", runs).out

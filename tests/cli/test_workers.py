@@ -40,7 +40,7 @@ def test_a_killed_worker_is_one_line_and_the_run_can_go_on(
         patch.setattr(MaskedBlocks, "__getitem__", ended)
         outcome = call(*words, "--num-workers", 2, "--checkpoint-every-steps", 1)
     assert outcome.status == 2
-    assert outcome.complaint.startswith("finetune: a process that makes batches was ended from")
+    assert outcome.complaint.startswith("finetune: a worker process that prepares batches was kill")
     assert outcome.err.count("finetune: ") == 1
     assert (run / "checkpoints" / "last" / "trainer.pt").exists()
     assert call(*words, "--resume", "--num-workers", 1).status == 0
@@ -91,7 +91,7 @@ def test_a_worker_that_is_killed_while_a_run_is_scored_is_one_line(
     finally:
         config.write_text(plain)
     assert outcome.status == 2
-    assert outcome.complaint.startswith("finetune: a process that makes batches was ended from")
+    assert outcome.complaint.startswith("finetune: a worker process that prepares batches was kill")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOENT, errno.ENOSYS])

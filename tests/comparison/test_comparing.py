@@ -81,7 +81,7 @@ def test_one_seed_a_side_is_not_enough_and_the_examples_are_told() -> None:
     assert difference.outcome == "not enough seeds"
     assert difference.verdict.startswith("Not enough seeds to say whether a or b is better in accu")
     assert "1 and 1, where 3 a side are the least" in difference.verdict
-    assert "the 200 examples tell these very runs apart" in difference.verdict
+    assert "the 200 examples show a difference between these two runs" in difference.verdict
     assert [pair.seed for pair in difference.mcnemar] == ["1/2"]
 
 
@@ -99,14 +99,14 @@ def test_undecided_says_how_many_seeds_would_tell() -> None:
     (difference,) = compare(a, b).differences
     assert difference.outcome == "undecided"
     assert difference.verdict.startswith(
-        "No difference in accuracy between a and b is shown: +1.33 points (95 % interval "
+        "No difference in accuracy between a and b was found: +1.33 points (95 % interval "
     )
     loss = compare(
         values_group("a", [0.80, 0.83, 0.81], "loss"), values_group("b", [0.79, 0.80, 0.81], "loss")
     )
-    assert loss.verdict.startswith("No difference in loss between a and b is shown: +0.0133 (95 %")
+    assert loss.verdict.startswith("No difference in loss between a and b was found: +0.0133 (95 %")
     needed = difference.seeds.seeds_needed
-    assert f"not enough seeds: to show one of this size takes about {needed} a side." in (
+    assert f"not enough seeds: to show one of this size takes about {needed} per side." in (
         difference.verdict
     )
 
@@ -114,13 +114,13 @@ def test_undecided_says_how_many_seeds_would_tell() -> None:
 def test_difference_far_below_the_spread_is_not_promised_to_more_seeds() -> None:
     a, b = values_group("a", [0.80, 0.83, 0.81]), values_group("b", [0.83, 0.81, 0.8001])
     verdict = compare(a, b).verdict
-    assert "one as small would need more than 100 seeds a side." in verdict
+    assert "to show one this small takes more than 100 seeds per side." in verdict
 
 
 def test_equal_groups_are_called_equal() -> None:
     a, b = (values_group(name, [0.5, 0.6, 0.7]) for name in "ab")
     assert compare(a, b).verdict == (
-        "No difference in accuracy between a and b: every seed gives the same."
+        "No difference in accuracy between a and b: all seeds are equal."
     )
 
 

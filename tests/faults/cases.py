@@ -42,7 +42,7 @@ tracking: {wandb: false}
 """
 CLOCKS = ("train_seconds", "examples_per_second", "peak_gib")
 """What results.json holds that no two runs have alike."""
-NOTHING_THERE = "holds no run to resume; leave --resume out to start one"
+NOTHING_THERE = "contains no run to resume; start one without --resume"
 
 
 def sentences(seed: int, count: int) -> list[str]:

@@ -66,7 +66,7 @@ def test_seeds_are_in_their_order(tmp_path: Path) -> None:
     for seed in (10, 9, 1):
         (tmp_path / f"seed-{seed}").mkdir()
     assert [run.name for run in runs_of(tmp_path)] == ["seed-1", "seed-9", "seed-10"]
-    with pytest.raises(ConfigError, match=r"holds a run of several seeds; name one: .*seed-1"):
+    with pytest.raises(ConfigError, match=r"contains a run of several seeds; choose one: .*seed-1"):
         load_model(tmp_path)
 
 

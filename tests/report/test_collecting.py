@@ -140,7 +140,7 @@ def test_a_run_that_has_just_begun_is_told_and_left_out(tmp_path: Path) -> None:
         "it is running, and has logged nothing yet"
     ]
     (problem,) = collect([tmp_path]).problems
-    assert problem.what == "it holds neither results nor metrics"
+    assert problem.what == "it contains neither results nor metrics"
 
 
 def test_states_are_those_of_the_list_of_runs(tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ def test_troubles_are_told(tmp_path: Path) -> None:
     assert told == [
         "degenerate: one answer for every example with seed 1",
         "not above the constant baseline in accuracy: 50.00 against 50.00",
-        "the training loss is no finite number from step 301 on",
-        "50 % of the validation texts lost their end to fit 16 tokens",
+        "the training loss is not finite from step 301 on",
+        "50 % of the validation texts were truncated to 16 tokens",
     ]
 
 

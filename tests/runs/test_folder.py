@@ -84,14 +84,14 @@ def test_a_run_with_a_checkpoint_is_kept(where: str, tmp_path: Path) -> None:
     start(tmp_path)
     checkpoint(tmp_path / where)
     assert has_started(tmp_path)
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="already contains a run"):
         start(tmp_path)
 
 
 def test_a_run_with_results_is_kept(tmp_path: Path) -> None:
     start(tmp_path)
     write_results(tmp_path, {"metrics": {}})
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="already contains a run"):
         start(tmp_path)
 
 

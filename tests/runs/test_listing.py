@@ -130,8 +130,8 @@ def test_runs_come_by_task_and_name_and_each_once(tmp_path: Path) -> None:
     ("results", "problem"),
     [
         ("{", "not in the form of a run: JSONDecodeError"),
-        ("[1]", "results.json holds no results"),
-        ('{"task": "x"}', "results.json holds no results"),
+        ("[1]", "results.json contains no results"),
+        ('{"task": "x"}', "results.json contains no results"),
         ('{"metrics": {"accuracy": "high"}, "seed": 1}', "could not convert"),
         ('{"metrics": {"accuracy": NaN}, "seed": 1}', "accuracy is not finite"),
         ('{"metrics": {}}', "KeyError 'seed'"),
@@ -157,7 +157,7 @@ def test_damaged_settings_and_metrics_are_named(tmp_path: Path) -> None:
     (make(tmp_path / "c") / "metrics.jsonl").write_text("nonsense\n")
     problems = {place.name: what for place, what in list_runs(tmp_path).problems}
     assert "not readable as YAML" in problems["a"]
-    assert "config.yaml holds no settings" in problems["b"]
+    assert "config.yaml contains no settings" in problems["b"]
     assert problems.keys() == {"a", "b", "c"}
 
 

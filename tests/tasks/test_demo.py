@@ -115,9 +115,7 @@ def test_where_it_is_stopped_nothing_is_said_of_resuming(
     monkeypatch.setattr("finetune.jobs.pretrain", stopped)
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 130
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told == (
-        "finetune: the demo was stopped; the next one starts anew and replaces its runs"
-    )
+    assert told == ("finetune: the demo was stopped; finetune demo starts again from the beginning")
 
 
 @pytest.mark.parametrize("task", list(demo.TASKS))

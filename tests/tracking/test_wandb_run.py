@@ -239,7 +239,7 @@ def test_the_run_goes_on_without_the_process_of_wandb(
     finish(opened, {"metrics": {"accuracy": 0.5}}, shown=lambda: Shown([], []))
     said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert len(said) == 1
-    assert said[0].startswith("Weights & Biases fails, the run goes on without it: ")
+    assert said[0].startswith("Weights & Biases failed; the run continues without it: ")
     assert len((first / "metrics.jsonl").read_text().splitlines()) == 3
     finish(log_run(second, range(2)))  # a run that follows has a process again
     assert len(read.history(second)) == 2
@@ -263,4 +263,4 @@ tracking.finish(opened, {{"task": "glue/cola"}})
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if not line.startswith("wandb: ")]  # its own
     assert len(lines) == 1
-    assert lines[0].startswith("Weights & Biases fails, the run goes on without it: ")
+    assert lines[0].startswith("Weights & Biases failed; the run continues without it: ")

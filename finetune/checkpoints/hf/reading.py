@@ -180,7 +180,7 @@ class _Tensors:
         ]
         if missing:
             raise CheckpointError(
-                f"{self.folder}: expected the tensors that config.json tells of, found "
+                f"{self.folder}: expected the tensors that config.json describes, found "
                 f"{len(missing)} missing, the first of them {missing[0]}; download the folder again"
             )
 

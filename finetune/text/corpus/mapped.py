@@ -51,5 +51,5 @@ class MappedFile:
         if size < self._size:
             raise DataError(
                 f"{self.path}: expected {self._size:,} bytes, found {size:,}: it was cut short "
-                "while a run reads it; go on with --resume, it is made again"
+                "while a run reads it; continue with --resume, it is made again"
             )

@@ -45,7 +45,7 @@ def encode_choices(
     room = max_length - template.size
     if room < 2:
         raise ConfigError(
-            f"max_length {max_length} leaves no room for text beside {template.size} special tokens"
+            f"max_length {max_length} leaves no space for text: {template.size} tokens are special"
         )
     distinct = list(dict.fromkeys(passages))
     with tokenizer_threads():

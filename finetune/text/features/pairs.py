@@ -94,7 +94,7 @@ def encode_pairs(
     room = max_length - template.size
     if room < (1 if seconds is None else 2):
         raise ConfigError(
-            f"max_length {max_length} leaves no room for text beside {template.size} special tokens"
+            f"max_length {max_length} leaves no space for text: {template.size} tokens are special"
         )
     with tokenizer_threads():
         first_ids = tokenizer.encode_ids(firsts)

@@ -278,7 +278,7 @@ def _table(name: str, records: Iterator[tuple[str, list[str]]], separator: str) 
             raise DataError(
                 f"{where}: expected {len(header)} {separator}-separated cells "
                 f"({', '.join(header)}), found {len(cells)}; "
-                "mend the row, or save as CSV with quotes"
+                "correct the row, or save as CSV with quotes"
             )
         _check_row(header, named, cells, where, separator)
         yield where, dict(zip(header[:named], cells[:named], strict=True))
@@ -314,7 +314,7 @@ def _check_row(
     if spilled := [cell.strip() for cell in cells[named:] if cell.strip()]:
         raise DataError(
             f"{where}: expected nothing behind the last named column '{header[named - 1]}', found "
-            f"'{spilled[0][:60]}'; put a text that holds a {separator} into quotes, or name the "
+            f"'{spilled[0][:60]}'; put a text with a {separator} into quotes, or name the "
             "column in the header"
         )
     # A file put behind another brings its byte order mark along.

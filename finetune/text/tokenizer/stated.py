@@ -157,7 +157,7 @@ def _listed(stated: dict[str, Any], key: str, folder: Path) -> list[Any]:
     )
     if not whole:
         raise CheckpointError(
-            f"{folder}: expected tokens in {key}, found {entries!r}; mend or remove it"
+            f"{folder}: expected tokens in {key}, found {entries!r}; correct or remove it"
         )
     return list(entries)
 
@@ -186,7 +186,7 @@ def flag(stated: dict[str, Any], key: str, default: bool | None, folder: Path) -
     value = stated.get(key)
     if not isinstance(value, bool | None):
         raise CheckpointError(
-            f"{folder}/{_STATED_IN[0]}: {key} must be true or false, found {value!r}; mend or "
+            f"{folder}/{_STATED_IN[0]}: {key} must be true or false, found {value!r}; correct or "
             "remove it"
         )
     return default if value is None else value

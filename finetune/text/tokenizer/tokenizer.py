@@ -271,7 +271,7 @@ def _encoded(encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[s
             except UnicodeEncodeError as error:
                 raise DataError(
                     f"expected Unicode text, found half a surrogate pair at character "
-                    f"{error.start} of {text[:40]!r}; mend or remove it"
+                    f"{error.start} of {text[:40]!r}; correct or remove it"
                 ) from None
         raise
 

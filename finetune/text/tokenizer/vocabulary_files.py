@@ -148,9 +148,9 @@ def _check_uncased(vocabulary: dict[str, int], folder: Path) -> None:
     cased = [token for token in vocabulary if token[:1] != "[" and token != token.lower()]
     if len(cased) > _CASED_SHARE * len(vocabulary):
         raise CheckpointError(
-            f"{folder}: expected to be told whether to fold case, as vocab.txt has {len(cased)} "
-            f"tokens with capitals, such as {cased[0]!r}; write "
-            '{"do_lower_case": false} to tokenizer_config.json, or true if the weights want it'
+            f"{folder}: expected do_lower_case in tokenizer_config.json, as vocab.txt has "
+            f"{len(cased)} tokens with capitals, such as {cased[0]!r}; write "
+            '{"do_lower_case": false} to tokenizer_config.json, or true if the model is uncased'
         )
 
 

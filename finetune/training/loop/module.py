@@ -160,7 +160,7 @@ class EncoderWithHead(pl.LightningModule):
         if math.isinf(steps):
             raise ConfigError(
                 "the learning rate follows the length of the run: give the Trainer max_epochs or "
-                "max_steps, or set the module's progress to a function that tells the fraction done"
+                "max_steps, or set the module's progress to a function that gives the fraction done"
             )
         return self.global_step / max(1, int(steps))
 

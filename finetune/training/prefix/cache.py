@@ -260,7 +260,7 @@ def open_cache(
                 _fill(encoder, folder, missing, rows, batches)
                 _find(found, folder, missing, rows, note)
     except OSError as error:
-        note(f"{folder}: hidden states cannot be kept ({error.strerror or error}); goes on without")
+        note(f"{folder}: hidden states cannot be cached ({error.strerror or error})")
     return PrefixCache(found)
 
 
@@ -311,8 +311,8 @@ def _fitting(
     depths = list(missing)[: left // size if size else len(missing)]
     if len(depths) < len(missing):
         note(
-            f"{folder}: room for {left / GIB:.2f} GiB of hidden states, {wanted / GIB:.2f} wanted; "
-            f"{len(missing) - len(depths)} of {len(missing)} boundaries are computed each time "
+            f"{folder}: space for {left / GIB:.2f} of {wanted / GIB:.2f} GiB of hidden states; "
+            f"{len(missing) - len(depths)} of {len(missing)} boundaries are recomputed each epoch "
             "(raise cache_gib, or clear the cache)"
         )
     return {depth: missing[depth] for depth in depths}

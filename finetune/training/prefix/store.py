@@ -166,7 +166,7 @@ class States:
             if not done:
                 raise DataError(
                     f"{self._path}: expected {self.entry.bytes:,} bytes, found that the file was "
-                    "cut short while a run reads it; go on with --resume, it is made again"
+                    "cut short while a run reads it; continue with --resume, it is made again"
                 )
             left, offset = left[done:], offset + done
 

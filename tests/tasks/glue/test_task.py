@@ -179,7 +179,7 @@ class TestBadFiles:
             with pytest.raises(
                 DataError,
                 match=rf"expected the {split} file of glue/{row.name} at {path} \(or .gz\), found "
-                r"none; --data DIR \(or FINETUNE_DATA\) names the folder that holds glue_data/",
+                r"none; --data DIR \(or FINETUNE_DATA\) names the folder with glue_data/",
             ):
                 GlueTask(row, tmp_path).examples(split)
 

@@ -311,7 +311,7 @@ BAD = {
     ),
     "one class only": (
         {"train": table(("a", "x"), ("b", "x"))},
-        "train.csv: expected at least two different labels to tell apart, found 'x' in all 2 rows",
+        "train.csv: expected at least two different labels, found 'x' in all 2 rows",
     ),
     "NaN among numbers": (
         {"train": table(("a", "1.5"), ("b", "nan"))},
@@ -327,8 +327,8 @@ BAD = {
     ),
     "a word among numbers": (
         {"train": table(("a", "1.5"), ("b", "n/a"))},
-        "train.csv:3: expected a finite number as the other labels are, found 'n/a'; mend the row, "
-        "or say --kind classes",
+        "train.csv:3: expected a finite number as the other labels are, found 'n/a'; correct the "
+        "row, or say --kind classes",
     ),
     "no label": (
         {"train": table(("a", "x"), ("b", " "))},

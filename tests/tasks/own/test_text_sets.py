@@ -239,7 +239,7 @@ class TestAgNews:
         task = text_set_task("agnews", data)
         example = task.example({"id": 3, "title": "A", "description": "b\\c"}, "f:1", 0)
         assert (example.id, example.texts) == (3, ("A b c",))
-        with pytest.raises(DataError, match="f:1: expected a field 'text' that holds text, found"):
+        with pytest.raises(DataError, match="f:1: expected a field 'text' with text, found"):
             task.example({"title": "A"}, "f:1", 0)
 
     @pytest.mark.parametrize(

@@ -162,6 +162,6 @@ def test_no_questions_give_no_features() -> None:
 def test_no_room_for_text_is_an_error(max_length: int) -> None:
     with pytest.raises(
         ConfigError,
-        match=f"max_length {max_length} leaves no room for text beside 3 special tokens",
+        match=f"max_length {max_length} leaves no space for text: 3 tokens",
     ):
         encode_choices(WORDPIECE, ["a"], [["b"]], max_length)

@@ -71,9 +71,9 @@ def test_longest_text_is_cut_first_as_the_library_does(
 
 
 def test_texts_without_room_are_an_error(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ConfigError, match="max_length 2 leaves no room for text beside 2 special"):
+    with pytest.raises(ConfigError, match="max_length 2 leaves no space for text: 2 tokens"):
         encode_pairs(tokenizer, FIRSTS, None, 2)
-    with pytest.raises(ConfigError, match="max_length 4 leaves no room for text beside 3 special"):
+    with pytest.raises(ConfigError, match="max_length 4 leaves no space for text: 3 tokens"):
         encode_pairs(tokenizer, FIRSTS, SECONDS, 4)
 
 

@@ -244,7 +244,7 @@ def test_missing_special_token_is_an_error(wordpiece: Tokenizer, tmp_path: Path)
 
 
 def test_half_a_surrogate_pair_is_told(tokenizer: Tokenizer) -> None:
-    message = r"expected Unicode text, found half a surrogate pair at character 2 of 'a .*; mend"
+    message = r"expected Unicode text, found half a surrogate pair at character 2 of 'a .*; correct"
     for encode in (tokenizer.encode_ids, tokenizer.encode_batch):
         with pytest.raises(DataError, match=message):
             encode(["fine", "a \ud800 b"])

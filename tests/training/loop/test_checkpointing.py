@@ -226,7 +226,7 @@ def test_a_stop_tells_where_the_state_is_only_if_it_is_there(tmp_path: Path) -> 
     assert str(stop) == "stopped before the first checkpoint; nothing was saved"
     (tmp_path / "last").mkdir()
     (tmp_path / "last" / "config.json").write_text("{}")
-    assert str(stop) == f"stopped; the state is in {tmp_path}/last; go on with --resume"
+    assert str(stop) == f"stopped; checkpoint saved to {tmp_path}/last; continue with --resume"
 
 
 def test_a_signal_in_the_last_step_stops_what_would_come_next() -> None:

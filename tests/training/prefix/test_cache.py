@@ -236,7 +236,7 @@ def test_budget_keeps_the_most_useful_boundaries(tmp_path: Path) -> None:
     two = 2.5 * ROWS.tokens * 16 * 4 / GIB
     cache = opened(tmp_path, encoder, config=CacheConfig(cache_gib=two), notes=notes)
     assert cache.depths == (2, 3)  # the first two that were named
-    assert "1 of 3 boundaries are computed each time" in notes[0]
+    assert "1 of 3 boundaries are recomputed each epoch" in notes[0]
     assert (
         opened(tmp_path, encoder, config=CacheConfig(cache_gib=0), depths=[1], notes=notes).depths
         == ()
@@ -259,8 +259,7 @@ def test_folder_without_rights_is_gone_without(tmp_path: Path) -> None:
     cache = opened(blocked, make_encoder(), notes=notes)
     assert cache.depths == ()
     assert len(notes) == 1
-    assert "hidden states cannot be kept" in notes[0]
-    assert "goes on without" in notes[0]
+    assert "hidden states cannot be cached" in notes[0]
 
 
 def test_full_disk_is_gone_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +267,7 @@ def test_full_disk_is_gone_without(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("finetune.training.prefix.store.os.pwrite", full)
-    with pytest.warns(UserWarning, match=r"cannot be kept \(No space left on device\)"):
+    with pytest.warns(UserWarning, match=r"cannot be cached \(No space left on device\)"):
         cache = open_cache(
             make_encoder(),
             ROWS,
