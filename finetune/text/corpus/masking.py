@@ -1,12 +1,34 @@
 """Which tokens are masked and what replaces them (Devlin et al., 2019, section 3.1).
 
-Pure functions. All chance comes from a hash of (seed, epoch, block index, position), so the masks
-of a block are the same in any batch, order, worker or rank.
-
 Tokens, whole words and spans are masked by one rule: every word has a random priority, and words
 are taken by priority until the budget is spent. In token masking each token is a word. In span
 masking (Joshi et al., 2020, SpanBERT, section 3.1) each word begins a span of geometric length and
-hands its priority to the words of the span.
+passes its priority to the words of the span.
+
+Eight tokens, masked by whole words at a rate of 0.5. Six of them may be masked, so the budget is 3:
+
+    token     [CLS]   the kitten   ##s  play   all   day [SEP]
+    id            2    11     12    13    14    15    16     3
+    priority         0.80   0.06        0.24  0.10  0.75        lowest first: kitten ##s, all
+    draw                    0.41  0.11        0.84              < 0.8: [MASK]; < 0.9: random id
+    result        2    11      4     4    14    13    16     3
+    label      -100  -100     12    13  -100    15  -100  -100
+
+>>> import numpy as np
+>>> ids, labels = mask_blocks(
+...     np.array([[2, 11, 12, 13, 14, 15, 16, 3]]),
+...     np.array([[True, True, True, False, True, True, True, True]]),
+...     MaskingConfig(masking="word", mask_rate=0.5),
+...     seed=34, epoch=0, block_indices=[0],
+...     vocab_size=20, mask_token_id=4, special_ids=frozenset(range(5)),
+... )
+>>> ids.tolist()
+[[2, 11, 4, 4, 14, 13, 16, 3]]
+>>> labels.tolist()
+[[-100, -100, 12, 13, -100, 15, -100, -100]]
+
+These are pure functions. All random numbers come from a hash of (seed, epoch, block index,
+position), so the masks of a block are the same in any batch, order, worker or rank.
 """
 
 from __future__ import annotations

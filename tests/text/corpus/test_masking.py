@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from finetune.errors import ConfigError
+from finetune.text.corpus import masking
 from finetune.text.corpus.masking import (
     MASKING,
     BlockRandom,
@@ -283,3 +285,9 @@ def test_block_without_ordinary_tokens_stays_as_it_is() -> None:
 def test_setting_out_of_range_is_an_error(setting: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MaskingConfig(**{setting: value})
+
+
+def test_the_example_of_eight_tokens_is_computed() -> None:
+    result = doctest.testmod(masking)
+    assert result.attempted > 0
+    assert result.failed == 0
