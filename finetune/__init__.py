@@ -1,7 +1,7 @@
 """Pretrain a text encoder from raw text and fine-tune it on tasks.
 
-The names below are the public face. Each is imported from its room when it is first used, so that
-`import finetune`, and with it `finetune --help`, does not wait for torch. The settings of a room
+The names below are the public API. Each is imported from its package when first used, so that
+`import finetune`, and with it `finetune --help`, does not wait for torch. The settings of a package
 (`finetune.text.CorpusConfig`, `finetune.heads.SpanConfig` …) are imported from there.
 """
 

@@ -34,7 +34,7 @@ LAYERS = (
     ("tasks",),
 )
 LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
-GROUND = {package for layer in LAYERS[:2] for package in layer}
+SHARED_LAYERS = {package for layer in LAYERS[:2] for package in layer}
 
 # Where less is allowed than all that lies below.
 ONLY = {
@@ -153,7 +153,7 @@ def test_package_imports_only_from_lower_layers(module: str) -> None:
         if there == here:
             continue
         assert LEVEL[there] < LEVEL[here], f"{module} imports {name}"
-        if module not in STARTS_RUNS and there not in GROUND:
+        if module not in STARTS_RUNS and there not in SHARED_LAYERS:
             assert there in ONLY.get(here, LEVEL), f"{module} may not import {name}"
 
 

@@ -32,11 +32,11 @@ def test_type_checkers_see_the_same_names() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen == {name: f"finetune.{room}" for name, room in finetune._HOMES.items()}
+    assert seen == {name: f"finetune.{package}" for name, package in finetune._HOMES.items()}
     assert sorted(seen) == finetune.__all__
 
 
-def test_the_class_is_the_same_from_whichever_room_it_is_taken() -> None:
+def test_the_class_is_the_same_from_whichever_package_it_is_imported() -> None:
     from finetune import encoder
 
     assert finetune.Encoder is encoder.Encoder is encoder.encoder.Encoder

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import finetune
-from finetune import encoder as encoder_room
+from finetune import encoder as encoder_package
 
 ERRORS: tuple[type[finetune.FinetuneError], ...] = (
     finetune.CheckpointError,
@@ -26,7 +26,7 @@ def encode(place: str | Path, batch: dict[str, Tensor]) -> Tensor:
     """Read an encoder, and use it alone."""
     encoder = finetune.Encoder.from_pretrained(place)
     assert_type(encoder, finetune.Encoder)
-    assert_type(encoder, encoder_room.Encoder)  # one class, whichever way it is imported
+    assert_type(encoder, encoder_package.Encoder)  # one class, whichever way it is imported
     assert_type(encoder.config, finetune.EncoderConfig)
     assert_type(encoder.config.hidden_size, int)
     states = encoder(batch).last_hidden_state

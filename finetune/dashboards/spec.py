@@ -1,6 +1,6 @@
 """The workspace and the report in the form of Weights & Biases: saved there, or as JSON.
 
-This room alone knows `wandb-workspaces`, and only inside functions.
+Only this package knows `wandb-workspaces`, and only inside functions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The network: token ids in, hidden states out. Torch only; it knows neither text nor tasks.
 
-The letters of the shapes, the same in the whole house:
+The letters of the shapes, the same in the whole project:
 
     B  batch                 H  attention heads         V  vocabulary
     T  tokens                K  width of a head         C  classes or choices

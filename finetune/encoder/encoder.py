@@ -111,7 +111,7 @@ class Encoder(nn.Module):
         Raises:
             CheckpointError: There is no encoder in this place, or none that can be expressed here.
         """
-        # The one import upwards in the house: this is where users look for the method.
+        # The only import from a higher layer: this is where users look for the method.
         from finetune.checkpoints.hub import find_checkpoint
 
         return find_checkpoint(place).encoder()

@@ -1,6 +1,6 @@
 """A look inside: attention maps, what each layer knows, how alike layers are, and words.
 
-Each room computes plain values, and says in its first lines what they do not say:
+Each module computes plain values; its first lines say what they do not mean:
 
     attention    who looks at whom in one text      attention_page, plots    as HTML and PNG
     heads        what kind of looking a head does

@@ -39,7 +39,7 @@ def parts(
         views: The same by task.
         families: Those that may name a run's task, whose data have the texts of examples.
         data: A folder to look for these in, in place of the one that a run was made with.
-        more: Parts of other rooms, which come before the settings.
+        more: Parts of other packages, which come before the settings.
     """
     body = [part for part in _body(found, views, families, data) if part is not None]
     settings = _settings(views)

@@ -1,6 +1,6 @@
 """A part of the page: what has a heading and a line in the table of contents.
 
-Other rooms hand in parts of their own (`write_report(…, more=[…])`): a body built by
+Other packages add parts (`write_report(…, more=[…])`): a body built by
 `finetune.report.markup`, data in `script_json`, and a script that finds both by its part's id. Such
 a script is a plain one; it may use `d3`, `Plot` and what `page/charts.js` puts on `report`.
 """

@@ -67,8 +67,8 @@ def _cut(run: ReportedRun) -> Iterator[str]:
     cut = run.mean("data", "validation", "trimmed")
     if cut is not None and cut > MUCH_CUT:
         length = number(run.config, "max_length")
-        room = "the length" if length is None else f"{length:.0f} tokens"
-        yield f"{100 * cut:.0f} % of the validation texts were truncated to {room}"
+        limit = "the length" if length is None else f"{length:.0f} tokens"
+        yield f"{100 * cut:.0f} % of the validation texts were truncated to {limit}"
 
 
 def _foreign(run: ReportedRun) -> Iterator[str]:

@@ -24,7 +24,7 @@ def encode_choices(
     """Encode questions with C options each.
 
     The end of the passage is cut, for each option by as much as is needed beside it. Only where a
-    question with its option is longer than the whole room is its own end cut, and the passage left
+    question with its option is longer than the whole space is its own end cut, and the passage left
     out.
 
     Args:
@@ -39,11 +39,11 @@ def encode_choices(
         of the second, ….
 
     Raises:
-        ConfigError: `max_length` leaves no room for a token of each text.
+        ConfigError: `max_length` leaves no space for a token of each text.
     """
     template = tokenizer.template(pair=True)
-    room = max_length - template.size
-    if room < 2:
+    space = max_length - template.size
+    if space < 2:
         raise ConfigError(
             f"max_length {max_length} leaves no space for text: {template.size} tokens are special"
         )
@@ -52,15 +52,15 @@ def encode_choices(
         passage_ids = dict(zip(distinct, tokenizer.encode_ids(distinct), strict=True))
         second_ids = iter(tokenizer.encode_ids(list(chain.from_iterable(questions_with_options))))
     return [
-        _sequence(passage_ids[passage], next(second_ids), room, template)
+        _sequence(passage_ids[passage], next(second_ids), space, template)
         for passage, seconds in zip(passages, questions_with_options, strict=True)
         for _ in seconds
     ]
 
 
-def _sequence(passage: list[int], second: list[int], room: int, template: Template) -> Features:
-    kept_second = min(len(second), room)
-    kept_passage = min(len(passage), room - kept_second)
+def _sequence(passage: list[int], second: list[int], space: int, template: Template) -> Features:
+    kept_second = min(len(second), space)
+    kept_passage = min(len(passage), space - kept_second)
     before = [*template.prefix, *passage[:kept_passage], *template.middle]
     after = [*second[:kept_second], *template.suffix]
     types = [0] * len(before) + [template.second_type] * len(after)

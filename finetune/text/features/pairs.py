@@ -88,29 +88,29 @@ def encode_pairs(
         N features without labels.
 
     Raises:
-        ConfigError: `max_length` leaves no room for a token of each text.
+        ConfigError: `max_length` leaves no space for a token of each text.
     """
     template = tokenizer.template(pair=seconds is not None)
-    room = max_length - template.size
-    if room < (1 if seconds is None else 2):
+    space = max_length - template.size
+    if space < (1 if seconds is None else 2):
         raise ConfigError(
             f"max_length {max_length} leaves no space for text: {template.size} tokens are special"
         )
     with tokenizer_threads():
         first_ids = tokenizer.encode_ids(firsts)
         if seconds is None:
-            return [_single(ids, room, template) for ids in first_ids]
+            return [_single(ids, space, template) for ids in first_ids]
         second_ids = tokenizer.encode_ids(seconds)
-    return [_pair(a, b, room, template) for a, b in zip(first_ids, second_ids, strict=True)]
+    return [_pair(a, b, space, template) for a, b in zip(first_ids, second_ids, strict=True)]
 
 
-def _single(ids: list[int], room: int, template: Template) -> Features:
-    input_ids = [*template.prefix, *ids[:room], *template.suffix]
-    return Features(input_ids, [0] * len(input_ids), trimmed=max(0, len(ids) - room))
+def _single(ids: list[int], space: int, template: Template) -> Features:
+    input_ids = [*template.prefix, *ids[:space], *template.suffix]
+    return Features(input_ids, [0] * len(input_ids), trimmed=max(0, len(ids) - space))
 
 
-def _pair(first: list[int], second: list[int], room: int, template: Template) -> Features:
-    kept_first, kept_second = longest_first(len(first), len(second), room)
+def _pair(first: list[int], second: list[int], space: int, template: Template) -> Features:
+    kept_first, kept_second = longest_first(len(first), len(second), space)
     before = [*template.prefix, *first[:kept_first], *template.middle]
     after = [*second[:kept_second], *template.suffix]
     types = [0] * len(before) + [template.second_type] * len(after)
@@ -118,23 +118,23 @@ def _pair(first: list[int], second: list[int], room: int, template: Template) ->
     return Features(before + after, types, trimmed=trimmed)
 
 
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+def longest_first(first: int, second: int, space: int) -> tuple[int, int]:
     """Say how many tokens of two texts are kept: the longer one is cut until both are as long.
 
     Args:
         first: Tokens of the first text.
         second: Tokens of the second text.
-        room: Tokens that both may have together.
+        space: Tokens that both may have together.
 
     Returns:
-        Tokens kept of each; where the room is odd, the longer text (the second, if they are as
+        Tokens kept of each; where the space is odd, the longer text (the second, if they are as
         long) keeps one more.
     """
-    if first + second <= room:
+    if first + second <= space:
         return first, second
     short, long = min(first, second), max(first, second)
-    short = min(short, room // 2)
-    long = room - short
+    short = min(short, space // 2)
+    long = space - short
     return (long, short) if first > second else (short, long)
 
 
