@@ -82,13 +82,15 @@ def test_report_shows_it(call: Call) -> None:
 @RENAMED
 def test_another_run_begins_with_its_settings_and_its_checkpoint(call: Call) -> None:
     words = ["--config", "run/config.yaml", "--encoder", "run", "--out", "again"]
-    outcome = call("classify", *words, "--overwrite")
+    with pytest.warns(FutureWarning, match="is now .*; please rename it"):
+        outcome = call("classify", *words, "--overwrite")
     assert outcome.status == 0, outcome.err
 
 
 @RENAMED
 def test_it_goes_on_from_its_last_checkpoint(call: Call) -> None:
     Path("run/results.json").unlink()
-    outcome = call("classify", "--config", "run/config.yaml", "--resume")
+    with pytest.warns(FutureWarning, match="is now .*; please rename it"):
+        outcome = call("classify", "--config", "run/config.yaml", "--resume")
     assert outcome.status == 0, outcome.err
     assert Path("run/results.json").is_file()
