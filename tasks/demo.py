@@ -96,12 +96,12 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
 
     check_writable(out)
     started = time.monotonic()
-    say(f"The demo takes about {MINUTES} minutes on two cores; its runs go to {out}.")
+    say(f"The demo takes about {MINUTES} minutes on two cores; runs are written to {out}.")
     sample = write_sample(out / "sample", seed)
-    say(f"[1/3] made a small world: text and labelled files in {sample.data}")
+    say(f"[1/3] generated a sample of texts and labelled files in {sample.data}")
     say("[2/3] pretraining an encoder on the text")
     pretrain(pretraining(sample.corpus, out / "pretrained", seed))
-    say(f"[3/3] fine-tuning it, and the same net from scratch, on {', '.join(TASKS)}")
+    say(f"[3/3] fine-tuning it, and the same model from scratch, on {', '.join(TASKS)}")
     scores = {task: _compare(task, sample.data, out, seed) for task in TASKS}
     print(_table(scores))
     print(f"{(time.monotonic() - started) / 60:.1f} minutes; run folders: {printable(str(out))}/*")

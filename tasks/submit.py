@@ -135,7 +135,7 @@ def _check(options: Namespace) -> int:
         return _refuse(problems)
     _say(f"{options.check}: no problem found")
     if not complete:
-        _say(f"warning: it lacks files or rows of the official ones; {REFUSED}")
+        _say(f"warning: official files or rows are missing; {REFUSED}")
     return 0
 
 

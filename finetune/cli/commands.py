@@ -276,7 +276,7 @@ def _warn_of_other_answers(runs: Iterable[Run]) -> None:
         for split in foreign_splits(run.folder, read_results(run.folder)):
             say(
                 f"warning: {run.folder}/predictions/{split}.jsonl contains other answers than "
-                f"those scored in results.json; finetune evaluate {run.folder} writes them again"
+                f"those scored in results.json; finetune evaluate {run.folder} rewrites them"
             )
 
 

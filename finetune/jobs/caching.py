@@ -91,7 +91,7 @@ def open_caches(
         depths = [depth for chosen, depth in choice if chosen is rows]
         if not depths:
             continue
-        note(f"computing the frozen part once: {rows.about}, depths {sorted(depths)}")
+        note(f"caching the frozen layers' hidden states: {rows.about}, depths {sorted(depths)}")
         module.to(device)
         with _precision(run.trainer.precision, device):
             caches[split] = open_cache(

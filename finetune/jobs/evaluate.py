@@ -351,5 +351,5 @@ def warn_of_other_answers(folder: Path, checkpoint: str) -> None:
         if origin is None or origin.checkpoint != checkpoint:
             say(
                 f"warning: {path} may contain answers of another checkpoint than the best one; "
-                "finetune evaluate and finetune submit answer again"
+                "finetune evaluate and finetune submit predict again"
             )

@@ -99,8 +99,7 @@ class Predictor:
             yield from self._answers(window, unknown)
         if unknown.empty:
             warnings.warn(
-                f"{unknown.empty:,} of {unknown.texts:,} texts are empty: no character in them can "
-                "be seen",
+                f"{unknown.empty:,} of {unknown.texts:,} texts have no visible character",
                 stacklevel=2,
             )
         for message in unknown.warnings():

@@ -57,7 +57,7 @@ def make_tokenizer(run: TokenizerRun) -> Tokenizer:
     )
     with new_folder(folder) as made:
         tokenizer.save(made)
-    say(f"{tokenizer.vocab_size:,} tokens; the tokenizer is in {folder}")
+    say(f"{tokenizer.vocab_size:,} tokens; tokenizer saved to {folder}")
     return tokenizer
 
 

@@ -77,7 +77,7 @@ def _foreign(run: ReportedRun) -> Iterator[str]:
             of = "" if seed.folder == run.folder else f"{seed.folder.name}/"
             yield (
                 f"{of}predictions/{split}.jsonl contains other answers than those scored in "
-                "results.json; finetune evaluate writes them again"
+                "results.json; finetune evaluate rewrites them"
             )
 
 

@@ -126,7 +126,9 @@ class WandbRunLogger(WandbLogger):
                         _hand_over(run, made, artifact.used)
         except Exception as error:  # the results are in the run folder by now
             words = " ".join(str(error).split())
-            log.warning("Weights & Biases gets not all tables and files of the run: %s", words)
+            log.warning(
+                "Weights & Biases did not receive all tables and files of the run: %s", words
+            )
 
     @rank_zero_only
     def close(self, summary: Mapping[str, Any], *, failed: bool) -> None:

@@ -251,7 +251,7 @@ def test_strange_texts_simply_work(world: World, files: Files, tmp_path: Path, c
     assert [str(one.message)[:47] for one in told] == [
         "train: 4 of 10 texts (40%) are mostly [UNK] to ",
         "validation: 4 of 10 texts (40%) are mostly [UNK",
-        "2 of 5 texts are empty: no character in them ca",
+        "2 of 5 texts have no visible character",
         "2 of 5 texts (40%) are mostly [UNK] to this tok",
     ]
     assert len(outcome.out.splitlines()) == len(STRANGE)

@@ -42,7 +42,7 @@ def test_pretraining_ends_in_one_line_and_can_go_on(
     assert outcome.status == 2
     assert f"{pattern}: expected" in outcome.complaint
     assert "it was cut short while a run reads it; continue with --resume" in outcome.complaint
-    with pytest.warns(UserWarning, match="this part of the cache is damaged; made again"):
+    with pytest.warns(UserWarning, match="this part of the cache is damaged; computing it again"):
         assert call(*words, "--resume").status == 0
     assert metrics_of(run) == metrics_of(world.pretrained)
 

@@ -432,8 +432,7 @@ class TestChecking:
         assert submit(words("--check", out, "--allow-subset"), library) == 0
         assert lines_of(capsys) == [
             f"{out}: no problem found",
-            "warning: it lacks files or rows of the official ones; the leaderboard will not take "
-            "it",
+            "warning: official files or rows are missing; the leaderboard will not take it",
         ]
 
     def test_every_problem_is_a_line_and_the_status_two(self, tmp_path: Path, capsys: Any) -> None:

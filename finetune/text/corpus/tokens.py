@@ -270,7 +270,9 @@ def find_whole(folder: Path) -> dict[str, Any] | None:
     if content is not None and _is_undamaged(folder, content.get("checksums", {})):
         return content
     if folder.exists():
-        warnings.warn(f"{folder}: this part of the cache is damaged; made again", stacklevel=2)
+        warnings.warn(
+            f"{folder}: this part of the cache is damaged; computing it again", stacklevel=2
+        )
         remove(folder)
     return None
 

@@ -70,7 +70,7 @@ def load_features(path: Path) -> list[Features] | None:
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError):
         pass
-    warnings.warn(f"{path}: this part of the cache is damaged; made again", stacklevel=2)
+    warnings.warn(f"{path}: this part of the cache is damaged; computing it again", stacklevel=2)
     return None
 
 

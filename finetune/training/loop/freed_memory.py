@@ -107,7 +107,7 @@ class FreedMemory(pl.Callback):
             self._keeps = False
             if give_back_freed_memory():
                 warnings.warn(
-                    f"{left:.0%} of the memory is left: freed memory goes back to the system "
+                    f"{left:.0%} of the memory is left: freed memory is returned to the system "
                     "(same numbers; slower steps on a CPU)",
                     stacklevel=2,
                 )

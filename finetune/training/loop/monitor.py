@@ -248,9 +248,9 @@ class Monitor(pl.Callback):
         if at_unigram_plateau(self.losses, self.unigram_entropy):
             self._warned = True
             warnings.warn(
-                f"step {step}: the loss has stood at the corpus's unigram entropy "
+                f"step {step}: the loss has stayed at the corpus's unigram entropy "
                 f"({self.unigram_entropy:.2f} nats) for {PLATEAU_WINDOWS} log lines: so far the "
-                "encoder knows word frequencies only; train longer, or try a higher learning_rate "
+                "encoder has learnt only word frequencies; train longer, or raise learning_rate "
                 "or a smaller batch_size",
                 stacklevel=2,
             )

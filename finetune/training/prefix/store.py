@@ -295,7 +295,7 @@ def filling(folder: Path, group: str, note: Note) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            note(f"{folder}: waiting for another run that fills this cache")
+            note(f"{folder}: waiting for another run that is writing this cache")
             fcntl.flock(file, fcntl.LOCK_EX)
         for remnant in folder.glob("*.partial"):  # of runs that were killed
             remove_unused(remnant)

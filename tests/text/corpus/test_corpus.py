@@ -160,11 +160,11 @@ def test_damaged_cache_is_made_anew(
     before = all_ids(build(corpus_file, wordpiece))
     (ids,) = corpus_file.parent.glob("cache/*/ids.bin")
     ids.write_bytes(ids.read_bytes()[:-10])
-    with pytest.warns(UserWarning, match="damaged; made again"):
+    with pytest.warns(UserWarning, match="damaged; computing it again"):
         assert all_ids(build(corpus_file, wordpiece)) == before
     (starts,) = corpus_file.parent.glob("cache/*/*/train.starts")
     starts.unlink()
-    with pytest.warns(UserWarning, match="damaged; made again"):
+    with pytest.warns(UserWarning, match="damaged; computing it again"):
         assert all_ids(build(corpus_file, wordpiece)) == before
     assert len(tokenized) == 2
 

@@ -114,7 +114,9 @@ def test_damaged_folder_does_not_open_and_goes(
     half = len(content) // 2
     flipped = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
     (folder.path / file).write_bytes(content[:half] if damage == "cut short" else flipped)
-    with pytest.warns(UserWarning, match="tokens: this part of the cache is damaged; made again"):
+    with pytest.warns(
+        UserWarning, match="tokens: this part of the cache is damaged; computing it again"
+    ):
         assert TokenFolder.open(folder.path) is None
     assert not folder.path.exists()
     assert TokenFolder.open(folder.path) is None

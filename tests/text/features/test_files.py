@@ -50,7 +50,7 @@ def test_a_file_that_is_not_there_or_damaged_gives_none(tmp_path: Path) -> None:
     content = path.read_bytes()
     for damaged in (b"", content[: len(content) // 2], b"\0" * len(content)):
         path.write_bytes(damaged)
-        with pytest.warns(UserWarning, match="damaged; made again"):
+        with pytest.warns(UserWarning, match="damaged; computing it again"):
             assert load_features(path) is None
 
 

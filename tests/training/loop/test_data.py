@@ -266,7 +266,7 @@ def test_a_damaged_cache_file_is_made_anew(
     content = file.read_bytes()
     spoiled = {"cut short": content[:-40], "emptied": b"", "overwritten": b"PK" + b"x" * 999}
     file.write_bytes(spoiled[damage])
-    with pytest.warns(UserWarning, match="damaged; made again"):
+    with pytest.warns(UserWarning, match="damaged; computing it again"):
         assert task_data().features("validation") == expected
     assert tokenized == [30, 30]
     assert file.read_bytes() == content

@@ -96,7 +96,7 @@ def given_back(shares: Sequence[float | None], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_it_is_given_back_once_when_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    message = r"19% of the memory is left: freed memory goes back to the system .same numbers"
+    message = r"19% of the memory is left: freed memory is returned to the system .same numbers"
     with pytest.warns(UserWarning, match=message):
         assert given_back([0.5, 0.21, 0.19, 0.1], monkeypatch) == [2]
 

@@ -219,7 +219,7 @@ def test_a_plateau_is_told_once(time: FakeTime) -> None:
     run = Run(time)
     monitor = started(run, every=1, unigram_entropy=2.0)
     run.train(monitor, [2.0] * (PLATEAU_WINDOWS - 1))
-    with pytest.warns(UserWarning, match=r"step 10: the loss has stood .*\(2.00 nats\) for 10"):
+    with pytest.warns(UserWarning, match=r"step 10: the loss has stayed .*\(2.00 nats\) for 10"):
         run.train(monitor, [2.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
