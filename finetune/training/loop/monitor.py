@@ -250,8 +250,8 @@ class Monitor(pl.Callback):
             warnings.warn(
                 f"step {step}: the loss has stayed at the corpus's unigram entropy "
                 f"({self.unigram_entropy:.2f} nats) for {PLATEAU_WINDOWS} log lines: so far the "
-                "encoder has learnt only word frequencies; train longer, or raise learning_rate "
-                "or a smaller batch_size",
+                "encoder has learnt only word frequencies; train longer, or try a higher "
+                "learning_rate or a smaller batch_size",
                 stacklevel=2,
             )
 
