@@ -15,7 +15,7 @@ MOST_CLASSES = 20
 
 
 def results_table(results: Results) -> str:
-    """The metrics of a run, fractions in percent, beside those of the majority answer.
+    """The metrics of a run, fractions in percent, beside those of the baseline.
 
     Args:
         results: Of one run (one column), or of several seeds (mean, deviation, one a seed).

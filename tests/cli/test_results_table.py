@@ -35,7 +35,7 @@ def test_the_table_of_any_number_of_seeds_fits_80_columns(seeds: int) -> None:
     assert max(map(len, text.splitlines())) <= 80
     for seed in range(1, seeds + 1):
         assert f"seed {seed}" in text
-    assert "majority" in text
+    assert "baseline" in text
 
 
 def test_shares_are_shown_in_percent_and_losses_as_they_are() -> None:
@@ -48,21 +48,21 @@ def test_shares_are_shown_in_percent_and_losses_as_they_are() -> None:
     ]
 
 
-def test_the_table_of_several_seeds_names_those_that_collapsed() -> None:
+def test_the_table_of_several_seeds_names_degenerate_ones() -> None:
     text = results_table(over_seeds([result(1, 0.5, collapsed=True), result(2, 0.7)]))
     assert text.splitlines() == [
         "glue/sst2 (validation)   mean    std  seed 1  seed 2",
         "----------------------  -----  -----  ------  ------",
         "accuracy (%)            60.00  14.14   50.00   70.00",
-        "collapsed (one answer for every example): seed 1",
+        "degenerate (one answer for every example): seed 1",
     ]
 
 
-def test_the_majority_answer_stands_beside_the_scores() -> None:
+def test_the_baseline_is_beside_the_scores() -> None:
     run = {**result(1, 0.75), "majority": {"accuracy": 0.5}}
     for results in (run, over_seeds([run, {**run, "seed": 2}])):
         lines = results_table(results).splitlines()
-        assert lines[0].endswith("  majority")
+        assert lines[0].endswith("  baseline")
         assert lines[2].endswith("     50.00")
 
 
