@@ -33,7 +33,7 @@ def test_a_run_is_read_from_within_its_folder(
     monkeypatch.chdir(tmp_path / "run")
     outcome = call(*READ[command])
     assert outcome.status == 0, outcome.err
-    assert "not in the form of a run" not in outcome.err
+    assert "not have the format of a run" not in outcome.err
 
 
 def test_an_encoder_is_taken_from_the_working_folder(

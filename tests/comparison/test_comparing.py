@@ -80,7 +80,7 @@ def test_one_seed_a_side_is_not_enough_and_the_examples_are_told() -> None:
     (difference,) = comparison.differences
     assert difference.outcome == "not enough seeds"
     assert difference.verdict.startswith("Not enough seeds to say whether a or b is better in accu")
-    assert "1 and 1, where 3 a side are the least" in difference.verdict
+    assert "1 and 1; at least 3 per side are needed" in difference.verdict
     assert "the 200 examples show a difference between these two runs" in difference.verdict
     assert [pair.seed for pair in difference.mcnemar] == ["1/2"]
 

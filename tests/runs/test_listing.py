@@ -129,7 +129,7 @@ def test_runs_come_by_task_and_name_and_each_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("results", "problem"),
     [
-        ("{", "not in the form of a run: JSONDecodeError"),
+        ("{", "does not have the format of a run: JSONDecodeError"),
         ("[1]", "results.json contains no results"),
         ('{"task": "x"}', "results.json contains no results"),
         ('{"metrics": {"accuracy": "high"}, "seed": 1}', "could not convert"),

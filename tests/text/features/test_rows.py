@@ -213,7 +213,7 @@ BAD = {
         "f.csv",
         "text,label,,\na,b,,\nc,d, and more,\n",
         "f.csv:3: expected nothing behind the last named column 'label', found 'and more'; put a "
-        "text that holds a comma into quotes, or name the column",
+        "text with a comma into quotes, or name the column",
     ),
     "a workbook": (
         "f.csv",
