@@ -11,7 +11,7 @@ The development set is not looked at; the flags that won and all scores are writ
 OUT/TASK/choice.json, and `chosen` is a recipe from then on.
 
 A run is a folder OUT/TASK/RECIPE/seed-N, made by the command `finetune` in a process of its own;
-what has ended is kept, what was interrupted goes on, and tasks, recipes and seeds may be added.
+what has ended is kept, what was interrupted is resumed, and tasks, recipes and seeds may be added.
 
     python benchmarks/minilm_results.py --encoder MODEL --data data --out runs/minilm \
         --tasks rte,mrpc,cola,stsb --recipes plain,chosen --choose --seeds 1,2,3

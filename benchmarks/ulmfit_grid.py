@@ -10,7 +10,7 @@ What is ours: each rate rises over the first tenth of the run, also where the pa
 one; the topmost rate is an option, as an LSTM's does not serve an encoder; chain-thaw has a tenth
 of it below the head, as in the paper.
 
-A run is a folder below --out: what has ended is kept, what was interrupted goes on, and seeds may
+A run is a folder in --out: what has ended is kept, what was interrupted is resumed, and seeds may
 be added later.
 
     python benchmarks/ulmfit_grid.py --encoder runs/tiny --data data --out runs/ulmfit-grid
@@ -105,7 +105,7 @@ ARMS = {
 
 SETS = ("trec6", "imdb", "agnews")
 SESSION = ("out", "data", "sets", "arms", "seeds", "accelerator", "keep", "table", "quick")
-"""Options that may differ when a grid goes on."""
+"""Options that may differ when a grid is continued."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ SPLITS = ("train", "validation", "test")
 
 
 def run_adaptation(grid: Grid, name: str, lm: str) -> None:
-    """Fine-tune a language model, unless that has ended; go on where it was interrupted."""
+    """Fine-tune a language model, unless that has ended; continue where it was interrupted."""
     run = grid.adaptation(name, lm)
     folder = Path(run.out)
     if (folder / "results.json").is_file():
@@ -343,7 +343,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"ulmfit_grid: {error}", file=sys.stderr)
         return 2
     except Interrupted as stopped:
-        print("ulmfit_grid: stopped; the same command goes on", file=sys.stderr)
+        print("ulmfit_grid: stopped; run the same command to continue", file=sys.stderr)
         return 128 + stopped.signal
     return 1 if failed else 0
 

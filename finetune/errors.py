@@ -5,7 +5,7 @@
     ├── DataError          a corpus, a task's file, a row
     └── CheckpointError    a checkpoint folder, a weight, a tokenizer that does not fit
 
-A message says what was expected, what was found (file and line, key or field) and how to mend it.
+A message says what was expected, what was found (file and line, key or field) and how to fix it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 
 class FinetuneError(Exception):
-    """Anything that the person at the keyboard can mend.
+    """Anything that the person at the keyboard can fix.
 
     >>> import finetune
     >>> try:

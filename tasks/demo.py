@@ -69,7 +69,7 @@ def demo(words: list[str]) -> int:
 
 @contextlib.contextmanager
 def _stopped_for_good() -> Iterator[None]:
-    """Where a run of the demo was stopped, say what to do: there is no --resume to go on with."""
+    """Where a run of the demo was stopped, say what to do: it cannot be resumed."""
     from finetune.training.loop.checkpointing import Interrupted
 
     try:

@@ -141,8 +141,8 @@ def _is_legal(label: str, form: Form) -> bool:
 def _count_problems(form: Form, rows: int, *, allow_subset: bool) -> list[str]:
     if rows == form.rows or (allow_subset and 0 < rows < form.rows):
         return []
-    mend = "; --allow-subset lets fewer through" if 0 < rows < form.rows else ""
-    return [f"{form.name}:{rows + 1}: expected {form.rows:,} rows, found {rows:,}{mend}"]
+    hint = "; --allow-subset lets fewer through" if 0 < rows < form.rows else ""
+    return [f"{form.name}:{rows + 1}: expected {form.rows:,} rows, found {rows:,}{hint}"]
 
 
 def missing_problems(names: Iterable[str]) -> list[str]:

@@ -330,7 +330,7 @@ def _instead(root: Path) -> str:
 
 def _read_description(folder: Path) -> Checkpoint:
     path = folder / CONFIG
-    checksums = read_checksums(folder)  # first: a run that goes on may replace the folder
+    checksums = read_checksums(folder)  # first: a resumed run may replace the folder
     description = read_json(path)
     if description.get("format") != FORMAT:
         raise CheckpointError(

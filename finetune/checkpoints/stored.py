@@ -52,7 +52,7 @@ def check_file_size(needed: int, weights: Iterable[Path], where: Path) -> None:
     """Refuse a config that asks for far more weights than its files can hold, before any is made.
 
     Args:
-        needed: Weights of the encoder that config.json tells of.
+        needed: Weights of the encoder that config.json describes.
         weights: The files of weights; those that are missing are told of when they are read.
         where: The config.json, for the message.
 

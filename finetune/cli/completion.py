@@ -50,7 +50,7 @@ def command(words: list[str], table: Mapping[str, Command], packages: Iterable[s
 
 
 def _kept_script(shell: str, table: Mapping[str, Command], packages: Iterable[str]) -> str:
-    """The script from the cache, or written anew and kept there if there is a place for it."""
+    """The script from the cache, or a new one, cached if there is a place for it."""
     file = None
     with contextlib.suppress(OSError, UnicodeDecodeError, FinetuneError):
         file = cache_folder() / f"completion-{_key(packages)}.{shell}"

@@ -10,7 +10,7 @@ from finetune.errors import ConfigError
 
 
 def command(words: list[str]) -> int:
-    """Import, and tell what was kept and left out: in words on stderr, as JSON on stdout."""
+    """Import, and list what was imported and left out: in words on stderr, as JSON on stdout."""
     parser = command_parser(
         "import-hf", "Convert a Hugging Face encoder into a checkpoint of this project."
     )

@@ -36,7 +36,7 @@ Attention on [SEP] is mostly a way of doing nothing, and no figure here says wha
 for: see `finetune inspect attention --help`."""
 PROBE = """\
 Multinomial logistic regression on one vector a text, a layer at a time; the penalty is chosen on a
-held-out tenth of the training examples, which each seed draws anew. ± is the standard deviation
+held-out tenth of the training examples, which each seed draws again. ± is the standard deviation
 over the runs of a folder of seeds, or over the probes' own seeds for one run. "scalar mix" learns a
 share of each layer with the classifier (Peters et al., 2018, section 3.2).
 

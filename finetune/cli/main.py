@@ -52,7 +52,7 @@ def main(
         commands: Further commands by word.
 
     Returns:
-        The exit status: 0; 1 when nobody read what was printed; 2 when the user can mend it (a
+        The exit status: 0; 1 when nobody read what was printed; 2 when the user can fix it (a
         full disk too); 128 and the signal's number when it was stopped.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's advice to those who program it
@@ -93,7 +93,7 @@ def _status(words: list[str], table: Mapping[str, Command]) -> int:
 def all_commands(
     families: Mapping[str, Family], commands: Mapping[str, Command] | None = None
 ) -> dict[str, Command]:
-    """The table of commands; the last one tells shells about all of them."""
+    """The table of commands; the last one describes all of them to shells."""
     table = {**(commands or {}), **own_commands(families)}
 
     def completion(words: list[str]) -> int:
@@ -216,7 +216,7 @@ def _stop_behind(error: BaseException | None) -> BaseException | None:
 
 
 def _outcome(error: BaseException) -> tuple[str, int] | None:
-    """What to tell, and the exit status; None for a fault of ours, which shows its traceback."""
+    """The message and the exit status; None for a fault of ours, which shows its traceback."""
     if isinstance(error, FinetuneError):
         return str(error), USER_ERROR
     number = getattr(error, "signal", None)  # ours, or that of training, whose module needs torch

@@ -140,7 +140,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def _fitted(paragraph: str, width: int) -> str:
-    """Prose that is wider than the terminal is broken anew; a table, which has gaps, is not."""
+    """Prose that is wider than the terminal is wrapped again; a table, which has gaps, is not."""
     if "  " in paragraph or all(len(line) <= width for line in paragraph.splitlines()):
         return paragraph
     return textwrap.fill(paragraph, width)

@@ -86,7 +86,7 @@ def compare(
 
 
 def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Correct several comparisons together by Holm's method, and judge each anew.
+    """Correct several comparisons together by Holm's method, and judge each again.
 
     Args:
         comparisons: Such as those of all variants with one baseline.

@@ -65,7 +65,7 @@ class McNemar:
 
 
 def mcnemar(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[int, int, float]:
-    """McNemar's test in its exact form: a sign test of the examples that tell the runs apart.
+    """McNemar's test in its exact form: a sign test of the examples that distinguish the runs.
 
     Args:
         a: Whether the first run is right, bool (N,).
@@ -91,7 +91,7 @@ def paired_bootstrap(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> Bootstrap:
-    """Draw the examples anew with replacement, both sides together (Efron and Tibshirani, 1993).
+    """Resample the examples with replacement, both sides together (Efron and Tibshirani, 1993).
 
     Args:
         statistic: Example numbers (N,) -> difference of the metric over them; None for the mean.
@@ -183,7 +183,7 @@ def bootstrap_values(values: Sequence[Floats], *, seed: int, resamples: int) -> 
 
 
 class Rescored:
-    """Differences of metrics that are scored anew on each resample, for each seed of both groups.
+    """Differences of metrics that are scored again on each resample, for each seed of both groups.
 
     All metrics are read off one scoring, which is kept: bootstraps with one seed draw the same
     resamples.

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEVELS = 1 << 16  # what sixteen bits can tell apart
+LEVELS = 1 << 16  # what sixteen bits can distinguish
 
 
 def drop_on_cpu(inputs: Tensor, p: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The model card: what an exported folder holds, as its run's files tell it.
+"""The model card: what an exported folder contains, from the files of its run.
 
 Every figure is read from RUN/results.json, RUN/config.yaml or the checkpoint; what they do not say
 is left out. A path is shortened to its last two parts, so that a card tells no machine's folders.
@@ -36,7 +36,7 @@ MOST_CLASSES = 20
 FILES = (*INPUTS, "test", "data", "corpus")
 TOLD_ELSEWHERE = ("task", "seed", "seeds", "encoder", "trainer.log_every_steps")
 NOT_SHOWN = (*SESSION_KEYS, *FILES, *TOLD_ELSEWHERE)
-"""Settings that change no number, that name files, or that the card tells elsewhere."""
+"""Settings that change no number, that name files, or that are elsewhere in the card."""
 
 
 def model_card(
@@ -238,7 +238,7 @@ def _training(source: Source) -> list[str]:
 
 
 def _shown(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The settings that tell how it was trained; unset ones are left out."""
+    """The settings of its training; unset ones are left out."""
     shown: dict[str, Any] = {}
     for name, value in settings.items():
         inner = isinstance(value, Mapping)

@@ -187,7 +187,7 @@ def _config(folder: Path, model: WholeModel, source: Source, made: Measured) -> 
 
 
 def _notes(made: Measured) -> list[str]:
-    """What the card tells of the graph."""
+    """What the card says about the graph."""
     notes = [
         f"The outputs of `{GRAPH}` were compared with the model's on {made.agreement.batches} "
         f"batches of random tokens, 1 to {made.agreement.longest} of them a sequence, padded and "

@@ -129,7 +129,7 @@ def _name_axes(graph_model: Any, names: Mapping[str, str]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what the packages say about themselves: nothing of it is for the user to mend."""
+    """Keep back what the packages say about themselves: nothing of it is for the user to fix."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

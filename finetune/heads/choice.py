@@ -62,7 +62,7 @@ class MultipleChoice(PooledHead):
             labels: The right option, int64 (B,), 0 .. C - 1; -100 where it is not known.
 
         Returns:
-            Nats a question, float32 scalar; ln C where the head cannot tell the options apart, 0
+            Nats a question, float32 scalar; ln C where the head cannot distinguish the options, 0
             where no question is labelled.
         """
         total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")

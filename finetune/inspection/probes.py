@@ -1,6 +1,6 @@
 """What is learnt at which layer: a linear classifier on each layer of an encoder that stays still.
 
-A probe tells what can be read off a layer by a linear map, not what the network uses (Belinkov,
+A probe shows what can be read off a layer by a linear map, not what the network uses (Belinkov,
 2022, section 4). Compare with the baseline (the most frequent answer) and with an encoder of the
 same shape with random weights, whose layers already distinguish words (`untrained`). An encoder
 that was fine-tuned on the same task has seen the examples that its probes are fitted on.

@@ -1,4 +1,4 @@
-"""ULMFiT's second stage: language modelling goes on, on the text of what the encoder is for.
+"""ULMFiT's second stage: continued language modelling on the texts of the later task.
 
 Howard and Ruder, 2018, section 3.2: the target's own text, labelled or not, with discriminative
 rates and a slanted triangular schedule.

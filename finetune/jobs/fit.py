@@ -126,7 +126,7 @@ def _check(run: FitRun, task: Task) -> None:
 
 
 def _check_seeds(run: FitRun) -> None:
-    """Find out before the first seed is trained what would stop a later one that goes on.
+    """Find out before the first seed is trained what would stop a later one that is resumed.
 
     Raises:
         ConfigError: A seed's folder holds another run.
@@ -223,7 +223,7 @@ def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
     """Adapt the encoder in a run of its own, unless that has ended, and start from it."""
     before = run.adaptation()
     folder = Path(before.out)
-    # A run that was stopped in its first stage has nothing to go on with in the second.
+    # A run that was stopped in its first stage has nothing to resume in the second.
     resume = run.resume and (not before.resume or (Path(str(run.out)) / "config.yaml").is_file())
     run = dataclasses.replace(run, encoder_from=before.out, resume=resume)
     check_folder(Path(str(run.out)), run, resume=run.resume, overwrite=run.overwrite)

@@ -214,7 +214,7 @@ def _score_best(
 
 
 def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
-    """The tokenizer that is named, or that of the run that goes on, or one trained now."""
+    """The tokenizer that is named, or that of the resumed run, or one trained now."""
     if run.tokenizer is not None:
         return find_tokenizer(run.tokenizer)
     if place().follows or (run.resume and holds_tokenizer(folder / "tokenizer")):

@@ -52,7 +52,7 @@ class Session:
         head: dict[str, Any],
         task: Task | None = None,
     ) -> None:
-        """Keep the parts, and read the state of a run that goes on; nothing is written yet.
+        """Keep the parts, and read the state of a resumed run; nothing is written yet.
 
         Raises:
             CheckpointError: That state is damaged.
@@ -109,7 +109,7 @@ class Session:
         self.rows_seen, self.largest_gib = watch.rows_seen, watch.largest_gib
 
     def _fit(self, length: RunLength, limit: LengthConfig, callbacks: list[pl.Callback]) -> None:
-        """Run Lightning's loop; if it fails, the trackers are told before the error goes on."""
+        """Run Lightning's loop; if it fails, the trackers learn it before the error is raised."""
         try:
             with quiet_lightning():
                 trainer = build_trainer(

@@ -128,7 +128,7 @@ class _Loader(SourceFileLoader):
     """Loads a module whose imports from its own package go by the other name."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the file anew: the cached code is that of the plain name."""
+        """Compile the file again: the cached code is that of the plain name."""
         package = fullname.partition(".")[0].removeprefix(PREFIX)
         tree = ast.parse(self.get_data(self.path), self.path)
         for node in ast.walk(tree):

@@ -61,7 +61,7 @@ class ReportedRun:
     seeds: tuple[Seed, ...]
     """At least one."""
     state: State = "done"
-    """As `finetune runs` tells it."""
+    """As `finetune runs` shows it."""
     group: Group | None = None
     """The seeds that have ended, for comparisons; None where none has."""
 
@@ -179,7 +179,7 @@ def _runs_in(place: Path, found: Collection) -> list[Path]:
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of paths, as many of each as tell it from the others."""
+    """The last parts of paths, as many of each as distinguish it from the others."""
     parts = [folder.absolute().parts for folder in folders]
     names = []
     for own in parts:

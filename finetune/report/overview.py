@@ -219,7 +219,7 @@ def comparisons(views: Sequence[TaskView]) -> Html | None:
             "Difference from the baseline with its 95 % interval over seeds, points",
             words,
             {"rows": rows},
-            note="An interval that leaves out zero tells the two apart for these seeds.",
+            note="An interval that leaves out zero separates the two for these seeds.",
         )
     verdicts = element("ul", *(_verdict(view, run) for view, run in pairs), class_="verdicts")
     said = details(f"In words ({len(pairs)})", verdicts, open_=plot is None or len(pairs) <= FEW)

@@ -52,7 +52,7 @@ PARTS = (
 )
 """What a run writes; `--overwrite` removes these and nothing else, in this order.
 
-A kill on the way leaves a run that can go on, or one that has not started: the results go before
+A kill on the way leaves a run that can be resumed or has not started: the results go before
 the checkpoints that they are made of, and the settings last.
 """
 SESSION_KEYS = (
@@ -69,7 +69,7 @@ SESSION_KEYS = (
     "caching.cache",
     "caching.cache_gib",
 )
-"""Settings that may differ when a run goes on: they change no number."""
+"""Settings that may differ when a run is resumed: they change no number."""
 INPUTS = ("encoder_from", "tokenizer", "train", "validation")
 """Settings that name a file or folder, which `--overwrite` must not remove."""
 
@@ -232,7 +232,7 @@ def _compare_inputs(folder: Path, inputs: run_inputs.Inputs) -> None:
 
 
 def hold(folder: Path) -> AbstractContextManager[None]:
-    """Keep a folder for this process while the block runs: others see that a run goes on there.
+    """Keep a folder for this process while the block runs: others see that a run is writing there.
 
     Args:
         folder: RUN; it is made if it is not there.
@@ -281,7 +281,7 @@ def read_run(cls: type[T], folder: Path) -> T:
 
 
 def _check_unchanged(folder: Path, run: object) -> None:
-    """Refuse to go on under other settings: the numbers would be those of no run at all."""
+    """Refuse to resume under other settings: the numbers would be those of no run at all."""
     before = _flat(dataclasses.asdict(read_run(type(run), folder)))  # type: ignore[call-overload]
     now = _flat(dataclasses.asdict(run))  # type: ignore[call-overload]
     for key in now:
@@ -370,11 +370,11 @@ def versions() -> dict[str, str]:
 
 @first_process_only
 def say(message: str) -> None:
-    """Tell the person at the terminal (stderr, so that stdout holds results only)."""
+    """Print a message for the user (stderr, so that stdout has results only)."""
     print(printable(message), file=sys.stderr, flush=True)
 
 
 def note(message: str) -> None:
-    """Tell what is being done, to one who watches; nothing where stderr is no terminal."""
+    """Print what is being done; nothing where stderr is no terminal."""
     if sys.stderr.isatty():
         say(message)

@@ -1,6 +1,6 @@
 """What a run is made from, by content: RUN/inputs.json, which is written before config.yaml.
 
-A run that goes on reads what it began with: the same examples or corpus, tokenizer and encoder.
+A resumed run reads what it began with: the same examples or corpus, tokenizer and encoder.
 Where their files lie, how they are packed and when they were written does not matter.
 """
 
@@ -57,7 +57,7 @@ def read_inputs(folder: Path) -> dict[str, Input] | None:
 
 
 def check_inputs(folder: Path, inputs: Inputs) -> None:
-    """Refuse to go on with other inputs than the run began with.
+    """Refuse to resume with other inputs than the run began with.
 
     Args:
         folder: RUN.

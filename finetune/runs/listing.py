@@ -46,7 +46,7 @@ class ListedRun:
     """Such as `glue/cola` or `pretrain`; `?` where no file says it."""
     state: State
     """running: a process holds the folder; degenerate: it ended with one answer for every example,
-    for a seed at least; interrupted: it neither ended nor goes on."""
+    for a seed at least; interrupted: it stopped before its end."""
     seeds: tuple[int, ...] = ()
     """Those that have ended."""
     planned: int = 1

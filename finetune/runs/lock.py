@@ -1,7 +1,7 @@
-"""Who writes into a run folder: RUN/running.lock, locked by the system as long as a run goes on.
+"""Who writes into a run folder: RUN/running.lock, locked by the system while a run is writing.
 
 The lock is `flock`'s, so it goes with the process however that ends: a file that was left by a
-killed run locks nothing. Where a file system knows no locks, runs go on without.
+killed run locks nothing. Where a file system knows no locks, runs work without locks.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def is_running(folder: Path) -> bool:
 
 
 def in_use(folder: Path) -> ConfigError:
-    """What to tell one who would write where a run goes on."""
+    """The error for a folder that another process writes to."""
     try:
         number = (folder / LOCK).read_text().strip()
     except (OSError, ValueError):

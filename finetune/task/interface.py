@@ -164,7 +164,7 @@ class Task(Protocol):
         """
 
     def describe(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """Facts about examples that results.json is to tell, by name; may be empty."""
+        """Facts about examples for results.json, by name; may be empty."""
         return {}
 
     def notes(self) -> list[str]:
@@ -173,7 +173,7 @@ class Task(Protocol):
 
     @property
     def told_in_notes(self) -> tuple[str, ...]:
-        """The facts of `describe` that `notes` tells in plain words."""
+        """The facts of `describe` that `notes` puts into words."""
         return ()
 
     def skipped(self, split: str) -> dict[str, int]:
@@ -252,7 +252,7 @@ class Task(Protocol):
         """
 
     def report(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """What results.json is to tell of labelled answers besides the metrics; may be empty."""
+        """What results.json says of labelled answers besides the metrics; may be empty."""
         return {}
 
     def submission(self, split: str, answers: Sequence[Answer]) -> dict[str, str]:

@@ -20,19 +20,19 @@ class JsonlLogger(Logger):
     """Writes RUN/metrics.jsonl: one JSON object a step, with `step`, `epoch` and named values.
 
     A line is in the file as soon as it is logged; what is logged at the same step later is added to
-    it. Floats are written exactly; what is no finite number is null. A run that goes on drops the
+    it. Floats are written exactly; what is no finite number is null. A resumed run drops the
     lines of the steps that it is about to make again.
     """
 
     def __init__(
         self, run_dir: Path, *, resume: bool = False, steps: int = 0, as_csv: bool = False
     ) -> None:
-        """Open the file, with what is in it if the run goes on.
+        """Open the file, with what is in it if the run is resumed.
 
         Args:
             run_dir: The run folder.
             resume: Whether lines that are there are kept.
-            steps: Optimizer steps that are behind in a run that goes on; the lines of later ones
+            steps: Optimizer steps that are behind in a resumed run; the lines of later ones
                 are dropped.
             as_csv: Whether `metrics.csv` is written beside it when the run ends.
         """

@@ -43,8 +43,8 @@ def loggers(
         group: What the run is grouped under where the config names nothing, as "glue/cola · tiny".
         kind: What it does: a job type of Weights & Biases, by which runs can be told apart.
         tags: Words that every run of this kind gets.
-        resume: Whether this goes on with the run in the folder, or starts one.
-        steps: Optimizer steps that are behind in a run that goes on.
+        resume: Whether this continues the run in the folder, or starts one.
+        steps: Optimizer steps that are behind in a resumed run.
 
     Returns:
         Lightning loggers, the local one first; hand them to `finish` in the end.
@@ -88,7 +88,7 @@ def _further(config: TrackingConfig, run_dir: Path) -> list[Logger]:
             "logger: tensorboard needs a package that is not installed: "
             "pip install 'finetune[tensorboard]', or leave it out"
         )
-    # Of a run that goes on the new file of events stands beside the old one, as TensorBoard reads.
+    # Of a resumed run the new file of events stands beside the old one, as TensorBoard reads.
     return [TensorBoardLogger(run_dir, name="tensorboard", version="", default_hp_metric=False)]
 
 

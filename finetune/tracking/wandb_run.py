@@ -35,7 +35,7 @@ class WandbRunLogger(WandbLogger):
     """Lightning's Weights & Biases logger, for a run of its own that lives in the run folder.
 
     Every value is a function of `step`, and the summary keeps the best one (`summary_of`). The
-    run's id is kept beside it, so that a run that goes on is the same run in Weights & Biases.
+    run's id is kept beside it, so that a resumed run is the same run in Weights & Biases.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class WandbRunLogger(WandbLogger):
         Args:
             run_dir: The run folder.
             mode: `offline`, `online` or another of Weights & Biases' modes.
-            resume: Whether the run in the folder goes on.
+            resume: Whether the run in the folder is resumed.
             config: All settings, nested, as plain values.
             names: Further arguments of `wandb.init`: project, name, group, job_type, tags.
         """

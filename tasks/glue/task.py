@@ -345,13 +345,13 @@ class GlueTask(Task):
             for path in (place, place.with_name(f"{place.name}.gz")):
                 if path.is_file():
                     return path
-        mend = (
+        hint = (
             "name a file that is there"
             if split in self.files
             else "--data DIR (or FINETUNE_DATA) names the folder with glue_data/"
         )
         raise DataError(
-            f"expected the {split} file of {self.name} at {places[0]} (or .gz), found none; {mend}"
+            f"expected the {split} file of {self.name} at {places[0]} (or .gz), found none; {hint}"
         )
 
     def _official_places(self, split: str) -> list[Path]:

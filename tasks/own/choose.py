@@ -175,7 +175,7 @@ class ChooseTask(ChoiceTask):
     def _answer(
         self, row: Mapping[str, Any], options: Sequence[str], where: str, *, withheld: bool
     ) -> str | None:
-        """The letter of the right option; None where a test file does not tell it."""
+        """The letter of the right option; None where a test file does not say."""
         if withheld and all(row.get(name) in _WITHHELD for name in ANSWERS):
             return None
         answer = row[field_of(row, ANSWERS, where)]

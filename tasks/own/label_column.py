@@ -98,7 +98,7 @@ def find_column(
         decimal_commas: Whether the table is one that has decimal commas.
 
     Raises:
-        DataError: A kind cannot be told; the message names the flags that tell it.
+        DataError: The kind is unclear; the message names the flags that set it.
     """
     rows = [row for own in splits.values() for row in own]
     names = {_mark(row.label) for row in rows}
@@ -267,7 +267,7 @@ def _marks(names: set[str]) -> frozenset[str]:
 def _is_minus_a_mark(names: set[str], learnt: set[str], unlabeled: str) -> bool:
     """Whether -1 stands for no label: the classes are numbers from 0 on.
 
-    Of -1, 0 and 1 in training data nobody can tell; they are classes unless rows without a label
+    Of -1, 0 and 1 in training data nobody can know; they are classes unless rows without a label
     are to be left out.
     """
     others = {name for name in names if name} - {"-1"}

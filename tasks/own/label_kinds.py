@@ -70,7 +70,7 @@ def looks_like_list(raw: Any) -> bool:
 def list_in_text(raw: Any) -> list[Any] | None:
     """The list that a text is written as, by Python (`['a', 'b']`) or JSON; None where it is none.
 
-    numpy's form without commas is none: nobody can tell where its names end.
+    numpy's form without commas is none: nobody can know where its names end.
     """
     if not looks_like_list(raw):
         return None

@@ -34,7 +34,7 @@ class LabelledRows:
         """How labels are read: by the rows of all files, or as a trained head has learnt them.
 
         Raises:
-            DataError: The labels do not tell.
+            DataError: The labels are unclear.
         """
         config, source = self.config, self.source
         if source.classes is not None:

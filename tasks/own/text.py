@@ -117,7 +117,7 @@ class ClassifyTask(Task):
         """What a label is: `classes`, `multi_label` or `regression`.
 
         Raises:
-            DataError: The labels do not tell.
+            DataError: The labels are unclear.
         """
         return self._column.kind
 

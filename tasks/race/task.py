@@ -158,14 +158,14 @@ class RaceTask(ChoiceTask):
         for place in places:
             if place.exists():
                 return place
-        mend = (
+        hint = (
             "name a folder or an archive that is there"
             if split in self.files
             else "--data DIR (or FINETUNE_DATA) names the folder with race/"
         )
         raise DataError(
             f"expected the {split} passages of {self.name} at {places[0]} or in RACE.tar.gz, found "
-            f"neither; {mend}"
+            f"neither; {hint}"
         )
 
     def _official_places(self, split: str) -> Iterator[Path]:

@@ -31,7 +31,7 @@ MOST_UNPACKED = 1 << 32
 """Bytes of the whole archive, unpacked."""
 MOST_HEADER = 1 << 20
 """Bytes of a long name, or of other facts about a member."""
-_MEND = "unpack and check it by hand, or download it again from its source"
+_HINT = "unpack and check it by hand, or download it again from its source"
 _HEADERS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
@@ -76,7 +76,7 @@ class _Counted:
         if self._read > MOST_UNPACKED:
             raise DataError(
                 f"{self._path}: expected at most {MOST_UNPACKED >> 30} GiB, found more when it is "
-                f"unpacked; {_MEND}"
+                f"unpacked; {_HINT}"
             )
         return content
 
@@ -144,7 +144,7 @@ def _archive(path: Path, matches: Callable[[str], bool]) -> dict[str, bytes]:
             if member.size > MOST_WANTED or total > MOST_HELD:
                 raise DataError(
                     f"{path}:{name}: expected files of texts, found one of {member.size:,} bytes, "
-                    f"with the others {total:,}; {_MEND}"
+                    f"with the others {total:,}; {_HINT}"
                 )
             content = archive.extractfile(member)
             assert content is not None  # isfile() above
@@ -178,19 +178,19 @@ def _decompressed(path: Path) -> IO[bytes]:
 
 def _safe_name(path: Path, member: tarfile.TarInfo) -> str:
     """The member's name without `./`, if unpacking it could not reach outside."""
-    name, mend = member.name, _MEND
+    name, hint = member.name, _HINT
     if member.issparse() or member.size > MOST_UNPACKED:
         raise DataError(
             f"{path}:{name}: expected small files, found "
-            f"{'a sparse one' if member.issparse() else 'one'} of {member.size:,} bytes; {mend}"
+            f"{'a sparse one' if member.issparse() else 'one'} of {member.size:,} bytes; {hint}"
         )
     if not (member.isfile() or member.isdir()):
         kind = "a link" if member.islnk() or member.issym() else "a device or another special file"
-        raise DataError(f"{path}:{name}: expected files and folders only, found {kind}; {mend}")
+        raise DataError(f"{path}:{name}: expected files and folders only, found {kind}; {hint}")
     # Windows would take a backslash for a step into a folder, and `C:` for a drive.
     steps = name.replace("\\", "/").split("/")
     if not steps[0] or _DRIVE.match(name):
-        raise DataError(f"{path}:{name}: expected relative names, found an absolute one; {mend}")
+        raise DataError(f"{path}:{name}: expected relative names, found an absolute one; {hint}")
     if ".." in steps:
-        raise DataError(f"{path}:{name}: expected names without '..', found one with; {mend}")
+        raise DataError(f"{path}:{name}: expected names without '..', found one with; {hint}")
     return "/".join(step for step in name.split("/") if step not in ("", "."))

@@ -25,14 +25,14 @@ def hub_split(hub: str, config: str | None, split: str, task: str, folder: str) 
     Raises:
         DataError: `datasets` is not installed, or the hub cannot be reached.
     """
-    mend = f"give --data DIR or set FINETUNE_DATA to a folder with {folder}/"
+    hint = f"give --data DIR or set FINETUNE_DATA to a folder with {folder}/"
     names = (hub,) if config is None else (hub, config)
     try:
         import datasets
     except ImportError as error:
-        raise DataError(f"without a data folder {task} needs `datasets`; {mend}") from error
+        raise DataError(f"without a data folder {task} needs `datasets`; {hint}") from error
     try:
         return datasets.load_dataset(*names, split=split)
     except Exception as error:  # the hub's clients raise errors of a dozen unrelated classes
         reason = str(error).partition("\n")[0]
-        raise DataError(f"could not load {' '.join(names)} {split} ({reason}); {mend}") from error
+        raise DataError(f"could not load {' '.join(names)} {split} ({reason}); {hint}") from error

@@ -165,12 +165,12 @@ def _parse(text: str, path: Path) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
-            mend = "a file with a row a line must end in .jsonl"
+            hint = "a file with a row a line must end in .jsonl"
         else:
-            mend = "is the file complete?"
+            hint = "is the file complete?"
         raise DataError(
             f"{path}:{error.lineno}: expected JSON, found at column {error.colno} of this line: "
-            f"{error.msg}; {mend}"
+            f"{error.msg}; {hint}"
         ) from error
     except (RecursionError, ValueError) as error:  # nested too deeply; a number of 5,000 digits
         raise DataError(f"{path}: expected JSON of SQuAD's shape, found: {error}") from error
@@ -319,10 +319,10 @@ def _examples(
         return [question.example for question in questions]
     stranger = next((one for one in unknown if not (empty_is_unanswerable and one.has_field)), None)
     if stranger is not None:
-        mend = "answers: []" if empty_is_unanswerable else "is_impossible: true"
+        hint = "answers: []" if empty_is_unanswerable else "is_impossible: true"
         raise DataError(
             f"{stranger.where}: expected answers as in the other questions, found none; "
-            f"say `{mend}` if the context contains none"
+            f"say `{hint}` if the context contains none"
         )
     return [replace(question.example, label=question.example.label or ()) for question in questions]
 

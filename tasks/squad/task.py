@@ -348,14 +348,14 @@ class SquadTask(Task):
         found = next((path for path in map(_on_disk, places) if path is not None), None)
         if found is not None:
             return found
-        mend = (
+        hint = (
             "name a file that is there"
             if split in self.files
             else f"--data DIR (or FINETUNE_DATA) names the folder with squad/, and --{split} "
             "FILE a file of another name"
         )
         raise DataError(
-            f"expected the {split} file of {self.name} at {places[0]} (or .gz), found none; {mend}"
+            f"expected the {split} file of {self.name} at {places[0]} (or .gz), found none; {hint}"
         )
 
     def _official_places(self, split: str) -> list[Path]:

@@ -75,7 +75,7 @@ def test_damaged_import_in_the_cache_is_made_again(bert: Path) -> None:
     weights = kept / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.warns(UserWarning, match="imported encoder is damaged; importing it again"):
+    with pytest.warns(UserWarning, match="imported encoder is damaged; importing again"):
         find_checkpoint(bert)
     assert weights.read_bytes() == content
 

@@ -99,7 +99,7 @@ def test_resume_without_a_run_is_refused(world: World, tmp_path: Path, refuses: 
 
 def test_resume_and_overwrite_exclude_each_other(world: World, refuses: Refuses) -> None:
     both = ["--resume", "--overwrite"]
-    refuses("--resume goes on .*: give one of them", *world.pretrain(world.pretrained, *both))
+    refuses("--resume continues .*: give one of them", *world.pretrain(world.pretrained, *both))
 
 
 def test_resume_with_other_settings_is_refused(world: World, refuses: Refuses) -> None:

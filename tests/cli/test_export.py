@@ -65,7 +65,9 @@ def test_export_is_replaced_when_asked(
 ) -> None:
     out = tmp_path / "out"
     assert call(*hf(world.tuned, out)).status == 0
-    refuses(".*out holds an export already; replace it by --overwrite, .*", *hf(world.tuned, out))
+    refuses(
+        ".*out already contains an export; replace it with --overwrite .*", *hf(world.tuned, out)
+    )
     assert call(*hf(world.pretrained, out, "--overwrite")).status == 0
     settings = json.loads((out / "config.json").read_text())
     assert settings["architectures"] == ["BertForMaskedLM"]
@@ -93,7 +95,7 @@ def test_run_is_never_replaced(place: str, world: World, refuses: Refuses, tmp_p
     run = shutil.copytree(world.tuned, tmp_path / "run")
     before = sorted(path for path in run.rglob("*"))
     source = run / "checkpoints" / "best"
-    message = ".*(holds the run that is exported|holds no export); name a.*"
+    message = ".*(contains the run that is exported|contains no export); choose a.*"
     refuses(message, *hf(source, run / place, "--overwrite"))
     assert sorted(path for path in run.rglob("*")) == before
 

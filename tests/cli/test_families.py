@@ -242,7 +242,7 @@ def test_withheld_answers_give_predictions_and_no_score(
     assert len(read_predictions(runs["squad 2.0"] / "predictions" / "test.jsonl")) == 4
     assert (runs["squad 2.0"] / "submission" / "test" / "predictions.json").is_file()
     words = ["evaluate", runs["squad 2.0"], "--file", withheld, "--split", "tset"]
-    refuses("--file stands for train, validation, test, found --split tset", *words)
+    refuses("--file replaces train, validation, test, found --split tset", *words)
 
 
 def test_a_finished_table_run_needs_its_training_file_no_more(
@@ -343,7 +343,7 @@ def test_runs_become_a_zip_that_says_what_it_lacks(
     assert not target.exists()
     outcome = call("submit", run, "--out", target, "--allow-missing", "--allow-subset")
     assert outcome.status == 0, outcome.err
-    assert "the leaderboard will not take it" in outcome.err
+    assert "the leaderboard rejects it" in outcome.err
     assert "no GLUE average on the validation files" in outcome.err
     with zipfile.ZipFile(target) as archive:
         assert archive.namelist() == ["RTE.tsv"]

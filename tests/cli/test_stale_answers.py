@@ -160,7 +160,7 @@ def test_answers_that_the_results_are_not_of_are_named(
         "report": ["report", run, "--out", page],
     }[command]
     warning = (
-        "predictions/validation.jsonl contains other answers than results.json was computed from"
+        "predictions/validation.jsonl contains other answers than those scored in results.json"
     )
 
     def told() -> str:

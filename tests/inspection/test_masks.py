@@ -94,7 +94,7 @@ def test_text_without_a_mask_is_refused_with_its_line(filler: MaskFiller) -> Non
 
 
 def test_mask_behind_the_longest_length_is_refused(filler: MaskFiller) -> None:
-    with pytest.raises(DataError, match=r"texts\[0\]: 1 of 2 masks stand behind the first 16 tok"):
+    with pytest.raises(DataError, match=r"texts\[0\]: 1 of 2 masks are after the first 16 tok"):
         filler.predict(["[MASK] " + "the " * 20 + "[MASK]"])
 
 

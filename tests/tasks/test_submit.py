@@ -126,9 +126,7 @@ class TestBuilding:
         captured = capsys.readouterr()
         assert captured.out == f"{out}\n"
         assert "GLUE average on the validation files: 50.00 %" in captured.err
-        assert "AX.tsv: 3 answers of 1,104: a subset; the leaderboard will not take it" in (
-            captured.err
-        )
+        assert "AX.tsv: 3 answers of 1,104: a subset; the leaderboard rejects it" in (captured.err)
 
     def test_each_file_is_asked_of_its_run_and_ax_of_the_mnli_run(
         self, runs: dict[str, Path], library: Library, tmp_path: Path
@@ -291,7 +289,7 @@ class TestRefusal:
         assert submit(words(*given, *options), library) == 0
         lines = lines_of(capsys)
         assert "missing: RTE.tsv: expected the answers of rte, found no such file" in lines
-        assert f"{out}: 1 of the 11 files is missing; the leaderboard will not take it" in lines
+        assert f"{out}: 1 of the 11 files is missing; the leaderboard rejects it" in lines
         assert "no GLUE average on the validation files: rte missing" in lines
         assert "RTE.tsv" not in members(out)
 
@@ -411,7 +409,9 @@ class TestRefusal:
         for given in ([], [runs["rte"]], ["--out", out]):
             with pytest.raises(ConfigError, match="expected RUN... and --out ZIP, or --check ZIP"):
                 submit(words(*given), library)
-        with pytest.raises(ConfigError, match="--check ZIP looks at a zip; leave RUN and --out"):
+        with pytest.raises(
+            ConfigError, match="--check ZIP reads a zip and writes nothing; remove RUN"
+        ):
             submit(words("--check", out, runs["rte"]), library)
         with pytest.raises(ConfigError, match="is a folder; name a file such as .*glue.zip"):
             submit(words(runs["rte"], "--out", tmp_path), library)
@@ -432,7 +432,7 @@ class TestChecking:
         assert submit(words("--check", out, "--allow-subset"), library) == 0
         assert lines_of(capsys) == [
             f"{out}: no problem found",
-            "warning: official files or rows are missing; the leaderboard will not take it",
+            "warning: official files or rows are missing; the leaderboard rejects it",
         ]
 
     def test_every_problem_is_a_line_and_the_status_two(self, tmp_path: Path, capsys: Any) -> None:

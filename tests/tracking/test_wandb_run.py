@@ -196,7 +196,9 @@ def test_what_goes_wrong_with_a_table_is_a_line_and_the_run_ends_well(
 
     finish(log_run(tmp_path, range(1)), {"task": "a"}, shown=damaged)
     said = [line for line in caplog.messages if line.startswith("Weights & Biases")]
-    assert said == ["Weights & Biases gets not all tables and files of the run: no such file"]
+    assert said == [
+        "Weights & Biases did not receive all tables and files of the run: no such file"
+    ]
     assert read.summary(tmp_path)["task"] == "a"
 
 

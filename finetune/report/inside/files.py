@@ -54,7 +54,7 @@ class Found:
 
     @property
     def name(self) -> str:
-        """The last two parts of the run's path: what tells it from others."""
+        """The last two parts of the run's path: what distinguishes it from others."""
         return short(self.content.get("run") or self.file)
 
     def draw(self, make: Callable[[Found], T]) -> T:

@@ -85,7 +85,7 @@ def span_answers(
 
 
 def decide_null(answers: Sequence[Answer], threshold: float) -> list[Answer]:
-    """Decide anew which questions have no answer.
+    """Decide again which questions have no answer.
 
     Args:
         answers: Rows of `span_answers` with `allow_null`, whatever threshold they were decided by.

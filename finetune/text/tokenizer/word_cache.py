@@ -21,7 +21,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import tokenizers
 
-# Words kept at most, about 40 MB of them; then the cache starts anew.
+# Words kept at most, about 40 MB of them; then the cache starts again.
 _LIMIT = 1 << 17
 # The highest bit of a stored id says that the token starts a word.
 _START = np.uint32(1 << 31)

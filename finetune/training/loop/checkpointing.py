@@ -46,7 +46,7 @@ class Interrupted(Exception):
         super().__init__(signal_number, folder)
         self.signal, self.folder = signal_number, folder
         self.message: str | None = None
-        """What to say instead, where going on is not the advice to give."""
+        """What to say instead, where resuming is not the advice to give."""
 
     def __str__(self) -> str:
         """Say where the state is, if there is one by now."""
@@ -96,7 +96,7 @@ class Checkpointer(pl.Callback):
             length: The run's limit; its clock is part of the state.
             config: Interval and patience.
             monitor: Name of the logged value that chooses the best checkpoint.
-            state: What an earlier session of this run wrote, to go on from.
+            state: What an earlier session of this run wrote, to continue from.
         """
         self.folder, self.write, self.length, self.config = folder, write, length, config
         self.monitor = monitor

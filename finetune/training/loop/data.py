@@ -71,7 +71,7 @@ class OrderedData(pl.LightningDataModule):
         self._batches: int | None = None
 
     def setup(self, stage: str) -> None:
-        """Have each epoch's batches asked for anew, whatever one's own Trainer was told.
+        """Have each epoch's batches asked for again, whatever one's own Trainer was told.
 
         Raises:
             ConfigError: The Trainer would share out again what is shared out already.
@@ -219,7 +219,7 @@ def cut(order: Indices, batch_size: int) -> list[Indices]:
 
 
 class CorpusData(OrderedData):
-    """Blocks of a corpus, masked anew in each epoch; for a causal encoder, shifted by one.
+    """Blocks of a corpus, with new masks in each epoch; for a causal encoder, shifted by one.
 
     >>> from finetune import CorpusData, Tokenizer
     >>> from finetune.text import CorpusConfig, build_corpus

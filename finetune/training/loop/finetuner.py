@@ -96,7 +96,7 @@ class FineTuner(EncoderWithHead):
             seed: Keys the dropout of every step.
 
         Raises:
-            ConfigError: An aid does not go with the head or the encoder.
+            ConfigError: The regularization does not suit the head or the encoder.
         """
         super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
         self.task = task

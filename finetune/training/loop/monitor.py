@@ -1,4 +1,4 @@
-"""What a run tells while it trains: figures every so many steps, and a bar with rate and ETA."""
+"""What a run reports while it trains: log lines, and a progress bar with rate and ETA."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class ProgressDisplay:
         self._running = False
 
     def start(self, step: int) -> None:
-        """Begin at a step, which is not 0 where a run goes on."""
+        """Begin at a step, which is not 0 in a resumed run."""
         now = time.monotonic()
         self._rate, self._next = StepRate(step, now), now + REDRAW_SECONDS
         self._line_at, self._line_fraction = now, self.length.fraction(step)
@@ -103,7 +103,7 @@ class ProgressDisplay:
         self._running = False
 
     def parts(self, step: int) -> list[str]:
-        """What there is to tell, in words; what matters most comes first."""
+        """What to report, in words; what matters most comes first."""
         rate = self._rate.steps_per_second
         parts = [position(self.length, step)]
         if (left := seconds_left(self.length, step, rate)) is not None:

@@ -39,7 +39,7 @@ class TrainingProgress:
 
 
 def place_trainer(trainer: pl.Trainer, progress: TrainingProgress) -> None:
-    """Set a fresh Trainer's counters, so that its epochs, steps and intervals go on from there.
+    """Set a fresh Trainer's counters, so that its epochs, steps and intervals continue from there.
 
     Args:
         trainer: Before its loop has begun.

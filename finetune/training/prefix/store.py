@@ -111,7 +111,7 @@ class States:
             OSError: It cannot be read.
         """
         self.entry = _manifest(folder / f"{entry.name}.json")
-        # What it is called, for people, and its content are none of what tells entries apart.
+        # What it is called, for people, and its content are none of what distinguishes entries.
         if self.entry != replace(entry, about=self.entry.about, content=self.entry.content):
             raise ValueError("its manifest belongs to something else")
         self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -268,7 +268,7 @@ def _manifest(path: Path) -> Entry:
 
 
 def find_states(folder: Path, entry: Entry, lengths: Rows, note: Note) -> States | None:
-    """Open an entry; one that is damaged is removed, with a note, so that it is filled anew.
+    """Open an entry; one that is damaged is removed, with a note, so that it is filled again.
 
     Raises:
         OSError: The folder cannot be read.

@@ -1,6 +1,6 @@
 """A plan applied to a module while it trains: what has gradients, what is in eval mode, which rate.
 
-Everything follows from the number of batches behind, so a run that goes on needs no state of its
+Everything follows from the number of batches behind, so a resumed run needs no state of its
 own here. Nothing is frozen before the first batch: under data parallel training what is frozen when
 the module is wrapped would never be averaged, not even after its thaw.
 """
