@@ -21,10 +21,11 @@ from finetune.heads import (
     Regression,
     Span,
     SpanConfig,
+    TaskHead,
 )
 from finetune.jobs.evaluate import head_config
 
-HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], nn.Module]] = {
+HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], TaskHead]] = {
     "classification": Classification,
     "multi_label": MultiLabel,
     "choice": MultipleChoice,
@@ -37,7 +38,7 @@ HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], nn.Module]] = {
 class WholeModel(nn.Module):
     """Encoder and head in eval mode: token ids to logits, or to hidden states without a head."""
 
-    def __init__(self, encoder: Encoder, head: nn.Module | None) -> None:
+    def __init__(self, encoder: Encoder, head: TaskHead | MaskedLM | None) -> None:
         """Put the two together.
 
         Args:
@@ -92,7 +93,7 @@ class WholeModel(nn.Module):
         given = {name: tensor for name, tensor in batch.items() if tensor is not None}
         if self.options is not None:
             given = {name: tensor.flatten(0, 1) for name, tensor in given.items()}  # (B C, T)
-        first_only = bool(getattr(self.head, "first_only", False))
+        first_only = self.head is not None and self.head.first_only
         hidden: Tensor = self.encoder(given, first_only=first_only).last_hidden_state
         return self._answer(hidden, given.get("attention_mask"))
 
@@ -118,7 +119,7 @@ def load_model(checkpoint: Checkpoint) -> WholeModel:
     return model
 
 
-def _head(checkpoint: Checkpoint, kind: str, encoder: Encoder) -> nn.Module:
+def _head(checkpoint: Checkpoint, kind: str, encoder: Encoder) -> TaskHead | MaskedLM:
     if kind == "masked_lm":
         return MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
     if kind not in HEADS:

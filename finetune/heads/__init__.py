@@ -5,7 +5,7 @@ computed in float32 whatever the logits' precision.
 """
 
 from finetune.heads.choice import MultipleChoice
-from finetune.heads.masked_lm import IGNORED, MaskedLM
+from finetune.heads.masked_lm import MaskedLM
 from finetune.heads.multi_label import MultiLabel
 from finetune.heads.pooled import (
     POOLINGS,
@@ -15,6 +15,7 @@ from finetune.heads.pooled import (
     PooledHead,
     Regression,
 )
+from finetune.heads.protocol import IGNORED, Head, TaskHead, cross_entropy
 from finetune.heads.span import Span, SpanConfig, best_spans
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "POOLINGS",
     "BatchNorm",
     "Classification",
+    "Head",
     "HeadConfig",
     "MaskedLM",
     "MultiLabel",
@@ -30,5 +32,7 @@ __all__ = [
     "Regression",
     "Span",
     "SpanConfig",
+    "TaskHead",
     "best_spans",
+    "cross_entropy",
 ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from finetune.encoder import EncoderConfig
-from finetune.heads.masked_lm import IGNORED
 from finetune.heads.pooled import HeadConfig, PooledHead
+from finetune.heads.protocol import cross_entropy
 
 
 class MultipleChoice(PooledHead):
@@ -65,5 +64,4 @@ class MultipleChoice(PooledHead):
             Nats a question, float32 scalar; ln C where the head cannot distinguish the options, 0
             where no question is labelled.
         """
-        total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-        return total / (labels != IGNORED).sum().clamp(min=1)
+        return cross_entropy(logits, labels)

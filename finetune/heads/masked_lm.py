@@ -7,12 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import EncoderConfig, activation, initialize_weights
-
-IGNORED = -100
-"""Label of a token that takes no part in the loss."""
+from finetune.heads.protocol import Head, cross_entropy
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(nn.Module, Head):
     """Predict masked tokens (Devlin et al., 2019, section 3.1).
 
     A transform D -> E, then a product with the word embeddings, then a bias for each word.
@@ -77,5 +75,4 @@ class MaskedLM(nn.Module):
         Returns:
             Nats a labelled token, float32 scalar; 0 where there is none.
         """
-        total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-        return total / (labels != IGNORED).sum().clamp(min=1)
+        return cross_entropy(logits, labels)

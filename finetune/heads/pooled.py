@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
 from finetune.errors import ConfigError, nearest
-from finetune.heads.masked_lm import IGNORED
+from finetune.heads.protocol import TaskHead, cross_entropy
 from finetune.ranges import check_values, within
 
 
@@ -179,7 +179,7 @@ def output_layers(config: EncoderConfig, head: HeadConfig, num_outputs: int) -> 
     return nn.Sequential(dropout, nn.Linear(size, num_outputs))
 
 
-class PooledHead(nn.Module):
+class PooledHead(nn.Module, TaskHead):
     """One vector a text, then its output layers: what classification and regression share."""
 
     def __init__(self, config: EncoderConfig, head: HeadConfig, num_outputs: int) -> None:
@@ -189,7 +189,6 @@ class PooledHead(nn.Module):
         """The settings, with the pooling that is used."""
         self.pool = find_pooling(str(head.pooling), config)
         self.first_only = self.pool is first_token
-        """Whether it reads the first token's state alone, so that no other need be computed."""
         self.layers = output_layers(config, head, num_outputs)
         initialize_weights(self, config.initializer_range)
 
@@ -270,9 +269,6 @@ class Classification(PooledHead):
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Average the cross-entropy, each example times the weight of its class.
 
-        The sum is divided by the number of examples and not by their weights: so an example counts
-        the same in whatever batch it is, also alone.
-
         Args:
             logits: (B, C).
             labels: int64 (B,), 0 .. C - 1; -100 where the class is not known.
@@ -280,14 +276,7 @@ class Classification(PooledHead):
         Returns:
             Nats a labelled example, float32 scalar; 0 where none is labelled.
         """
-        total = F.cross_entropy(
-            logits.float(),
-            labels,
-            weight=self.class_weights,
-            ignore_index=IGNORED,
-            reduction="sum",
-        )
-        return total / (labels != IGNORED).sum().clamp(min=1)
+        return cross_entropy(logits, labels, class_weights=self.class_weights)
 
 
 class Regression(PooledHead):

@@ -6,6 +6,7 @@ need be kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
-from finetune.heads.masked_lm import IGNORED
 from finetune.heads.pooled import HeadConfig, last_place
+from finetune.heads.protocol import TaskHead, cross_entropy
 from finetune.ranges import MOST_TOKENS, check_values, within
 
 
@@ -36,7 +37,7 @@ class SpanConfig:
         check_values(self)
 
 
-class Span(nn.Module):
+class Span(nn.Module, TaskHead):
     """First and last token of an answer, chosen apart (Devlin et al., 2019, section 4.2).
 
     [CLS] as first and last token stands for "no answer" (section 4.3). In a causal encoder [CLS]
@@ -101,10 +102,9 @@ class Span(nn.Module):
             Nats a labelled window and end, float32 scalar; 0 where no window is labelled.
         """
         # Positions take the place of classes: (B, T, 2) against (B, 2).
-        total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-        return total / (labels != IGNORED).sum().clamp(min=1)
+        return cross_entropy(logits, labels)
 
-    def outputs(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """Find the best spans of each window.
 
         Args:

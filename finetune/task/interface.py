@@ -18,10 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from finetune.encoder import EncoderConfig
-    from finetune.heads import HeadConfig
+    from finetune.heads import HeadConfig, TaskHead
     from finetune.text.features.pairs import Features
     from finetune.text.tokenizer.tokenizer import Tokenizer
 
@@ -214,7 +212,7 @@ class Task(Protocol):
             example, or a window of one: its features then say of which (`Features.example`).
         """
 
-    def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
+    def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
         """The head whose outputs `answers` reads, with fresh weights."""
 
     def answers(

@@ -18,7 +18,7 @@ from finetune.encoder import Encoder, initialize_weights
 from finetune.encoder.block import EncoderBlock
 from finetune.encoder.dropout import drop_on_cpu
 from finetune.errors import ConfigError
-from finetune.heads import IGNORED, PooledHead
+from finetune.heads import IGNORED, Head, PooledHead
 from finetune.ranges import check_values, within
 from finetune.training.randomness import keyed_seed
 
@@ -51,7 +51,7 @@ CLASS_HEADS = ("classification", "choice")
 """Kinds of heads whose logits are one distribution over classes, (B, C)."""
 
 
-def check_regularization(config: RegularizationConfig, head: nn.Module) -> None:
+def check_regularization(config: RegularizationConfig, head: Head) -> None:
     """Check that the settings that change the loss suit the head.
 
     Raises:
@@ -65,7 +65,7 @@ def check_regularization(config: RegularizationConfig, head: nn.Module) -> None:
             )
 
 
-def reinitialise(encoder: Encoder, count: int, seed: int, head: nn.Module | None = None) -> None:
+def reinitialise(encoder: Encoder, count: int, seed: int, head: Head | None = None) -> None:
     """Give the top blocks and the pooler fresh weights, in place (Zhang et al., 2021, section 5).
 
     The tensors stay the same objects, and torch's generators are left as they were. A final norm
@@ -216,33 +216,6 @@ def pull_to_pretrained(encoder: Encoder, pretrained: Mapping[str, Tensor], stren
     for name, parameter in encoder.named_parameters():
         if parameter.grad is not None and name in pretrained:
             parameter.grad.add_(parameter - pretrained[name].to(parameter.device), alpha=strength)
-
-
-def smoothed_cross_entropy(
-    logits: Tensor, labels: Tensor, smoothing: float, class_weights: Tensor | None = None
-) -> Tensor:
-    """Cross-entropy against (1 - ε) of the label and ε / C of each class.
-
-    (Szegedy et al., 2016, section 7, with the uniform distribution.)
-
-    Args:
-        logits: (B, C).
-        labels: int64 (B,), 0 .. C - 1; -100 where the class is not known.
-        smoothing: ε, in [0, 1); 0 is the plain cross-entropy.
-        class_weights: What a class counts in the sum over classes, (C,); None: 1 each.
-
-    Returns:
-        Nats a labelled example, float32 scalar; 0 where none is labelled.
-    """
-    total = F.cross_entropy(
-        logits.float(),
-        labels,
-        weight=class_weights,
-        ignore_index=IGNORED,
-        reduction="sum",
-        label_smoothing=smoothing,
-    )
-    return total / (labels != IGNORED).sum().clamp(min=1)
 
 
 def symmetric_kl(first: Tensor, second: Tensor, labels: Tensor | None = None) -> Tensor:

@@ -26,10 +26,8 @@ from tasks.glue.table import GLUE, HIGHEST_SCORE, LOWEST_SCORE, GlueRow, Split
 from tasks.own.columns import Columns, find_columns, id_column
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from finetune.encoder import EncoderConfig
-    from finetune.heads import HeadConfig
+    from finetune.heads import HeadConfig, TaskHead
     from finetune.text.features.pairs import Features
     from finetune.text.tokenizer.tokenizer import Tokenizer
 
@@ -272,7 +270,7 @@ class GlueTask(Task):
         legal = f"one of {_listed(self.row.labels)}" if self.row.labels else "a number"
         return DataError(f"{self.name}: expected {legal}, found {label!r} in the row of id {row!r}")
 
-    def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
+    def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
         """A `Classification` head over `labels`, or a `Regression` head."""
         from finetune.heads import Classification, Regression
 

@@ -19,10 +19,8 @@ from finetune.task.answers.classes import class_answers, constant_answers
 from finetune.task.interface import Answer, Example, Outputs, Task, most_frequent
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from finetune.encoder import EncoderConfig
-    from finetune.heads import HeadConfig
+    from finetune.heads import HeadConfig, TaskHead
     from finetune.text.features.pairs import Features
     from finetune.text.tokenizer.tokenizer import Tokenizer
 
@@ -258,7 +256,7 @@ class ChoiceTask(Task):
             feature.label = self.labels.index(label) if isinstance(label, str) else unknown
         return features
 
-    def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
+    def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
         """A `MultipleChoice` head over C options."""
         from finetune.heads import MultipleChoice
 

@@ -40,10 +40,8 @@ from tasks.own.text_scores import METRICS_OF, report_of
 __all__ = ["ClassifyConfig", "ClassifyTask", "classify_task"]
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from finetune.encoder import EncoderConfig
-    from finetune.heads import HeadConfig
+    from finetune.heads import HeadConfig, TaskHead
     from finetune.text.features.pairs import Features
     from finetune.text.tokenizer.tokenizer import Tokenizer
 
@@ -308,7 +306,7 @@ class ClassifyTask(Task):
                 feature.label = label
         return features
 
-    def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
+    def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
         """A `Regression`, `MultiLabel` or `Classification` head."""
         from finetune.heads import Classification, MultiLabel, Regression
 

@@ -29,10 +29,8 @@ from tasks.squad.hub import OFFICIAL, hub_examples, hub_split
 from tasks.squad.warnings import long_answers, moved_answers
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from finetune.encoder import EncoderConfig
-    from finetune.heads import HeadConfig
+    from finetune.heads import HeadConfig, TaskHead
     from finetune.heads.span import SpanConfig
     from finetune.text.features.pairs import Features
     from finetune.text.features.windows import WindowConfig
@@ -267,7 +265,7 @@ class SquadTask(Task):
             drop=not unlabelled and self._drops,
         )
 
-    def head(self, config: EncoderConfig, head: HeadConfig) -> nn.Module:
+    def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
         """A `Span` head."""
         from finetune.heads.span import Span
 

@@ -21,7 +21,6 @@ from finetune.training.regularization import (
     put_mixout,
     r_drop_loss,
     reinitialise,
-    smoothed_cross_entropy,
     symmetric_kl,
 )
 
@@ -269,32 +268,6 @@ class TestL2SP:
             parameter.grad = torch.zeros_like(parameter)
         pull_to_pretrained(encoder, pretrained_weights(encoder), 10.0)
         assert not any(p.grad.any() for p in encoder.parameters() if p.grad is not None)
-
-
-class TestLabelSmoothing:
-    @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-    def test_it_is_the_cross_entropy_against_the_smoothed_target(self, smoothing: float) -> None:
-        logits, labels = torch.randn(6, 4), torch.tensor([0, 3, 1, 1, 2, 0])
-        target = (1 - smoothing) * F.one_hot(labels, 4) + smoothing / 4
-        expected = -(target * logits.log_softmax(dim=-1)).sum(dim=-1).mean()
-        found = smoothed_cross_entropy(logits, labels, smoothing)
-        torch.testing.assert_close(found, expected)
-
-    def test_examples_without_a_label_do_not_count(self) -> None:
-        logits, labels = torch.randn(3, 4), torch.tensor([2, -100, 1])
-        expected = smoothed_cross_entropy(logits[[0, 2]], labels[[0, 2]], 0.1)
-        torch.testing.assert_close(smoothed_cross_entropy(logits, labels, 0.1), expected)
-        none = smoothed_cross_entropy(logits, torch.full((3,), -100), 0.1)
-        assert float(none) == 0.0
-
-    @pytest.mark.parametrize("weights", [None, [0.5, 2.0, 1.0]])
-    def test_without_smoothing_it_is_the_loss_of_the_head(self, weights: Any) -> None:
-        from finetune.heads import Classification, HeadConfig
-
-        head = Classification(tiny_encoder().config, HeadConfig(), 3, weights)
-        logits, labels = torch.randn(5, 3), torch.tensor([0, 1, -100, 2, 2])
-        found = smoothed_cross_entropy(logits, labels, 0.0, head.class_weights)
-        torch.testing.assert_close(found, head.loss(logits, labels))
 
 
 class TestRDrop:

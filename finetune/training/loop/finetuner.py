@@ -9,11 +9,12 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
+from finetune.heads import Classification, TaskHead, cross_entropy
 from finetune.task.interface import Answer, Example, Outputs, Task
 from finetune.text.features.pairs import Features
 from finetune.training.loop.accumulation import labelled
@@ -30,7 +31,6 @@ from finetune.training.regularization import (
     put_mixout,
     r_drop_loss,
     reinitialise,
-    smoothed_cross_entropy,
 )
 from finetune.training.schedules import ScheduleConfig
 
@@ -70,10 +70,12 @@ class FineTuner(EncoderWithHead):
     ['train/loss', 'val/accuracy', 'val/loss', 'val/macro_f1']
     """
 
+    head: TaskHead
+
     def __init__(
         self,
         encoder: Encoder,
-        head: nn.Module,
+        head: TaskHead,
         task: Task,
         *,
         validation: Mapping[str, Scored] | None = None,
@@ -136,8 +138,7 @@ class FineTuner(EncoderWithHead):
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Logits of a batch, in the head's shape."""
-        logits: Tensor = self.head(self.hidden(batch), batch.get("attention_mask"))
-        return logits
+        return self.head(self.hidden(batch), batch.get("attention_mask"))
 
     def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Last hidden states; the frozen prefix is read, or run without gradients.
@@ -146,7 +147,7 @@ class FineTuner(EncoderWithHead):
             (B R, T, D), or (B R, 1, D) where the head reads the first token's state alone.
         """
         depth = None if self.phases is None else self.phases.frozen_depth
-        first_only = bool(getattr(self.head, "first_only", False))
+        first_only = self.head.first_only
         if depth is None:
             whole: Tensor = self.encoder(batch, first_only=first_only).last_hidden_state
             return whole
@@ -162,7 +163,7 @@ class FineTuner(EncoderWithHead):
             round(length),
             frozen=None if phases is None else phases.frozen_depth,
             cached=bool(self.caches) and phases is not None and phases.prefix_is_original,
-            first_only=bool(getattr(self.head, "first_only", False)),
+            first_only=self.head.first_only,
         )
 
     def _kept(self, batch: Mapping[str, Tensor], depth: int) -> tuple[Tensor, int] | None:
@@ -186,12 +187,10 @@ class FineTuner(EncoderWithHead):
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self.regularization.label_smoothing:
-            weights = getattr(self.head, "class_weights", None)
-            return smoothed_cross_entropy(
-                logits, labels, self.regularization.label_smoothing, weights
-            )
-        loss: Tensor = self.head.loss(logits, labels)  # type: ignore[operator]
-        return loss
+            weights = self.head.class_weights if isinstance(self.head, Classification) else None
+            smoothing = self.regularization.label_smoothing
+            return cross_entropy(logits, labels, class_weights=weights, label_smoothing=smoothing)
+        return self.head.loss(logits, labels)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Complete the gradient; pull the weights towards the pretrained ones, where asked for."""
@@ -200,8 +199,7 @@ class FineTuner(EncoderWithHead):
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """What answers are read off: of a fixed size a unit, whatever T is, float32 (B, …)."""
-        kept: Tensor = self.head.outputs(logits, batch)  # type: ignore[operator]
-        return kept.float()
+        return self.head.outputs(logits, batch).float()
 
     def on_validation_epoch_start(self) -> None:
         """Make room for the outputs of each validation split.
@@ -227,7 +225,7 @@ class FineTuner(EncoderWithHead):
         self._outputs[split].append(self.outputs(logits, batch))
         self._order[split].append(batch["index"])
         if dataloader_idx == 0:
-            loss: Tensor = self.head.loss(logits, batch["labels"])  # type: ignore[operator]
+            loss = self.head.loss(logits, batch["labels"])
             self._losses.append(torch.stack([loss, labelled(batch["labels"])]))
 
     def on_validation_epoch_end(self) -> None:

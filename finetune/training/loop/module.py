@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
+from finetune.heads import Head
 from finetune.training.loop.accumulation import LabelledMean, StepWeights, labelled
 from finetune.training.optimizer import OptimizerConfig, adamw
 from finetune.training.randomness import seed_step
@@ -31,7 +32,7 @@ class EncoderWithHead(pl.LightningModule):
     def __init__(
         self,
         encoder: Encoder,
-        head: nn.Module,
+        head: Head,
         *,
         optimizer: OptimizerConfig | None = None,
         schedule: ScheduleConfig | None = None,
@@ -48,7 +49,7 @@ class EncoderWithHead(pl.LightningModule):
         """
         super().__init__()
         self.encoder = encoder.train()  # a Trainer keeps the modes that it finds
-        self.head = head.train()
+        self.head: Head = head.train()
         self.optimizer_config = optimizer or OptimizerConfig()
         self.schedule_config = schedule or ScheduleConfig()
         self.seed = seed
@@ -71,7 +72,7 @@ class EncoderWithHead(pl.LightningModule):
 
     def layers(self) -> dict[str, list[nn.Module]]:
         """Layer groups by name, lowest first: embeddings, block_1 … block_L, head."""
-        return {**self.encoder.layer_groups(), "head": [self.head]}
+        return {**self.encoder.layer_groups(), "head": [self.get_submodule("head")]}
 
     def flops_per_token(self, length: float) -> float:
         """Count the arithmetic of a training step, as it now is.

@@ -91,7 +91,7 @@ class Pretrainer(EncoderWithHead):
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The loss, nats a masked token; on logged steps also the fraction predicted correctly."""
         logits = self(batch)
-        outputs: dict[str, Tensor] = {"loss": self.head.loss(logits, batch["labels"])}  # type: ignore[operator]
+        outputs = {"loss": self.head.loss(logits, batch["labels"])}
         if self.is_logged_step:  # a pass over (N, V) logits that the other steps can do without
             right = logits.detach().argmax(-1) == batch["labels"]
             outputs[self.accuracy] = right.float().mean()
@@ -113,7 +113,7 @@ class Pretrainer(EncoderWithHead):
     def _measure(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean loss, tokens named rightly and tokens, (3,); does not wait for the device."""
         logits, labels = self(batch), batch["labels"]
-        loss: Tensor = self.head.loss(logits, labels)  # type: ignore[operator]
+        loss = self.head.loss(logits, labels)
         right = (logits.argmax(-1) == labels).sum()
         return torch.stack([loss, right.float(), labelled(labels)])
 

@@ -1,0 +1,73 @@
+"""What a head is to the network and the training around it, and the loss that most heads share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, Self
+
+import torch.nn.functional as F
+from torch import Tensor
+
+IGNORED = -100
+"""Label of what takes no part in the loss: a token, an example or a window."""
+
+
+class Head(Protocol):
+    """A module that turns hidden states into logits, and logits into a loss."""
+
+    kind: str
+    """Its name in a checkpoint."""
+    first_only: bool = False
+    """Whether it reads the first token's state alone, so that no other need be computed."""
+
+    def __call__(self, hidden: Tensor, /) -> Tensor:
+        """Logits of hidden states, (N, D) or (B, T, D)."""
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean over what is labelled, float32 scalar; 0 where nothing is."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Put it in training or eval mode, as every `torch.nn.Module`."""
+
+
+class TaskHead(Head, Protocol):
+    """A head that reads sequences, whose answers a task understands."""
+
+    def __call__(self, hidden: Tensor, attention_mask: Tensor | None = None, /) -> Tensor:
+        """Logits of hidden states (B, T, D), with a mask that is True at tokens, bool (B, T)."""
+
+    def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """What answers are read off: of a fixed size a unit, whatever T is."""
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    class_weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Average the cross-entropy over what is labelled.
+
+    The sum is divided by the number of labels and not by their weights: so an example counts the
+    same in whatever batch it is, also alone.
+
+    Args:
+        logits: (N, C), or (N, C, M) of M decisions each.
+        labels: int64 (N,) or (N, M), 0 .. C - 1; -100 where something takes no part.
+        class_weights: What an example of each class counts, (C,); None: 1 each.
+        label_smoothing: ε in [0, 1): the target is (1 - ε) of the label and ε / C of each class
+            (Szegedy et al., 2016, section 7, with the uniform distribution).
+
+    Returns:
+        Nats a label, float32 scalar; 0 where there is none.
+    """
+    total = F.cross_entropy(
+        logits.float(),
+        labels,
+        weight=class_weights,
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    return total / (labels != IGNORED).sum().clamp(min=1)
