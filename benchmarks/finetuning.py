@@ -38,8 +38,8 @@ from finetuning_made import write_made_encoder, write_made_task
 from option_values import limit, names, numbers
 from part_files import sample_glue
 
-from finetune.comparison import compare_folders
 from finetune.errors import FinetuneError
+from finetune.runs.groups import compare_folders
 
 TASKS = ("cola", "sst2", "mrpc", "rte", "stsb", "qnli")
 MADE_ROWS, MADE_PADDED = 1280, 320

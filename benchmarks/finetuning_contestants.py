@@ -225,7 +225,7 @@ def theirs(turn: Turn) -> dict[str, Any]:
     import transformers as hf
     from torch.utils.data import SequentialSampler
 
-    from finetune.runs.folder import versions, write_results
+    from finetune.runs.folder import RunFolder, versions
     from finetune.runs.predictions import write_predictions
     from tasks.glue.task import glue_task
 
@@ -293,7 +293,7 @@ def theirs(turn: Turn) -> dict[str, Any]:
     results = {"task": task.name, "split": "validation", "metrics": found["metrics"]}
     results |= {"examples": len(rows), "seed": turn.seed, "encoder": turn.encoder}
     results |= {"collapsed": len({row["prediction"] for row in rows}) == 1}
-    write_results(folder, results | {"train_seconds": whole, "versions": versions()})
+    RunFolder(folder).write_results(results | {"train_seconds": whole, "versions": versions()})
     shutil.rmtree(folder / "trainer", ignore_errors=True)
     return found
 

@@ -45,7 +45,7 @@ from part_files import (
     write_passages,
 )
 
-from finetune.runs.folder import has_started, read_results
+from finetune.runs.folder import RunFolder
 from tasks.glue.table import GLUE as GLUE_TABLE
 
 ROOT = Path(__file__).parent.parent
@@ -146,7 +146,7 @@ class Driver:
         words += ["--encoder", str(options.encoder), "--data", str(options.data)]
         words += ["--out", str(folder), "--seed", str(seed), "--no-wandb", "--no-progress"]
         words += ["--cache-dir", str(Path(options.out) / "cache"), *files.words(), *flags]
-        return [*words, "--resume"] if has_started(folder) else words
+        return [*words, "--resume"] if RunFolder(folder).has_started else words
 
     def run(self, task: str, flags: Flags, files: Files, folder: Path, seed: int) -> dict[str, Any]:
         """Make a run, unless it has ended.
@@ -167,7 +167,7 @@ class Driver:
                 raise SystemExit(ended.returncode)
             if not self.options.keep:
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        return read_results(folder)
+        return RunFolder(folder).read_results()
 
     def score(self, task: str, flags: Flags, files: Files) -> float:
         """Mean of the monitored metric of a candidate over the seeds to choose with."""

@@ -38,7 +38,7 @@ from finetune.files.writing import write_text
 from finetune.heads import HeadConfig
 from finetune.jobs import adapt, fit
 from finetune.jobs.evaluate import evaluate
-from finetune.runs.folder import has_started, say
+from finetune.runs.folder import RunFolder, say
 from finetune.runs.settings import AdaptRun
 from finetune.text.corpus.corpus import CorpusConfig
 from finetune.tracking import TrackingConfig
@@ -227,7 +227,7 @@ def run_adaptation(grid: Grid, name: str, lm: str) -> None:
     if (folder / "results.json").is_file():
         return
     say(f"[{name}] LM fine-tuning: {lm}")
-    adapt(replace(run, resume=has_started(folder)), FAMILIES)
+    adapt(replace(run, resume=RunFolder(folder).has_started), FAMILIES)
 
 
 def run_one(grid: Grid, name: str, arm: str, seed: int) -> None:
@@ -241,7 +241,7 @@ def run_one(grid: Grid, name: str, arm: str, seed: int) -> None:
         run_adaptation(grid, name, lm)
     say(f"[{name}] {TITLES[arm]}, seed {seed}")
     if not (folder / "results.json").is_file():
-        fit(replace(run, resume=has_started(folder)), FAMILIES)
+        fit(replace(run, resume=RunFolder(folder).has_started), FAMILIES)
     tested = evaluate(folder, FAMILIES, "test")
     write_text(folder / "test.json", json.dumps(tested, indent=2) + "\n")
     if not grid.options.keep:

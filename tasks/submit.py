@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.console.output import put
 from finetune.errors import ConfigError, DataError
-from finetune.metrics.semantics import best_index, headline, shown
+from finetune.metrics.semantics import headline, shown
 from tasks import leaderboard
 from tasks.leaderboard import FORMS, Form
 
 if TYPE_CHECKING:
+    from finetune.comparison import Run
+    from finetune.runs.folder import RunFolder
     from finetune.task.interface import Answer
     from tasks.glue.task import GlueTask
 
@@ -34,21 +36,24 @@ REFUSED = "the leaderboard rejects it"
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run of a GLUE task, of one seed."""
+class Entry:
+    """The run that answers a GLUE task."""
 
-    folder: Path
-    """Where its answers and its best checkpoint are."""
     task: str
     """`rte`."""
-    metrics: Mapping[str, float]
-    """Its scores on the validation files; empty where there is nothing to score."""
+    run: Run
+    """Of one seed; its metrics are of the validation files."""
     settings: Mapping[str, Any]
     """Its config.yaml."""
-    fixed_answer: str | None = None
-    """What every example gets, where nothing was learnt."""
     choice: str = ""
     """Why it was taken, where it is one of several seeds."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """Where its answers and its best checkpoint are."""
+        from finetune.runs.folder import RunFolder
+
+        return RunFolder(self.run.folder or Path())
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Source:
     """Where the answers of one file come from."""
 
     form: Form
-    run: Run
+    entry: Entry
     task: GlueTask
     absent: str
     """Why there are none: its test file is not to be found. Empty where it is."""
@@ -154,10 +159,10 @@ def _say(message: str) -> None:
 
 def _build(options: Namespace, predict: Predict) -> int:
     _check_out(options.out)
-    runs = read_runs(options.run)
-    for run in runs.values():
-        _say(_about(run))
-    sources = list(_sources(runs, options.data))
+    entries = read_entries(options.run)
+    for entry in entries.values():
+        _say(_about(entry))
+    sources = list(_sources(entries, options.data))
     lacking = [f"{source.form.name}: {source.absent}" for source in sources if source.absent]
     lacking += leaderboard.missing_problems(source.form.name for source in sources)
     # Told before anything is predicted, which may take hours.
@@ -172,8 +177,8 @@ def _build(options: Namespace, predict: Predict) -> int:
     if problems:
         return _refuse([*problems, f"submit: {options.out} was not written"])
     leaderboard.write_zip(options.out, files)
-    _tell(options.out, files, lacking, runs)
-    put(json.dumps(_facts(options.out, files, runs)) if options.json else str(options.out))
+    _tell(options.out, files, lacking, entries)
+    put(json.dumps(_facts(options.out, files, entries)) if options.json else str(options.out))
     return 0
 
 
@@ -190,7 +195,7 @@ def _count(lacking: Sequence[str]) -> str:
 
 
 def _tell(
-    out: Path, files: Mapping[str, str], lacking: Sequence[str], runs: Mapping[str, Run]
+    out: Path, files: Mapping[str, str], lacking: Sequence[str], entries: Mapping[str, Entry]
 ) -> None:
     """Say what was written, whether the leaderboard takes it, and what was scored."""
     for name, content in files.items():
@@ -201,20 +206,25 @@ def _tell(
         _say(f"missing: {problem}")
     if lacking:
         _say(f"{out}: {_count(lacking)} missing; {REFUSED}")
-    _say(average_line({run.task: run.metrics for run in runs.values()}))
+    _say(average_line(_scores(entries)))
 
 
-def _facts(out: Path, files: Mapping[str, str], runs: Mapping[str, Run]) -> dict[str, Any]:
+def _facts(out: Path, files: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, Any]:
     """What was packed, as plain values; scores are fractions."""
-    scores = {run.task: run.metrics for run in runs.values()}
+    scores = _scores(entries)
     return {
         "zip": str(out),
         "files": {name: content.count("\n") - 1 for name, content in files.items()},
         "missing": [name for name in FORMS if name not in files],
-        "runs": {run.task: str(run.folder) for run in runs.values()},
+        "runs": {task: str(entry.run.folder) for task, entry in entries.items()},
         "metrics": {task: dict(metrics) for task, metrics in scores.items()},
         "average": leaderboard.glue_average(scores),
     }
+
+
+def _scores(entries: Mapping[str, Entry]) -> dict[str, Mapping[str, float]]:
+    """Task -> its metrics on the validation files."""
+    return {task: entry.run.metrics for task, entry in entries.items()}
 
 
 def average_line(scores: Mapping[str, Mapping[str, float]]) -> str:
@@ -226,7 +236,7 @@ def average_line(scores: Mapping[str, Mapping[str, float]]) -> str:
     return f"GLUE average on the validation files: {100 * average:.2f} %"
 
 
-def read_runs(folders: Sequence[Path]) -> dict[str, Run]:
+def read_entries(folders: Sequence[Path]) -> dict[str, Entry]:
     """Read what runs say of themselves, in the order that they are named.
 
     Args:
@@ -239,86 +249,71 @@ def read_runs(folders: Sequence[Path]) -> dict[str, Run]:
         ConfigError: A folder holds no run of a GLUE task, or two hold the same task.
         DataError: A run has not ended.
     """
-    runs: dict[str, Run] = {}
+    entries: dict[str, Entry] = {}
     places: dict[str, Path] = {}
     for folder in folders:
-        run = _read_run(folder)
-        if run.task in runs:
+        entry = _read_entry(folder)
+        if entry.task in entries:
             raise ConfigError(
-                f"submit: expected one run of glue/{run.task}, found {places[run.task]} and "
+                f"submit: expected one run of glue/{entry.task}, found {places[entry.task]} and "
                 f"{folder}; leave one out"
             )
-        runs[run.task], places[run.task] = run, folder
-    return runs
+        entries[entry.task], places[entry.task] = entry, folder
+    return entries
 
 
-def _read_run(folder: Path) -> Run:
-    from finetune.runs.folder import read_results
-    from finetune.settings.values import load
+def _read_entry(folder: Path) -> Entry:
+    from finetune.runs.folder import RunFolder
     from tasks.glue.task import glue_task
 
-    file = folder / "config.yaml"
-    settings = load(file) if file.is_file() else None
-    if not isinstance(settings, dict) or "task" not in settings:
-        raise ConfigError(f"{folder}: expected a fine-tuning run with config.yaml, found none")
+    place = RunFolder(folder)
+    settings = place.read_config()
+    if "task" not in settings:
+        name = place.config_file.name
+        raise ConfigError(f"{folder}: expected a fine-tuning run with {name}, found none")
     family, _, name = str(settings["task"]).partition("/")
     if family != "glue":
         raise ConfigError(f"{folder}: expected a run of a GLUE task, found {settings['task']}")
-    run = Run(folder, glue_task(name).row.name, {}, settings)
-    results = read_results(folder)
-    try:
-        if "seeds" in results:
-            return _best_seed(run, results)
-        metrics = {metric: float(value) for metric, value in results["metrics"].items()}
-        return replace(run, metrics=metrics, fixed_answer=results.get("fixed_answer"))
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{folder / 'results.json'}: expected the results of a run, found other content "
-            f"({type(error).__name__}: {error}); run it again"
-        ) from error
+    task, runs = glue_task(name).row.name, place.read_ended()
+    if runs[0].folder == folder:
+        return Entry(task, runs[0], settings)
+    best = place.best_seed()
+    return Entry(task, best, settings, _choice(best, runs))
 
 
-def _best_seed(run: Run, results: Mapping[str, Any]) -> Run:
-    """The seed whose headline is best on validation; the first of equals."""
-    seeds, metrics = results["seeds"], results["metrics"]
-    metric = str(headline(metrics))
-    values = metrics[metric]["values"]
-    best = best_index(metric, values)
-    told = f"best {metric} on {results['split']}, {shown(metric, values[best])} %"
-    return replace(
-        run,
-        folder=run.folder / f"seed-{seeds[best]}",
-        metrics={name: entry["values"][best] for name, entry in metrics.items()},
-        choice=f"seed {seeds[best]} of {', '.join(map(str, seeds))} ({told})",
-    )
+def _choice(best: Run, runs: Sequence[Run]) -> str:
+    metric = str(headline(best.metrics))
+    seeds = ", ".join(str(run.seed) for run in runs)
+    score = f"best {metric} on {best.results['split']}, {shown(metric, best.metrics[metric])} %"
+    return f"seed {best.seed} of {seeds} ({score})"
 
 
-def _about(run: Run) -> str:
-    parts = [f"glue/{run.task}: {run.folder}"]
-    if run.choice:
-        parts.append(run.choice)
-    if run.fixed_answer is not None:
+def _about(entry: Entry) -> str:
+    parts = [f"glue/{entry.task}: {entry.run.folder}"]
+    if entry.choice:
+        parts.append(entry.choice)
+    if "fixed_answer" in entry.run.results:
         parts.append(
-            f"not trained: every example is answered '{run.fixed_answer}', the majority class of "
-            "the training labels"
+            f"not trained: every example is answered '{entry.run.results['fixed_answer']}', the "
+            "majority class of the training labels"
         )
     return ", ".join(parts)
 
 
-def _sources(runs: Mapping[str, Run], data: str | None) -> Iterator[Source]:
+def _sources(entries: Mapping[str, Entry], data: str | None) -> Iterator[Source]:
     """The files that there is a run for; a diagnostic set is answered by the run it diagnoses."""
     for form in FORMS.values():
-        run = runs.get(form.task) or runs.get(LEARNT_BY.get(form.task, ""))
-        if run is not None:
-            task = _task(run, form, data)
-            yield Source(form, run, task, _absence(task, form.split))
+        entry = entries.get(form.task) or entries.get(LEARNT_BY.get(form.task, ""))
+        if entry is not None:
+            task = _task(entry, form, data)
+            yield Source(form, entry, task, _absence(task, form.split))
 
 
-def _task(run: Run, form: Form, data: str | None) -> GlueTask:
+def _task(entry: Entry, form: Form, data: str | None) -> GlueTask:
     from tasks.glue.task import glue_task
 
-    folder = data or run.settings.get("data")
-    own = run.settings.get("test") if form.split == "test" else None
+    folder = data or entry.settings.get("data")
+    own = entry.settings.get("test") if form.split == "test" else None
     files = {"test": Path(own)} if own else {}
     return glue_task(form.task, Path(folder) if folder else None, files)
 
@@ -342,7 +337,7 @@ def _files(
         try:
             files |= source.task.submission(source.form.split, answers)
         except DataError as error:  # a label of another task
-            problems.append(f"{_predictions(source)}: {error}")
+            problems.append(f"{source.entry.folder.predictions(source.form.split)}: {error}")
     for name, content in files.items():
         problems += leaderboard.file_problems(
             name, content.encode(), allow_subset=options.allow_subset
@@ -350,19 +345,15 @@ def _files(
     return files, problems
 
 
-def _predictions(source: Source) -> Path:
-    return source.run.folder / "predictions" / f"{source.form.split}.jsonl"
-
-
 def _answers(source: Source, data: str | None, predict: Predict) -> list[Answer]:
     """The answers of the run, in the order of the test file."""
     split = source.form.split
     ids = [example.id for example in source.task.examples(split)]
-    other = None if source.form.task == source.run.task else source.task.name
-    answers = predict(source.run.folder, other, split, data)
+    other = None if source.form.task == source.entry.task else source.task.name
+    answers = predict(source.entry.folder.path, other, split, data)
     if [answer["id"] for answer in answers] != ids:
         raise DataError(
-            f"{source.run.folder}: expected answers to the {len(ids):,} examples of "
+            f"{source.entry.folder.path}: expected answers to the {len(ids):,} examples of "
             f"{source.task.data_files(split)[0]}, found {len(answers):,} with other ids; "
             "name the run's data folder by --data"
         )

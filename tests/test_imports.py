@@ -44,7 +44,7 @@ ONLY = {
     "finetune.checkpoints": {"finetune.encoder", "finetune.heads", "finetune.text"},
     "finetune.task": {"finetune.encoder", "finetune.heads", "finetune.text", "finetune.metrics"},
     "finetune.heads": {"finetune.encoder"},
-    "finetune.tracking": {"finetune.metrics"},
+    "finetune.tracking": {"finetune.metrics", "finetune.checkpoints"},
     "tasks": {
         f"finetune.{name}" for name in ("task", "heads", "encoder", "text", "metrics", "settings")
     },

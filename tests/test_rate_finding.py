@@ -17,7 +17,7 @@ from finetune.errors import ConfigError, DataError
 from finetune.heads import HeadConfig
 from finetune.jobs.find_lr import FILE, find, plot, save_curve, training_batches
 from finetune.machine.processes import Place
-from finetune.runs.folder import read_run
+from finetune.runs.folder import RunFolder
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.loop.data import LoaderConfig
 from finetune.training.loop.finetuner import FineTuner
@@ -61,7 +61,7 @@ EXPECTED = [
 class TestFile:
     def test_it_holds_the_curve_and_the_suggestion(self, tmp_path: Path) -> None:
         made = curve()
-        save_curve(tmp_path, made)
+        save_curve(RunFolder(tmp_path), made)
         content = json.loads((tmp_path / "rate_curve.json").read_text())
         assert list(content) == ["curve", "ending", "suggestion"]
         assert len(content["curve"]) == STEPS
@@ -77,15 +77,15 @@ class TestFile:
         assert list(content["suggestion"]) == ["learning_rate", "minimum", "steepest", "reason"]
 
     def test_a_curve_without_a_loss_is_written_too(self, tmp_path: Path) -> None:
-        text = save_curve(tmp_path, RateCurve((), (), "not finite"))
+        text = save_curve(RunFolder(tmp_path), RateCurve((), (), "not finite"))
         content = json.loads((tmp_path / FILE).read_text())
         assert content["curve"] == []
         assert content["suggestion"]["learning_rate"] is None
         assert text.startswith("no loss was finite\nno learning rate is suggested: only 0 losses")
 
     def test_it_is_replaced_whole(self, tmp_path: Path) -> None:
-        save_curve(tmp_path, curve())
-        save_curve(tmp_path, curve(20))
+        save_curve(RunFolder(tmp_path), curve())
+        save_curve(RunFolder(tmp_path), curve(20))
         assert len(json.loads((tmp_path / FILE).read_text())["curve"]) == 20
         assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
@@ -94,12 +94,12 @@ class TestFile:
     ) -> None:
         place = Place(rank=1, size=2, launched=True)
         monkeypatch.setattr("finetune.machine.processes._place", place)
-        save_curve(tmp_path, curve())
+        save_curve(RunFolder(tmp_path), curve())
         assert not list(tmp_path.iterdir())
 
     def test_the_words_name_the_flag_and_the_file(self, tmp_path: Path) -> None:
         made = curve()
-        *_, words, place = save_curve(tmp_path, made).splitlines()
+        *_, words, place = save_curve(RunFolder(tmp_path), made).splitlines()
         assert f"--learning-rate {made.suggestion.learning_rate:.1e}, the topmost group" in words
         assert f"(steepest fall at {made.suggestion.steepest:.1e})" in words
         assert place == f"the curve: {tmp_path / FILE}"
@@ -187,7 +187,7 @@ class TestFinding:
     ) -> None:
         run, module, data = parts()
         before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-        results = find(run, tmp_path / "run", module, data, "glue/sst2")
+        results = find(run, RunFolder(tmp_path / "run"), module, data, "glue/sst2")
         names = sorted(path.name for path in (tmp_path / "run").iterdir())
         assert names == ["config.yaml", FILE]
         content = json.loads((tmp_path / "run" / FILE).read_text())
@@ -197,7 +197,7 @@ class TestFinding:
         assert shown.out == ""
         assert "learning rate: . loss, * running mean" in shown.err
         assert all(torch.equal(before[name], now) for name, now in module.state_dict().items())
-        assert read_run(GlueRun, tmp_path / "run") == run
+        assert RunFolder(tmp_path / "run").read_settings(GlueRun) == run
 
     def test_a_run_that_has_begun_is_left_as_it_is(
         self, parts: Callable[..., Any], tmp_path: Path
@@ -207,7 +207,7 @@ class TestFinding:
         folder.mkdir()
         (folder / "config.yaml").write_text("kept")
         (folder / "results.json").write_text("kept")
-        find(run, folder, module, data, "glue/sst2")
+        find(run, RunFolder(folder), module, data, "glue/sst2")
         assert (folder / "config.yaml").read_text() == "kept"
         assert (folder / "results.json").read_text() == "kept"
         assert (folder / FILE).is_file()
@@ -219,7 +219,7 @@ class TestFinding:
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "letters.txt").write_text("kept")
         with pytest.raises(ConfigError, match="is not empty and contains no run"):
-            find(run, tmp_path / "run", module, data, "glue/sst2")
+            find(run, RunFolder(tmp_path / "run"), module, data, "glue/sst2")
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["letters.txt"]
 
     def test_going_on_with_a_run_is_refused(
@@ -227,12 +227,12 @@ class TestFinding:
     ) -> None:
         run, module, data = parts(resume=True)
         with pytest.raises(ConfigError, match="is resumed; remove --resume"):
-            find(run, tmp_path / "run", module, data, "glue/sst2")
+            find(run, RunFolder(tmp_path / "run"), module, data, "glue/sst2")
 
     def test_too_few_batches_are_an_error(self, parts: Callable[..., Any], tmp_path: Path) -> None:
         run, module, data = parts(trainer=TrainerConfig(devices=9))
         with pytest.raises(DataError, match="an epoch has 5 batches, too few for 9 processes"):
-            find(run, tmp_path / "run", module, data, "glue/sst2")
+            find(run, RunFolder(tmp_path / "run"), module, data, "glue/sst2")
         assert not (tmp_path / "run").exists()
 
     def test_batches_of_several_processes_make_one_step(
@@ -244,7 +244,7 @@ class TestFinding:
             TrainerConfig(devices=1, accumulate_grad_batches=2),
         ):
             run, module, data = parts(trainer=trainer)
-            find(run, tmp_path / "run", module, data, "glue/sst2")
+            find(run, RunFolder(tmp_path / "run"), module, data, "glue/sst2")
             rows = json.loads((tmp_path / "run" / FILE).read_text())["curve"]
             losses.append([row["loss"] for row in rows])
         assert losses[0] == losses[1]

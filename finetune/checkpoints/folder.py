@@ -24,7 +24,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from finetune.checkpoints.seed_folders import seed_folders
+from finetune.checkpoints.seed_folders import CHECKPOINTS, RESULTS, seed_folders
+from finetune.checkpoints.seed_folders import CONFIG as RUN_CONFIG
 from finetune.checkpoints.stored import check_file_size, check_kinds, check_numbers
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.cost import parameters
@@ -173,7 +174,7 @@ def find_tokenizer(place: str | Path) -> Tokenizer:
         CheckpointError: There is none.
     """
     root = Path(place)
-    checkpoints = root / "checkpoints"
+    checkpoints = root / CHECKPOINTS
     places = (root, root / "tokenizer", checkpoints / "best", checkpoints / "last")
     found = [folder for folder in places if holds_tokenizer(folder)]
     return Tokenizer.load(found[0] if found else root)
@@ -307,7 +308,7 @@ def load_checkpoint(place: str | Path) -> Checkpoint:
         CheckpointError: There is none, or its config.json cannot be read.
     """
     root = Path(place)
-    places = (root, root / "checkpoints" / "best", root / "checkpoints" / "last")
+    places = (root, root / CHECKPOINTS / "best", root / CHECKPOINTS / "last")
     folder = next(filter(None, map(find_folder, places)), None)
     if folder is None:
         raise CheckpointError(
@@ -323,7 +324,7 @@ def _instead(root: Path) -> str:
         return "no such folder; give the --out of a pretraining run"
     if seeds := seed_folders(root):
         return f"a run of several seeds; name one: {seeds[0]}"
-    if any((root / name).is_file() for name in ("config.yaml", "results.json")):
+    if any((root / name).is_file() for name in (RUN_CONFIG, RESULTS)):
         return "a run without checkpoints: none is saved yet, or they were removed; train again"
     return "neither; give the --out of a pretraining run"
 

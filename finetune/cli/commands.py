@@ -15,7 +15,7 @@ from finetune.runs.families import Family
 
 if TYPE_CHECKING:
     from finetune.comparison import Run
-    from finetune.runs.folder import Results
+    from finetune.runs.results import Results
 
 
 def own_commands(families: Mapping[str, Family]) -> dict[str, Command]:
@@ -205,8 +205,9 @@ def _compare(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         parser.add_argument("--metric", help="metric to compare (default: all that both have)")
         add_json(parser, "print all numbers as JSON on stdout")
         space = parser.parse_args(words)
-        from finetune.comparison import as_json, as_text, compare, read_group
+        from finetune.comparison import as_json, as_text, compare
         from finetune.runs.folder import note
+        from finetune.runs.groups import read_group
 
         note("comparing: the bootstrap over examples may take a minute")
         a, b = read_group(space.a), read_group(space.b)
@@ -258,25 +259,24 @@ def _dashboard(words: list[str]) -> int:
 def _score_of(runs: Iterable[Run], families: Mapping[str, Family]) -> Callable[..., Any] | None:
     """How the task of these runs scores answers; None where none of them has its settings."""
     from finetune.runs.families import make_task, read_fit
+    from finetune.runs.folder import RunFolder
 
     for run in runs:
-        if run.folder is not None and (run.folder / "config.yaml").is_file():
+        if run.folder is not None and RunFolder(run.folder).config_file.is_file():
             return make_task(read_fit(run.folder, families), families).score
     return None
 
 
 def _warn_of_other_answers(runs: Iterable[Run]) -> None:
     """Name the predictions files that a run's results were not computed from."""
-    from finetune.runs.folder import read_results, say
-    from finetune.runs.predictions import foreign_splits
+    from finetune.runs.folder import RunFolder, say
 
-    for run in runs:
-        if run.folder is None or not (run.folder / "results.json").is_file():
-            continue
-        for split in foreign_splits(run.folder, read_results(run.folder)):
+    for place in (RunFolder(run.folder) for run in runs if run.folder is not None):
+        results = place.read_results() if place.results_file.is_file() else {}
+        for split in place.foreign_splits(results):
             say(
-                f"warning: {run.folder}/predictions/{split}.jsonl contains other answers than "
-                f"those scored in results.json; finetune evaluate {run.folder} rewrites them"
+                f"warning: {place.path}/{place.foreign(split)}; finetune evaluate {place.path} "
+                "rewrites them"
             )
 
 

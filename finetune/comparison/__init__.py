@@ -6,10 +6,10 @@ They say whether it would hold for these trained models on other examples of the
 is about the seeds, and names the examples where they say otherwise.
 """
 
-from finetune.comparison.comparing import compare, compare_folders, corrected
+from finetune.comparison.comparing import compare, corrected
 from finetune.comparison.differences import Comparison, Difference, as_json
 from finetune.comparison.examples import Bootstrap, McNemar, mcnemar, paired_bootstrap
-from finetune.comparison.groups import Answer, Group, Run, read_group
+from finetune.comparison.groups import Answer, Group, Run
 from finetune.comparison.seeds import SeedTests, Spread, holm, seed_tests, seeds_needed, spread
 from finetune.comparison.tables import as_text, summary
 
@@ -26,12 +26,10 @@ __all__ = [
     "as_json",
     "as_text",
     "compare",
-    "compare_folders",
     "corrected",
     "holm",
     "mcnemar",
     "paired_bootstrap",
-    "read_group",
     "seed_tests",
     "seeds_needed",
     "spread",

@@ -4,50 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from finetune.comparison.differences import Comparison, Difference
 from finetune.comparison.example_tests import ExampleTests
 from finetune.comparison.examples import RESAMPLES, Score
-from finetune.comparison.groups import Group, read_group
+from finetune.comparison.groups import Group
 from finetune.comparison.seeds import holm, seed_tests, spread
 from finetune.comparison.verdict import judge, short_names
 from finetune.errors import ConfigError, DataError
-
-Places = Path | Sequence[Path]
-
-
-def compare_folders(
-    a: Places,
-    b: Places,
-    metric: str | None = None,
-    *,
-    score: Score | None = None,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Comparison:
-    """Compare two runs, of one or several seeds, from their folders.
-
-    Args:
-        a: A run folder, a folder of runs, or a list of them (`read_group`).
-        b: Another.
-        metric: The one to compare; None for all that both have.
-        score: Scores answers, as the task does; needed for tests over examples of a metric that
-            is no share of right answers.
-        resamples: Of the bootstrap.
-        seed: Of the bootstrap.
-
-    Returns:
-        The comparison, `a` less `b`.
-
-    Raises:
-        DataError: A folder holds no results, or damaged ones; or the two are of different tasks,
-            splits or examples, or one and the same.
-        ConfigError: They have no such metric.
-    """
-    return compare(
-        read_group(a), read_group(b), metric, score=score, resamples=resamples, seed=seed
-    )
 
 
 def compare(
@@ -59,7 +23,24 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two groups of runs; arguments and errors as for `compare_folders`."""
+    """Compare two groups of runs.
+
+    Args:
+        a: One.
+        b: Another.
+        metric: The one to compare; None for all that both have.
+        score: Scores answers, as the task does; needed for tests over examples of a metric that
+            is no share of right answers.
+        resamples: Of the bootstrap.
+        seed: Of the bootstrap.
+
+    Returns:
+        The comparison, `a` less `b`.
+
+    Raises:
+        DataError: The two are of different tasks, splits or examples, or one and the same.
+        ConfigError: They have no such metric.
+    """
     if (a.task, a.split) != (b.task, b.split):
         raise DataError(
             f"expected runs of one task, found {a.task} ({a.split}) in {a.name} and {b.task} "

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from finetune.export.source import Source
-from finetune.runs.folder import INPUTS, SESSION_KEYS, Results
+from finetune.runs.inputs import SESSION_KEYS
+from finetune.runs.opening import INPUTS
+from finetune.runs.results import Results
 from finetune.settings.values import write
 
 PIPELINES = {

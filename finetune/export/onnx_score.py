@@ -13,7 +13,7 @@ from finetune.export.onnx_graph import Session
 from finetune.jobs.evaluate import Scorer, load_scorer
 from finetune.metrics.semantics import goodness
 from finetune.runs.families import Family, installed_families, read_fit
-from finetune.runs.folder import note, say
+from finetune.runs.folder import RunFolder, note, say
 from finetune.training.loop.finetuner import in_order
 
 
@@ -80,11 +80,11 @@ def find_scorer(
     Raises:
         ConfigError: It belongs to no fine-tuning run, or to one without a validation split.
     """
-    run_folder = checkpoint.parent.parent
-    if checkpoint.parent.name != "checkpoints" or not (run_folder / "config.yaml").is_file():
+    folder = RunFolder.of_checkpoint(checkpoint)
+    if folder is None or not folder.config_file.is_file():
         raise ConfigError(f"{checkpoint} belongs to no run whose validation split could be read")
     families = installed_families() if families is None else families
-    run = read_fit(run_folder, families)
+    run = read_fit(folder.path, families)
     run = replace(run, data=data or run.data)
     scorer = load_scorer(checkpoint, run, families)
     if not scorer.task.validation_splits:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from finetune.checkpoints.folder import Checkpoint, load_checkpoint
-from finetune.checkpoints.seed_folders import seed_folders
 from finetune.errors import CheckpointError, ConfigError
-from finetune.metrics.semantics import best_index, headline
-from finetune.runs.folder import Results, has_started, read_results
-from finetune.settings.values import load
+from finetune.metrics.semantics import headline
+from finetune.runs.folder import RunFolder
+from finetune.runs.results import Results
 
 
 @dataclass(frozen=True)
@@ -69,18 +68,20 @@ def find_source(run: Path) -> Source:
         CheckpointError: There is no checkpoint, or the run of several seeds has not ended.
         DataError: The run's results.json cannot be read.
     """
-    if run.name == "best" and run.parent.name == "checkpoints":
-        run = run.parent.parent  # what the results tell of is this checkpoint
-    results = read_results(run) if (run / "results.json").is_file() else {}
-    settings = _settings(run)
+    place = RunFolder(run)
+    if run.name == "best":  # what the results tell of is this checkpoint
+        place = RunFolder.of_checkpoint(run) or place
+    run = place.path
+    results = place.read_results() if place.results_file.is_file() else {}
+    settings = place.read_config()
     if "fixed_answer" in results:
         raise ConfigError(
             f"{run} was not trained: every example is answered '{results['fixed_answer']}'; "
             "there are no weights to export"
         )
     if settings.get("seeds"):
-        return _best_seed(run, results, settings)
-    if results and not (run / "checkpoints").is_dir() and not (run / "config.json").is_file():
+        return _best_seed(place, results, settings)
+    if results and not place.checkpoints.is_dir() and not (run / "config.json").is_file():
         raise ConfigError(
             f"{run} has no weights of its own: it answered with those of "
             f"{results.get('encoder', 'another run')}; export that"
@@ -88,21 +89,14 @@ def find_source(run: Path) -> Source:
     return Source(load_checkpoint(run), results, settings)
 
 
-def _settings(run: Path) -> dict[str, Any]:
-    file = run / "config.yaml"
-    content = load(file) if file.is_file() else {}
-    return content if isinstance(content, dict) else {}
-
-
-def _best_seed(run: Path, results: Results, settings: dict[str, Any]) -> Source:
+def _best_seed(run: RunFolder, results: Results, settings: dict[str, Any]) -> Source:
     if not results.get("metrics"):
-        started = [path.name for path in seed_folders(run) if has_started(path)]
-        rest = f"or name one of its seeds: {run}/{started[0]}" if started else "then export it"
+        started = [seed.path for seed in run.seeds if seed.has_started]
+        rest = f"or name one of its seeds: {started[0]}" if started else "then export it"
         raise CheckpointError(
-            f"{run}: expected a finished run, found no results.json of all its seeds; "
+            f"{run.path}: expected a finished run, found no results.json of all its seeds; "
             f"continue with --resume, {rest}"
         )
-    metric = str(headline(results["metrics"]))
-    seed = int(results["seeds"][best_index(metric, results["metrics"][metric]["values"])])
-    checkpoint = load_checkpoint(run / f"seed-{seed}")
-    return Source(checkpoint, results, settings, seed, metric)
+    best = run.best_seed()
+    checkpoint = load_checkpoint(run.seed(best.seed).path)
+    return Source(checkpoint, results, settings, best.seed, headline(best.metrics))

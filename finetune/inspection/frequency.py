@@ -21,7 +21,7 @@ from finetune.console.tables import table
 from finetune.errors import ConfigError, DataError
 from finetune.jobs.pretrain import corpus_data
 from finetune.jobs.sources import load_language_model
-from finetune.runs.folder import cache_folder, read_run
+from finetune.runs.folder import RunFolder, cache_folder
 from finetune.runs.settings import AdaptRun, PretrainRun
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -87,9 +87,9 @@ def _validating(run: PretrainRun | AdaptRun, batches: int | None) -> PretrainRun
 def _settings(folder: Path) -> tuple[PretrainRun | AdaptRun, CorpusConfig]:
     """What a run of pretraining, or of going on with it, was made with; how it read its texts."""
     try:
-        adapted = read_run(AdaptRun, folder)
+        adapted = RunFolder(folder).read_settings(AdaptRun)
     except ConfigError:
-        run = read_run(PretrainRun, folder)
+        run = RunFolder(folder).read_settings(PretrainRun)
         return run, run.data
     return adapted, adapted.text
 

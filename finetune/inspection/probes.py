@@ -34,7 +34,7 @@ from finetune.jobs.sources import (
 from finetune.metrics.semantics import column_title, shown
 from finetune.ranges import MOST_SEED, MOST_STEPS, check_values, within
 from finetune.runs.families import Family
-from finetune.runs.folder import summarise
+from finetune.runs.results import summarise
 from finetune.task.interface import Answer, Example, Task
 from finetune.text.features.pairs import Features
 from finetune.training.loop.task_data import TaskData
@@ -259,7 +259,8 @@ def curve(probed: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, An
     if len(probed) == 1:
         return [dict(metrics[metric]) for metrics in places[0]]
     return [
-        summarise([metrics[metric]["mean"] for metrics in at]) for at in zip(*places, strict=True)
+        dict(summarise([metrics[metric]["mean"] for metrics in at]))
+        for at in zip(*places, strict=True)
     ]
 
 

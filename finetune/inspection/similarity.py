@@ -23,7 +23,7 @@ from finetune.console.tables import table
 from finetune.errors import ConfigError
 from finetune.inspection.layers import LayerStates, layer_names
 from finetune.jobs.sources import Model, Sequences
-from finetune.runs.folder import summarise
+from finetune.runs.results import summarise
 
 TOKENS = "tokens"
 """In place of a pooling: each token is an example."""
@@ -210,7 +210,7 @@ def group_pairs(
         name = f"within {a}" if a == b else f"{a} – {b}"
         found.setdefault(name, []).append(pair["same_layer"])
     return {
-        name: [summarise(list(values)) for values in zip(*lines, strict=False)]
+        name: [dict(summarise(list(values))) for values in zip(*lines, strict=False)]
         for name, lines in found.items()
     }
 

@@ -22,16 +22,10 @@ from finetune.jobs.inputs import corpus_inputs, encoder_inputs
 from finetune.jobs.pretrain import check_length, corpus_data, train_language_model, with_dropout
 from finetune.machine.processes import join
 from finetune.runs.families import Family, family_of, installed_families, make_task
-from finetune.runs.folder import (
-    Results,
-    cache_folder,
-    check_folder,
-    check_inputs,
-    hold,
-    open_run,
-    say,
-)
+from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.inputs import Input, Inputs
+from finetune.runs.opening import check_folder, check_inputs, open_folder
+from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun
 from finetune.task.interface import Task
 from finetune.text.corpus.corpus import build_corpus, source_digests
@@ -59,7 +53,7 @@ def adapt(
     if run.find_lr:
         check_search(run)
     join(run.trainer.devices)
-    folder = Path(run.out)
+    folder = RunFolder(Path(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     start = find_checkpoint(run.encoder_from, run.cache_dir)
     if told := origin(start):
@@ -81,8 +75,8 @@ def adapt(
     if run.find_lr:
         return find(run, folder, module, corpus_data(run, module, tokenizer, corpus, text), name)
     read = [run.task] if run.task else sources
-    with hold(folder):
-        open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+    with folder.hold():
+        open_folder(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
         return train_language_model(run, module, tokenizer, corpus, text, name, read, start.source)
 
 
@@ -97,7 +91,7 @@ def check_ended(run: AdaptRun, families: Mapping[str, Family], task: Task) -> No
     Raises:
         ConfigError: A setting or an input has changed since.
     """
-    folder = Path(run.out)
+    folder = RunFolder(Path(run.out))
     check_folder(folder, run, resume=True, overwrite=False)
     start = find_checkpoint(run.encoder_from, run.cache_dir)
     digests = source_digests(_sources(run, families, task))

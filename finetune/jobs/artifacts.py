@@ -15,7 +15,8 @@ from typing import Any
 
 from finetune.checkpoints.folder import WEIGHTS, Checkpoint, load_checkpoint
 from finetune.checkpoints.hub import find_checkpoint
-from finetune.runs.folder import Results
+from finetune.runs.folder import RunFolder
+from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.tracking import Artifact, plain_name
 
@@ -23,7 +24,7 @@ _DIGITS = 12  # of a hash, in a name
 
 
 def artifacts_of(
-    run: PretrainRun | AdaptRun | FitRun, folder: Path, results: Results
+    run: PretrainRun | AdaptRun | FitRun, folder: RunFolder, results: Results
 ) -> list[Artifact]:
     """The artifacts of a run that has ended.
 
@@ -37,7 +38,7 @@ def artifacts_of(
         the statistics of its corpus, and the tokenizer that was trained with it; of a fine-tuning
         run the predictions and the submission; the checkpoint where that is wanted.
     """
-    best = load_checkpoint(folder)
+    best = load_checkpoint(folder.path)
     start = _start(run)
     found = [] if start is None else [_encoder(start, used=True)]
     own_tokenizer = start is None and getattr(run, "tokenizer", None) is None
@@ -88,21 +89,16 @@ def _checkpoint(best: Checkpoint) -> Artifact:
 
 
 def _outputs(
-    run: PretrainRun | AdaptRun | FitRun, folder: Path, results: Results
+    run: PretrainRun | AdaptRun | FitRun, folder: RunFolder, results: Results
 ) -> Iterator[Artifact]:
     if not isinstance(run, FitRun):
         text = _json(results["data"])
         name = f"corpus-{hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
         yield Artifact(name, "corpus", texts={"statistics.json": text}, facts=results["data"])
         return
-    place = folder.absolute()
+    place = folder.path.absolute()
     name = plain_name(f"{place.parent.name}-{place.name}")
-    for kind in ("predictions", "submission"):
-        files = {
-            path.relative_to(folder / kind).as_posix(): path
-            for path in sorted((folder / kind).rglob("*"))
-            if path.is_file()
-        }
+    for kind, files in folder.outputs().items():
         if files:
             yield Artifact(f"{kind}-{name}", kind, files=files, facts={"task": results["task"]})
 

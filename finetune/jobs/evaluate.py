@@ -13,14 +13,9 @@ from finetune.errors import CheckpointError, ConfigError
 from finetune.heads import HeadConfig
 from finetune.machine.processes import first_process_only
 from finetune.runs.families import Family, installed_families, make_task, read_fit
-from finetune.runs.folder import (
-    Results,
-    cache_folder,
-    over_seeds,
-    say,
-    write_files,
-)
+from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.predictions import Origin, read_origin, read_predictions, write_predictions
+from finetune.runs.results import Results, over_seeds
 from finetune.runs.settings import FitRun
 from finetune.task.interface import Answer, Task, examples_digest
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -131,22 +126,17 @@ def load_scorer(place: Path, run: FitRun, families: Mapping[str, Family]) -> Sco
     return Scorer(module, module.task, data, checkpoint.digest)
 
 
-def predictions_file(folder: Path, split: str) -> Path:
-    """RUN/predictions/SPLIT.jsonl."""
-    return folder / "predictions" / f"{split}.jsonl"
-
-
 @first_process_only
 def write_answers(
-    task: Task, folder: Path, split: str, answers: Sequence[Answer], origin: Origin
+    task: Task, folder: RunFolder, split: str, answers: Sequence[Answer], origin: Origin
 ) -> None:
     """Write RUN/predictions/SPLIT.jsonl, and the files in the benchmark's own form."""
-    write_predictions(answers, predictions_file(folder, split), origin)
-    write_files(folder / "submission", task.submission(split, answers))
+    write_predictions(answers, folder.predictions(split), origin)
+    folder.write_submission(task.submission(split, answers))
 
 
 def score_splits(
-    scorer: Scorer, folder: Path, splits: Sequence[str]
+    scorer: Scorer, folder: RunFolder, splits: Sequence[str]
 ) -> tuple[dict[str, float], Results]:
     """Answer each split, write the answers, and score them.
 
@@ -205,16 +195,15 @@ def evaluate(
             raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, found --split {split}")
         run = replace(run, **{split: file})  # type: ignore[arg-type]
     if run.seeds:
-        return over_seeds(
-            [evaluate(folder / f"seed-{seed}", families, split, file) for seed in run.seeds]
-        )
+        places = [RunFolder(folder).seed(seed).path for seed in run.seeds]
+        return over_seeds([evaluate(place, families, split, file) for place in places])
     task = make_task(run, families)
     splits = [split] if split else list(task.validation_splits or task.test_splits)
     if task.fixed_answer is not None:
-        metrics, told, examples = _score_fixed(task, folder, splits)
+        metrics, told, examples = _score_fixed(task, RunFolder(folder), splits)
     else:
         scorer = load_scorer(checkpoint_of(folder, run, task), run, families)
-        metrics, told = score_splits(scorer, folder, splits)
+        metrics, told = score_splits(scorer, RunFolder(folder), splits)
         examples = len(scorer.data.examples(splits[0]))
     if skipped := task.skipped(splits[0]):
         told["skipped"] = skipped
@@ -245,7 +234,7 @@ def fixed_answers(task: Task, split: str) -> tuple[list[Answer], Origin]:
 
 
 def _score_fixed(
-    task: Task, folder: Path, splits: Sequence[str]
+    task: Task, folder: RunFolder, splits: Sequence[str]
 ) -> tuple[dict[str, float], Results, int]:
     """Metrics, what else is to be told, and how many examples the first split has."""
     metrics: dict[str, float] = {}
@@ -310,20 +299,18 @@ def answer_split(
     """
     run = read_fit(folder, families)
     if run.seeds:
-        raise ConfigError(
-            f"{folder} contains a run of several seeds; choose one of {folder}/seed-*"
-        )
+        raise RunFolder(folder).several_seeds(RunFolder(folder).seed(run.seeds[0]))
     run = replace(run, data=data or run.data)
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
     task = make_task(run, families)
     place = folder if task_name else checkpoint_of(folder, run, task)
-    question, path = _Question(run, task, split, place), predictions_file(folder, split)
+    question, path = _Question(run, task, split, place), RunFolder(folder).predictions(split)
     if (reason := _outdated(path, question.origin())) is None:
         return read_predictions(path)
     say(f"{path}: {reason}; answering by {place}")
     task, answers, origin = question.answers(families)
-    write_answers(task, folder, split, answers, origin)
+    write_answers(task, RunFolder(folder), split, answers, origin)
     return answers
 
 
@@ -339,14 +326,14 @@ def _outdated(path: Path, wanted: Origin) -> str | None:
     return None if found == wanted else "its answers are to other data"
 
 
-def warn_of_other_answers(folder: Path, checkpoint: str) -> None:
+def warn_of_other_answers(folder: RunFolder, checkpoint: str) -> None:
     """Name the predictions files of a run that another checkpoint has answered.
 
     Args:
         folder: RUN.
         checkpoint: The digest of its best one.
     """
-    for path in sorted((folder / "predictions").glob("*.jsonl")):
+    for path in folder.predictions_files():
         origin = read_origin(path)
         if origin is None or origin.checkpoint != checkpoint:
             say(

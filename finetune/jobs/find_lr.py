@@ -7,10 +7,11 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 from finetune.errors import ConfigError
-from finetune.runs.folder import Results, has_started, hold, note, open_run, say, write_files
+from finetune.runs.folder import RunFolder, note, say
+from finetune.runs.opening import open_folder
+from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.training.loop.data import Batch, OrderedData
 from finetune.training.loop.freed_memory import keep_freed_memory
@@ -39,7 +40,7 @@ def check_search(run: PretrainRun | AdaptRun | FitRun) -> None:
 
 def find(
     run: PretrainRun | AdaptRun | FitRun,
-    folder: Path,
+    folder: RunFolder,
     module: EncoderWithHead,
     data: OrderedData,
     task: str,
@@ -78,9 +79,9 @@ def find(
         accumulate=trainer.accumulate_grad_batches * trainer.devices,
         half_precision="16" in trainer.precision,
     )
-    with hold(folder):
-        if not has_started(folder):
-            open_run(folder, run, resume=False, overwrite=False)
+    with folder.hold():
+        if not folder.has_started:
+            open_folder(folder, run, resume=False, overwrite=False)
         say(save_curve(folder, curve))
     found = dataclasses.asdict(curve.suggestion)
     return {"task": task, "split": "train", "metrics": {}, "seed": run.seed, "suggestion": found}
@@ -95,7 +96,7 @@ def training_batches(data: OrderedData) -> Iterator[Batch]:
         yield from data.batch_loader(data.training_set(epoch), data.order(epoch))
 
 
-def save_curve(folder: Path, curve: RateCurve) -> str:
+def save_curve(folder: RunFolder, curve: RateCurve) -> str:
     """Write RUN/rate_curve.json, whole or not at all.
 
     It holds `curve`: a list of `step`, `learning_rate` (of the topmost group), `loss`, `smoothed`;
@@ -118,8 +119,8 @@ def save_curve(folder: Path, curve: RateCurve) -> str:
         "ending": curve.ending,
         "suggestion": dataclasses.asdict(curve.suggestion),
     }
-    write_files(folder, {FILE: json.dumps(content, indent=2, allow_nan=False) + "\n"})
-    return f"{plot(curve)}\n{_in_words(curve)}\nthe curve: {folder / FILE}"
+    folder.write_files({FILE: json.dumps(content, indent=2, allow_nan=False) + "\n"})
+    return f"{plot(curve)}\n{_in_words(curve)}\nthe curve: {folder.path / FILE}"
 
 
 def _in_words(curve: RateCurve) -> str:

@@ -34,16 +34,9 @@ from finetune.jobs.session import Session
 from finetune.jobs.untrained import answer, check_untrained, is_trained
 from finetune.machine.processes import is_first_process, join
 from finetune.runs.families import Family, complete, family_of, installed_families, make_task
-from finetune.runs.folder import (
-    Results,
-    check_folder,
-    hold,
-    open_run,
-    over_seeds,
-    say,
-    settle_run,
-    write_results,
-)
+from finetune.runs.folder import RunFolder, say
+from finetune.runs.opening import check_folder, open_folder, settle_folder
+from finetune.runs.results import Results, over_seeds
 from finetune.runs.settings import FitRun, PretrainRun
 from finetune.task.interface import Task
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -94,13 +87,13 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
         run = _adapted(run, task, families)
     if not run.seeds:
         return _fit_seed(run, task)
-    folder = Path(str(run.out))
+    folder = RunFolder(Path(str(run.out)))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     ready = _get_ready(run, task)  # what is wrong is told before the folder is touched
-    with hold(folder):
+    with folder.hold():
         _open(run, folder, ready)
         together = over_seeds([_fit_seed(_of_seed(run, seed), task) for seed in run.seeds])
-        write_results(folder, together)
+        folder.write_results(together)
     return together
 
 
@@ -135,15 +128,15 @@ def _check_seeds(run: FitRun) -> None:
         run = dataclasses.replace(run, encoder_from=run.adaptation().out)
     for seed in run.seeds or () if run.resume else ():
         one = _of_seed(run, seed)
-        check_folder(Path(str(one.out)), one, resume=one.resume, overwrite=False)
+        check_folder(RunFolder(Path(str(one.out))), one, resume=one.resume, overwrite=False)
 
 
 def _of_seed(run: FitRun, seed: int) -> FitRun:
     """One of several seeds, in a folder of its own."""
-    place = Path(str(run.out)) / f"seed-{seed}"
-    resume = run.resume and (place / "config.yaml").is_file()
+    place = RunFolder(Path(str(run.out))).seed(seed)
+    resume = run.resume and place.config_file.is_file()
     return dataclasses.replace(
-        run, seed=seed, seeds=None, out=str(place), resume=resume, overwrite=False
+        run, seed=seed, seeds=None, out=str(place.path), resume=resume, overwrite=False
     )
 
 
@@ -212,7 +205,7 @@ def _dry(run: FitRun, task: Task) -> Results:
 def _find(run: FitRun, task: Task) -> Results:
     """Try learning rates, as the first of several seeds would start, and train nothing."""
     run = dataclasses.replace(run, seed=run.seeds[0] if run.seeds else run.seed)
-    folder = Path(str(run.out))
+    folder = RunFolder(Path(str(run.out)))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     ready = _get_ready(run, task)
     show_data(ready.data)
@@ -222,15 +215,15 @@ def _find(run: FitRun, task: Task) -> Results:
 def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
     """Adapt the encoder in a run of its own, unless that has ended, and start from it."""
     before = run.adaptation()
-    folder = Path(before.out)
+    folder, second = RunFolder(Path(before.out)), RunFolder(Path(str(run.out)))
     # A run that was stopped in its first stage has nothing to resume in the second.
-    resume = run.resume and (not before.resume or (Path(str(run.out)) / "config.yaml").is_file())
+    resume = run.resume and (not before.resume or second.config_file.is_file())
     run = dataclasses.replace(run, encoder_from=before.out, resume=resume)
-    check_folder(Path(str(run.out)), run, resume=run.resume, overwrite=run.overwrite)
-    if before.resume and (folder / "results.json").is_file():
+    check_folder(second, run, resume=run.resume, overwrite=run.overwrite)
+    if before.resume and folder.results_file.is_file():
         check_ended(before, families, task)
-        with hold(folder):  # as one that ends does: nothing is left of one that was killed
-            settle_run(folder)
+        with folder.hold():  # as one that ends does: nothing is left of one that was killed
+            settle_folder(folder)
     else:
         # What the second stage would refuse is told before the first one takes its time.
         _get_ready(dataclasses.replace(run, encoder_from=before.encoder_from), task)
@@ -239,15 +232,15 @@ def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
 
 
 def _fit_seed(run: FitRun, task: Task) -> Results:
-    folder = Path(str(run.out))
+    folder = RunFolder(Path(str(run.out)))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     ready = _get_ready(run, task)
-    with hold(folder):
+    with folder.hold():
         _open(run, folder, ready)
         return _train(run, task, folder, ready)
 
 
-def _open(run: FitRun, folder: Path, ready: _Ready) -> None:
+def _open(run: FitRun, folder: RunFolder, ready: _Ready) -> None:
     """Take the run's folder, where it says from what the run is made."""
     data, task = ready.data, ready.data.task
     splits = [data.train_split, *task.validation_splits, *(task.test_splits if run.test else ())]
@@ -256,10 +249,10 @@ def _open(run: FitRun, folder: Path, ready: _Ready) -> None:
     else:
         start = encoder_inputs(ready.start, run.encoder_from)
     inputs = {**start, **example_inputs(data, splits)}
-    open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+    open_folder(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
 
 
-def _train(run: FitRun, task: Task, folder: Path, ready: _Ready) -> Results:
+def _train(run: FitRun, task: Task, folder: RunFolder, ready: _Ready) -> Results:
     """Train and score, in a folder that is open for the run."""
     module, data = ready.module, ready.data
     used = module.head.config if isinstance(module.head, PooledHead) else run.head
@@ -276,18 +269,18 @@ def _train(run: FitRun, task: Task, folder: Path, ready: _Ready) -> Results:
     results |= told | {"majority": ready.baseline, "data": data.description(), "plan": ready.plan}
     if ready.start is not None and ready.start.source:
         results["imported"] = dict(ready.start.source)
-    write_results(folder, results)
+    folder.write_results(results)
     session.close(results)
     return results
 
 
 def _score_best(
-    run: FitRun, ready: _Ready, folder: Path, save_tuned: Callable[[], None]
+    run: FitRun, ready: _Ready, folder: RunFolder, save_tuned: Callable[[], None]
 ) -> tuple[dict[str, float], Results]:
     """Score the best checkpoint on the validation splits, and on a test file that was named."""
     module = ready.module
     module.phases, module.caches = None, {}  # answers are those of the plain encoder
-    best = load_checkpoint(folder)
+    best = load_checkpoint(folder.path)
     best.load_into(module)
     module.decision = dict(best.decision)
     module.to(pick_device(run.trainer.accelerator))
@@ -295,7 +288,7 @@ def _score_best(
     if scorer.tune() != best.decision:
         save_tuned()
         if is_first_process():  # which alone writes it, and what the answers are of
-            scorer = dataclasses.replace(scorer, checkpoint=load_checkpoint(folder).digest)
+            scorer = dataclasses.replace(scorer, checkpoint=load_checkpoint(folder.path).digest)
     metrics, told = score_splits(scorer, folder, module.task.validation_splits)
     if run.test is not None:
         (split,) = module.task.test_splits
@@ -305,7 +298,7 @@ def _score_best(
     return metrics, told
 
 
-def _tested(scorer: Scorer, folder: Path, split: str) -> Results:
+def _tested(scorer: Scorer, folder: RunFolder, split: str) -> Results:
     """Answer the test file that was named; score it if it has labels."""
     answers = scorer.answers(split)
     write_answers(scorer.task, folder, split, answers, scorer.origin(split))

@@ -17,7 +17,7 @@ from finetune.errors import ConfigError, DataError
 from finetune.jobs.evaluate import checkpoint_of, load_tuner
 from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
 from finetune.runs.families import Family, installed_families, make_task, read_fit
-from finetune.runs.folder import say
+from finetune.runs.folder import RunFolder, say
 from finetune.runs.predictions import write_predictions
 from finetune.task.interface import Answer, Example
 from finetune.text.features.pairs import length_batches
@@ -169,9 +169,7 @@ def load(
     families = installed_families() if families is None else families
     settings = read_fit(folder, families)
     if settings.seeds:
-        raise ConfigError(
-            f"{folder} contains several seeds; choose one: {folder}/seed-{settings.seeds[0]}"
-        )
+        raise RunFolder(folder).several_seeds(RunFolder(folder).seed(settings.seeds[0]))
     task = make_task(settings, families)
     if task.fixed_answer is not None:
         raise ConfigError(

@@ -17,18 +17,9 @@ from finetune.jobs.find_lr import check_search, find
 from finetune.jobs.inputs import corpus_inputs, tokenizer_input
 from finetune.jobs.session import Session
 from finetune.machine.processes import is_first_process, join, place
-from finetune.runs.folder import (
-    Results,
-    cache_folder,
-    check_folder,
-    check_inputs,
-    check_writable,
-    hold,
-    note,
-    open_run,
-    say,
-    write_results,
-)
+from finetune.runs.folder import RunFolder, cache_folder, check_writable, note, say
+from finetune.runs.opening import check_folder, check_inputs, open_folder
+from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, PretrainRun, TokenizerRun
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus, source_digests
 from finetune.text.corpus.documents import corpus_sources, read_documents
@@ -99,7 +90,7 @@ def pretrain(run: PretrainRun) -> Results:
     Returns:
         What RUN/results.json holds.
     """
-    folder = Path(run.out)
+    folder = RunFolder(Path(run.out))
     if not any(dataclasses.astuple(run.length)):
         raise ConfigError(
             "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
@@ -115,7 +106,7 @@ def pretrain(run: PretrainRun) -> Results:
     digests = source_digests(run.corpus)
     inputs = {
         **corpus_inputs(digests),
-        **tokenizer_input(tokenizer, run.tokenizer or str(folder / "tokenizer")),
+        **tokenizer_input(tokenizer, run.tokenizer or str(folder.tokenizer)),
     }
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
     cache = cache_folder(run.cache_dir)
@@ -129,10 +120,10 @@ def pretrain(run: PretrainRun) -> Results:
     if run.find_lr:
         data = corpus_data(run, module, tokenizer, corpus, run.data)
         return find(run, folder, module, data, "pretrain")
-    with hold(folder):
-        open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+    with folder.hold():
+        open_folder(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
         if run.tokenizer is None and is_first_process():
-            _keep_tokenizer(tokenizer, folder / "tokenizer")
+            _keep_tokenizer(tokenizer, folder.tokenizer)
         return train_language_model(
             run, module, tokenizer, corpus, run.data, "pretrain", run.corpus
         )
@@ -163,7 +154,7 @@ def train_language_model(
     Returns:
         What RUN/results.json holds.
     """
-    folder = Path(run.out)
+    folder = RunFolder(Path(run.out))
     say(corpus.statistics.as_text())
     module.lm_share = None if module.encoder.config.causal else run.masks.mask_rate
     for message in corpus.statistics.warnings() if is_first_process() else ():
@@ -181,7 +172,7 @@ def train_language_model(
     results["data"] = {"corpus": sources, **dataclasses.asdict(corpus.statistics)}
     if imported:
         results["imported"] = dict(imported)
-    write_results(folder, results)
+    folder.write_results(results)
     session.close(results)
     return results
 
@@ -206,19 +197,19 @@ def corpus_data(
 
 
 def _score_best(
-    folder: Path, module: Pretrainer, data: CorpusData, device: torch.device
+    folder: RunFolder, module: Pretrainer, data: CorpusData, device: torch.device
 ) -> dict[str, float]:
     """Score the best checkpoint on the validation blocks; nothing where there are none."""
-    load_checkpoint(folder).load_into(module)
+    load_checkpoint(folder.path).load_into(module)
     return masked_lm_metrics(module.to(device), data.val_dataloader())
 
 
-def _tokenizer_for(run: PretrainRun, folder: Path) -> Tokenizer:
+def _tokenizer_for(run: PretrainRun, folder: RunFolder) -> Tokenizer:
     """The tokenizer that is named, or that of the resumed run, or one trained now."""
     if run.tokenizer is not None:
         return find_tokenizer(run.tokenizer)
-    if place().follows or (run.resume and holds_tokenizer(folder / "tokenizer")):
-        return Tokenizer.load(folder / "tokenizer")
+    if place().follows or (run.resume and holds_tokenizer(folder.tokenizer)):
+        return Tokenizer.load(folder.tokenizer)
     return _train_tokenizer(
         run.corpus,
         run.vocabulary,

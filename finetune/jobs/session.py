@@ -16,7 +16,8 @@ from finetune.checkpoints.folder import load_checkpoint, load_trainer_state, sav
 from finetune.encoder.benchmark import matmul_ceiling, peak_gib
 from finetune.jobs.shown import shown
 from finetune.machine.processes import is_first_process
-from finetune.runs.folder import Results, say, versions
+from finetune.runs.folder import RunFolder, say, versions
+from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.task.interface import Task
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -44,7 +45,7 @@ class Session:
     def __init__(
         self,
         run: PretrainRun | AdaptRun | FitRun,
-        folder: Path,
+        folder: RunFolder,
         module: EncoderWithHead,
         data: OrderedData,
         tokenizer: Tokenizer,
@@ -59,7 +60,7 @@ class Session:
         """
         self.run, self.folder, self.module, self.data = run, folder, module, data
         self.tokenizer, self.head, self.task = tokenizer, head, task
-        self.last = folder / "checkpoints" / "last"
+        self.last = folder.checkpoints / "last"
         self.state = load_trainer_state(self.last) if run.resume else None
         self.loggers: list[Logger] = []
         self.seconds = 0.0
@@ -88,7 +89,7 @@ class Session:
         self.loggers = self._open_loggers(task)
         watch = self._monitor(length, task, unigram_entropy)
         checkpointer = Checkpointer(
-            self.folder / "checkpoints",
+            self.folder.checkpoints,
             self._write,
             length,
             self.run.checkpoints,
@@ -143,13 +144,13 @@ class Session:
         say(f"training {parameters:,} parameters on {device.type}{threads}{processes}{flushed}")
 
     def _open_loggers(self, task: str) -> list[Logger]:
-        name, group = self.folder.absolute().name, f"{task} · {self._encoder_name()}"
-        if name == f"seed-{self.run.seed}":  # one of several, which belong together
-            of_all = self.folder.absolute().parent.name
-            name, group = f"{of_all}/{name}", f"{group} · {of_all}"
+        place, group = self.folder.path.absolute(), f"{task} · {self._encoder_name()}"
+        name = place.name
+        if RunFolder(place.parent).seed(self.run.seed).path == place:  # seeds belong together
+            name, group = f"{place.parent.name}/{name}", f"{group} · {place.parent.name}"
         return tracking.loggers(
             self.run.tracking,
-            self.folder,
+            self.folder.path,
             dataclasses.asdict(self.run),
             name=name,
             group=group,
@@ -206,11 +207,11 @@ class Session:
     def save_tuned(self) -> None:
         """Write the best checkpoint again, whose numbers were tuned on its own answers."""
         if is_first_process():
-            self._write(self.folder / "checkpoints" / "best", None)
+            self._write(self.folder.checkpoints / "best", None)
 
     def _encoder_name(self) -> str:
         source = getattr(self.run, "encoder_from", "")
-        return "scratch" if source == "none" else Path(source or self.folder).absolute().name
+        return "scratch" if source == "none" else Path(source or self.folder.path).absolute().name
 
     def results(self, task: str, split: str, metrics: dict[str, float], examples: int) -> Results:
         """What results.json holds for every kind of run."""
@@ -220,7 +221,7 @@ class Session:
             "metrics": metrics,
             "examples": examples,
             "seed": self.run.seed,
-            "encoder": getattr(self.run, "encoder_from", str(self.folder)),
+            "encoder": getattr(self.run, "encoder_from", str(self.folder.path)),
             "parameters": sum(p.numel() for p in self.module.parameters()),
             "train_seconds": self.seconds,
             "examples_per_second": self.rows_seen / self.seconds if self.seconds else 0.0,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from finetune.jobs.artifacts import artifacts_of
-from finetune.runs.folder import Results
-from finetune.runs.predictions import read_predictions
+from finetune.runs.folder import RunFolder
+from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.task.interface import Task
 from finetune.tracking import Shown, Table
@@ -16,7 +14,7 @@ from finetune.training.loop.task_data import TaskData
 
 def shown(
     run: PretrainRun | AdaptRun | FitRun,
-    folder: Path,
+    folder: RunFolder,
     results: Results,
     task: Task | None,
     data: OrderedData,
@@ -36,13 +34,12 @@ def shown(
     return Shown(tables, artifacts_of(run, folder, results))
 
 
-def _tables(folder: Path, task: Task, data: TaskData, most: int) -> list[Table]:
+def _tables(folder: RunFolder, task: Task, data: TaskData, most: int) -> list[Table]:
     from finetune.jobs.answer_tables import answer_tables
 
     tables = []
     for split in (*task.validation_splits, *task.test_splits):
-        file = folder / "predictions" / f"{split}.jsonl"
-        if file.is_file():
+        if (rows := folder.read_predictions(split)) is not None:
             examples = {example.id: example for example in data.examples(split)}
-            tables += answer_tables(split, read_predictions(file), examples, most)
+            tables += answer_tables(split, rows, examples, most)
     return tables

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from finetune.checkpoints.hub import find_checkpoint
-from finetune.checkpoints.seed_folders import seed_folders
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.jobs.evaluate import task_data
 from finetune.runs.families import Family, family_of, make_task, read_fit
+from finetune.runs.folder import RunFolder
 from finetune.runs.settings import FitRun
 from finetune.text.features.pairs import Features, encode_pairs
 from finetune.text.features.rows import read_rows
@@ -59,8 +59,8 @@ def load_model(place: str | Path) -> Model:
         CheckpointError: There is no checkpoint.
     """
     folder = Path(place)
-    if (first := runs_of(folder)[0]) != folder:
-        raise ConfigError(f"{folder} contains a run of several seeds; choose one: {first}")
+    if seeds := RunFolder(folder).seeds:
+        raise RunFolder(folder).several_seeds(seeds[0])
     checkpoint = find_checkpoint(folder)
     encoder = checkpoint.encoder().to(pick_device("auto"))
     return Model(folder, encoder, checkpoint.tokenizer())
@@ -85,7 +85,7 @@ def load_language_model(folder: Path) -> tuple[Pretrainer, Tokenizer]:
 
 def runs_of(folder: Path) -> list[Path]:
     """The runs of a folder: those of its seeds in order, or itself where it holds one run."""
-    return seed_folders(folder) or [folder]
+    return [run.path for run in RunFolder(folder).runs]
 
 
 def longest_text(config: EncoderConfig, wanted: int | None = None) -> int:

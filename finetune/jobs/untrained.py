@@ -10,9 +10,11 @@ from typing import Any
 from finetune.errors import ConfigError
 from finetune.jobs.evaluate import checkpoint_of, fixed_answers, load_scorer, write_answers
 from finetune.runs.families import Family
-from finetune.runs.folder import Results, check_folder, hold, open_run, say, versions, write_results
+from finetune.runs.folder import RunFolder, say, versions
 from finetune.runs.inputs import Input
+from finetune.runs.opening import check_folder, open_folder
 from finetune.runs.predictions import Origin
+from finetune.runs.results import Results
 from finetune.runs.settings import FitRun
 from finetune.task.interface import Answer, Task
 
@@ -54,7 +56,7 @@ def answer(run: FitRun, task: Task, families: Mapping[str, Family]) -> Results:
         ConfigError: The folder is taken, or no run is named whose head answers the task.
         CheckpointError: That run's head is for other answers.
     """
-    folder = Path(str(run.out))
+    folder = RunFolder(Path(str(run.out)))
     if not run.dry_run:
         check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     if task.train_split is None:
@@ -63,11 +65,11 @@ def answer(run: FitRun, task: Task, families: Mapping[str, Family]) -> Results:
 
 
 def _by_another_head(
-    run: FitRun, task: Task, families: Mapping[str, Family], folder: Path
+    run: FitRun, task: Task, families: Mapping[str, Family], folder: RunFolder
 ) -> Results:
     if run.encoder_from == "none":
         raise ConfigError(f"{task.name} is not trained on: name a fine-tuned run by --encoder RUN")
-    scorer = load_scorer(checkpoint_of(folder, run, task), run, families)
+    scorer = load_scorer(checkpoint_of(folder.path, run, task), run, families)
     split = task.test_splits[0]
     if run.dry_run:
         return _dry(
@@ -75,11 +77,11 @@ def _by_another_head(
         )
     answers = scorer.answers(split)
     results = _write(run, task, folder, split, answers, scorer.origin(split), {})
-    say(f"{len(answers):,} answers: {folder / 'predictions' / split}.jsonl (no labels, no score)")
+    say(f"{len(answers):,} answers: {folder.predictions(split)} (no labels, no score)")
     return results
 
 
-def _alike(run: FitRun, task: Task, folder: Path) -> Results:
+def _alike(run: FitRun, task: Task, folder: RunFolder) -> Results:
     """Give every example of a task the same answer, as the task says, and score that."""
     split, fixed = task.validation_splits[0], task.fixed_answer
     answers, origin = fixed_answers(task, split)
@@ -99,7 +101,7 @@ def _dry(task: Task, split: str, count: int, by: str) -> Results:
 def _write(
     run: FitRun,
     task: Task,
-    folder: Path,
+    folder: RunFolder,
     split: str,
     answers: list[Answer],
     origin: Origin,
@@ -121,8 +123,8 @@ def _write(
         f"{split} examples": Input(origin.data, split),
         "answering checkpoint": Input(origin.checkpoint, run.encoder_from),
     }
-    with hold(folder):
-        open_run(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+    with folder.hold():
+        open_folder(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
         write_answers(task, folder, split, answers, origin)
-        write_results(folder, results)
+        folder.write_results(results)
     return results

@@ -70,5 +70,5 @@ def _splits(run: ReportedRun) -> Iterable[str]:
     """The split of the headline: in the folder its file may bear a longer name."""
     split = run.group.split if run.group else ""
     yield split
-    folder = run.seeds[0].folder / "predictions"
-    yield from sorted(path.stem for path in folder.glob(f"{split}*.jsonl") if path.stem != split)
+    names = [path.stem for path in run.seeds[0].folder.predictions_files(split)]
+    yield from (name for name in names if name != split)

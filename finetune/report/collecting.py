@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from finetune.checkpoints.seed_folders import seed_folders
-from finetune.comparison import Group, read_group
-from finetune.errors import ConfigError, DataError, FinetuneError
-from finetune.runs.listing import Listing, State, run_folders, seeds_stand_alone, state_of
-from finetune.settings.renames import with_new_names
-from finetune.settings.values import load
+from finetune.comparison import Group
+from finetune.errors import FinetuneError
+from finetune.runs.folder import RunFolder
+from finetune.runs.groups import group_of
+from finetune.runs.listing import UNEXPECTED, Listing, RunRecord, State, read_record, run_folders
+from finetune.runs.listing import Seed as ListedSeed
 
 T = TypeVar("T")
 
 NOTHING = "it contains neither results nor metrics"
-UNEXPECTED = (AttributeError, IndexError, KeyError, OSError, TypeError, ValueError)
-"""What files of an unexpected form make of code that reads them."""
 
 
 class Problem(NamedTuple):
@@ -36,28 +33,31 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Seed:
-    """One training."""
+    """One training, ended or not, with its curves."""
 
-    folder: Path
+    folder: RunFolder
     """Where it lies."""
-    seed: int | None
-    """Its seed, where known."""
-    results: dict[str, Any]
-    """What results.json holds; empty before the end."""
-    lines: tuple[dict[str, Any], ...]
-    """The lines of metrics.jsonl."""
+    results: Mapping[str, Any]
+    """What came out; empty before the end."""
+    lines: Sequence[dict[str, Any]]
+    """What was logged, a step each."""
+
+    @property
+    def seed(self) -> int | None:
+        """Its seed, where known."""
+        return self.results.get("seed")
 
 
 @dataclass(frozen=True)
 class ReportedRun:
     """A run folder with its seeds."""
 
-    folder: Path
+    folder: RunFolder
     """As it was named."""
     name: str
     """What it is called on the page."""
     config: dict[str, Any]
-    """config.yaml; empty where it cannot be read."""
+    """Its settings; empty where they cannot be read."""
     seeds: tuple[Seed, ...]
     """At least one."""
     state: State = "done"
@@ -66,7 +66,7 @@ class ReportedRun:
     """The seeds that have ended, for comparisons; None where none has."""
 
     @property
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Mapping[str, Any]:
         """The results of the first seed that has some."""
         return next((seed.results for seed in self.seeds if seed.results), {})
 
@@ -124,7 +124,7 @@ class Collection:
 def number(values: Any, *path: str) -> float | None:
     """A finite number in nested results, by its keys; None where there is none."""
     for key in path:
-        values = values.get(key) if isinstance(values, dict) else None
+        values = values.get(key) if isinstance(values, Mapping) else None
     if isinstance(values, bool) or not isinstance(values, int | float):
         return None
     return float(values) if math.isfinite(values) else None
@@ -146,15 +146,15 @@ def collect(places: Sequence[Path]) -> Collection:
         The runs, each once, and what could not be read.
     """
     found = Collection()
-    folders: dict[Path, Path] = {}
+    folders: dict[Path, RunFolder] = {}
     for place in places:
         inside = _runs_in(place, found)
         for folder in inside:
-            folders.setdefault(folder.resolve(), folder)
+            folders.setdefault(folder.path.resolve(), folder)
         if not inside:
             expected = f"expected a run or a folder of runs, found {_what_is(place)}"
             found.problems.append(Problem(str(place), expected))
-    names = short_names(list(folders.values()))
+    names = short_names([folder.path for folder in folders.values()])
     for folder, name in zip(folders.values(), names, strict=True):
         run = _read_run(folder, name, found)
         if run is not None:
@@ -168,8 +168,8 @@ def _what_is(place: Path) -> str:
     return "none in it" if place.is_dir() else "a file"
 
 
-def _runs_in(place: Path, found: Collection) -> list[Path]:
-    """The run folders that `finetune runs` would list."""
+def _runs_in(place: Path, found: Collection) -> list[RunFolder]:
+    """The run folders that `finetune runs` lists."""
     if not place.is_dir():
         return []
     listing = Listing()
@@ -190,20 +190,14 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _read_run(folder: Path, name: str, found: Collection) -> ReportedRun | None:
+def _read_run(folder: RunFolder, name: str, found: Collection) -> ReportedRun | None:
     before = len(found.problems)
-    config = found.attempt(name, lambda: _read_config(folder / "config.yaml")) or {}
-    top = found.attempt(name, lambda: _read_json(folder / "results.json")) or {}
-    places = seed_folders(folder) or [folder]
-    seeds = tuple(_read_seed(place, top, name, found) for place in places)
-    group = None
-    if any(seed.results for seed in seeds):
-        ended = [seed.folder for seed in seeds if (seed.folder / "results.json").is_file()]
-        group = found.attempt(name, lambda: read_group(folder if top else ended))
-        group = group and replace(group, name=name)
-    config = config or _config_of(seeds, name, found)
-    told = bool(top) or seeds_stand_alone(folder)
-    run = ReportedRun(folder, name, config, seeds, _state(folder, seeds, told), group)
+    listing = Listing()
+    record = read_record(folder, listing)
+    found.problems += [Problem(name, what) for _, what in listing.problems]
+    seeds = tuple(_read_seed(seed, name, found) for seed in record.seeds)
+    group = found.attempt(name, lambda: group_of(record.ended, name)) if record.ended else None
+    run = ReportedRun(folder, name, _config(record, name, found), seeds, record.state, group)
     usable = group is not None or any(seed.lines for seed in seeds)
     if usable and len(found.problems) == before:
         found.problems += _unended(run)
@@ -214,18 +208,11 @@ def _read_run(folder: Path, name: str, found: Collection) -> ReportedRun | None:
     return run if usable else None
 
 
-def _state(folder: Path, seeds: Sequence[Seed], told: bool) -> State:
-    """How a run stands: `told` is whether no more seeds than these are to come."""
-    ended = told and all(seed.results for seed in seeds)
-    degenerate = any(seed.results.get("collapsed") for seed in seeds)
-    return state_of((folder, *(seed.folder for seed in seeds)), ended=ended, degenerate=degenerate)
-
-
 def _unended(run: ReportedRun) -> Iterator[Problem]:
     if run.state == "running":
         yield Problem(run.name, "it is running: this is what it has so far", damaged=False)
         return
-    seeds = [seed.folder.name for seed in run.seeds if not seed.results]
+    seeds = [seed.folder.path.name for seed in run.seeds if not seed.results]
     if len(seeds) == len(run.seeds):
         yield Problem(run.name, "the run has not ended", damaged=False)
     elif seeds:
@@ -234,65 +221,17 @@ def _unended(run: ReportedRun) -> Iterator[Problem]:
         yield Problem(run.name, "not all seeds have been trained", damaged=False)
 
 
-def _config_of(seeds: Sequence[Seed], name: str, found: Collection) -> dict[str, Any]:
-    file = seeds[0].folder / "config.yaml"
-    return found.attempt(name, lambda: _read_config(file)) or {}
+def _config(record: RunRecord, name: str, found: Collection) -> dict[str, Any]:
+    """The settings of a run, or of the first of its seeds; {} where they cannot be read."""
+    config = found.attempt(name, record.folder.read_config)
+    return config or found.attempt(name, record.seeds[0].folder.read_config) or {}
 
 
-def _read_config(file: Path) -> dict[str, Any] | None:
-    if not file.is_file():
-        return None
-    content = with_new_names(load(file))
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file}: expected settings by name, found {type(content).__name__}")
-    return content
-
-
-def _read_json(file: Path) -> dict[str, Any] | None:
-    if not file.is_file():
-        return None
-    try:
-        content = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{file}: expected JSON, found {error}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{file}: expected results by name, found {type(content).__name__}")
-    return content
-
-
-def _read_seed(folder: Path, top: dict[str, Any], name: str, found: Collection) -> Seed:
-    results = found.attempt(name, lambda: _read_json(folder / "results.json"))
-    if results is None or "seeds" in results:
-        results = _from_top(folder, top)
-    lines = found.attempt(name, lambda: _read_lines(folder / "metrics.jsonl", name, found)) or ()
-    seed = number(results, "seed")
-    return Seed(folder, None if seed is None else int(seed), results, lines)
-
-
-def _from_top(folder: Path, top: dict[str, Any]) -> dict[str, Any]:
-    """What the results of all seeds say about one, whose own folder may be gone."""
-    runs = top.get("runs")
-    named = (run for run in runs or () if isinstance(run, dict))
-    return next((run for run in named if f"seed-{run.get('seed')}" == folder.name), {})
-
-
-def _read_lines(file: Path, name: str, found: Collection) -> tuple[dict[str, Any], ...]:
-    """The lines that are whole; how many are not is told, but for a last one that was cut off."""
-    if not file.is_file():
-        return ()
-    lines = file.read_bytes().splitlines()
-    read = [_line(line) for line in lines]
-    damaged = sum(line is None for line in read[:-1])
+def _read_seed(seed: ListedSeed, name: str, found: Collection) -> Seed:
+    """A training with its curves; how many logged lines are damaged is told."""
+    lines, damaged = found.attempt(name, seed.folder.read_metrics) or ([], 0)
     if damaged:
-        what = f"{file.name}: {damaged} of {len(lines)} lines are not JSON objects with a step"
+        file, count = seed.folder.metrics_file, len(lines) + damaged
+        what = f"{file.name}: {damaged} of {count} lines are not JSON objects with a step"
         found.problems.append(Problem(name, what))
-    return tuple(line for line in read if line is not None)
-
-
-def _line(line: bytes) -> dict[str, Any] | None:
-    try:
-        content = json.loads(line)
-    except ValueError:
-        return None
-    whole = isinstance(content, dict) and number(content, "step") is not None
-    return content if whole else None
+    return Seed(seed.folder, seed.run.results if seed.run else {}, lines)

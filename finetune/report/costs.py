@@ -88,11 +88,8 @@ def _encoder(run: ReportedRun) -> EncoderConfig | None:
     """The encoder's shape, as its checkpoint says; None for a run without one."""
     from finetune.checkpoints.folder import load_checkpoint
 
-    places = (seed.folder for seed in run.seeds if (seed.folder / "checkpoints").is_dir())
-    folder = next(places, None)
-    if folder is None or not any(folder.glob("checkpoints/*/config.json")):
-        return None
-    return load_checkpoint(folder).encoder_config
+    place = next((seed.folder for seed in run.seeds if seed.folder.has_weights), None)
+    return None if place is None else load_checkpoint(place.path).encoder_config
 
 
 def _length(run: ReportedRun) -> int:

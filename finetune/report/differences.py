@@ -8,7 +8,7 @@ from typing import Any
 from finetune.report.collecting import ReportedRun
 from finetune.report.markup import Cell, Column, Html, Row, data_table, element
 from finetune.report.view import TaskView
-from finetune.runs.folder import SESSION_KEYS
+from finetune.runs.inputs import SESSION_KEYS
 
 IGNORED = (*SESSION_KEYS, "trainer.progress", "tracking")
 """Settings that change no number."""

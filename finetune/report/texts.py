@@ -40,8 +40,8 @@ class Texts:
 
     def _task(self, run: ReportedRun) -> tuple[Task, Any]:
         places = (run.folder, *(seed.folder for seed in run.seeds))
-        folder = next((place for place in places if (place / "config.yaml").is_file()), run.folder)
-        settings = read_fit(folder, self.families)
+        place = next((one for one in places if one.config_file.is_file()), run.folder)
+        settings = read_fit(place.path, self.families)
         if self.data is not None:
             settings = dataclasses.replace(settings, data=str(self.data))
         if not (settings.data or settings.files() or os.environ.get("FINETUNE_DATA")):

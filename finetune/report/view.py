@@ -107,9 +107,8 @@ def _view(
 def _baseline(runs: Sequence[ReportedRun], named: Sequence[Path]) -> ReportedRun | None:
     if len(runs) < 2:
         return None
-    chosen = (
-        run for run in runs if {run.folder.resolve(), *run.folder.resolve().parents} & {*named}
-    )
+    places = {run.name: run.folder.path.resolve() for run in runs}
+    chosen = (run for run in runs if {places[run.name], *places[run.name].parents} & {*named})
     scratch = (run for run in runs if run.from_scratch)
     return next(chosen, None) or next(scratch, None) or runs[0]
 

@@ -8,7 +8,6 @@ from finetune.metrics.semantics import goodness, headline, label
 from finetune.report.collecting import Problem, ReportedRun, number
 from finetune.report.markup import Html, element
 from finetune.report.view import TaskView, shown
-from finetune.runs.predictions import foreign_splits
 
 MUCH_CUT = 0.2
 """Share of texts that lost their end from which on it is told."""
@@ -73,12 +72,9 @@ def _cut(run: ReportedRun) -> Iterator[str]:
 
 def _foreign(run: ReportedRun) -> Iterator[str]:
     for seed in run.seeds:
-        for split in foreign_splits(seed.folder, seed.results):
-            of = "" if seed.folder == run.folder else f"{seed.folder.name}/"
-            yield (
-                f"{of}predictions/{split}.jsonl contains other answers than those scored in "
-                "results.json; finetune evaluate rewrites them"
-            )
+        for split in seed.folder.foreign_splits(seed.results):
+            of = "" if seed.folder == run.folder else f"{seed.folder.path.name}/"
+            yield (f"{of}{seed.folder.foreign(split)}; finetune evaluate rewrites them")
 
 
 def problem_list(problems: Sequence[Problem]) -> Html:

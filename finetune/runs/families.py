@@ -186,12 +186,10 @@ def read_fit(folder: Path, families: Mapping[str, Family]) -> FitRun:
     Raises:
         ConfigError: The folder holds no run, or one of another kind.
     """
-    from finetune.runs.folder import read_run
-    from finetune.settings.values import load
+    from finetune.runs.folder import RunFolder
 
-    file = folder / "config.yaml"
-    content = load(file) if file.is_file() else None
-    task = content.get("task") if isinstance(content, dict) else None
+    run = RunFolder(folder)
+    task = run.read_config().get("task")
     if not task:
-        return read_run(_fit_run(), folder)  # says what is wrong with it
-    return read_run(family_of(str(task), families).settings(), folder)
+        return run.read_settings(_fit_run())  # says what is wrong with it
+    return run.read_settings(family_of(str(task), families).settings())

@@ -6,7 +6,10 @@ RUN/metrics.jsonl    a line a log step
 RUN/results.json     what came out
 RUN/checkpoints/     best: the weights to keep; last: all that resuming needs
 RUN/predictions/     a file a split
-RUN/running.lock     while a process writes here: locked by it (`hold`)
+RUN/seed-1/ …        the same for each of several seeds; results.json above them is of all
+RUN/running.lock     while a process writes here: locked by it (`RunFolder.hold`)
+
+Whoever wants to know anything of a run's files asks `RunFolder`.
 """
 
 from __future__ import annotations
@@ -14,114 +17,312 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+import math
 import os
 import platform
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from finetune.checkpoints.seed_folders import seed_folders
+from finetune.checkpoints.seed_folders import (
+    ANY_SEED,
+    CHECKPOINTS,
+    CONFIG,
+    MARKS,
+    METRICS,
+    PREDICTIONS,
+    RESULTS,
+    SUBMISSION,
+    TOKENIZER,
+    seed_folder,
+    seed_folders,
+)
 from finetune.console.output import printable
 from finetune.errors import ConfigError, DataError
 from finetune.files.cache_folder import cache_folder as cache_folder
-from finetune.files.writing import is_temporary, remove, settle, sweep, write_text
+from finetune.files.writing import is_temporary, write_text
 from finetune.machine.processes import first_process_only, is_first_process
-from finetune.runs import inputs as run_inputs
-from finetune.runs.lock import LOCK, held, in_use, is_running
+from finetune.metrics.semantics import best_index, headline
+from finetune.runs.lock import held, is_running
+from finetune.runs.predictions import read_origin, read_predictions
+from finetune.runs.results import Results, checked_runs, of_several
 from finetune.settings import fields as settings
 from finetune.settings.renames import with_new_names
 from finetune.settings.values import load
 
-Results = dict[str, Any]
+if TYPE_CHECKING:
+    from finetune.comparison import Run
+
 T = TypeVar("T")
 
-PARTS = (
-    "results.json",
-    "checkpoints",
-    "metrics.jsonl",
-    "metrics.csv",
-    "predictions",
-    "submission",
-    "tokenizer",
-    "wandb",
-    "tensorboard",
-    "config.yaml",
-)
-"""What a run writes; `--overwrite` removes these and nothing else, in this order.
 
-A kill on the way leaves a run that can be resumed or has not started: the results go before
-the checkpoints that they are made of, and the settings last.
-"""
-SESSION_KEYS = (
-    "resume",
-    "overwrite",
-    "dry_run",
-    "find_lr",
-    "out",
-    "tracking",
-    "trainer.progress",
-    "loader.num_workers",
-    "checkpoints.checkpoint_every_steps",
-    "cache_dir",
-    "caching.cache",
-    "caching.cache_gib",
-)
-"""Settings that may differ when a run is resumed: they change no number."""
-INPUTS = ("encoder_from", "tokenizer", "train", "validation")
-"""Settings that name a file or folder, which `--overwrite` must not remove."""
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder, or that of one of its seeds: where its files are and what is in them."""
 
+    path: Path
 
-@first_process_only
-def check_folder(folder: Path, run: object, *, resume: bool, overwrite: bool) -> None:
-    """Say whether a run may have a folder, and touch nothing.
+    @property
+    def config_file(self) -> Path:
+        """All settings of the run."""
+        return self.path / CONFIG
 
-    A run that was stopped before its first checkpoint has nothing to lose, and is started over.
+    @property
+    def results_file(self) -> Path:
+        """What came out."""
+        return self.path / RESULTS
 
-    Args:
-        folder: RUN.
-        run: The run's settings, a dataclass.
-        resume: Go on with the run that is there.
-        overwrite: Remove the run that is there.
+    @property
+    def metrics_file(self) -> Path:
+        """One line for each logged step."""
+        return self.path / METRICS
 
-    Raises:
-        ConfigError: It holds another run and neither was said; or it holds something else; or
-            there is nothing to resume; or the settings have changed since; or it cannot be written;
-            or a process is running there.
-    """
-    for place in (folder, *seed_folders(folder)):
-        if is_running(place):
-            raise in_use(place)
-    _check_content(folder, run, resume=resume, overwrite=overwrite)
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of `best` and `last`."""
+        return self.path / CHECKPOINTS
 
+    @property
+    def submission(self) -> Path:
+        """Folder of files in the benchmark's own format."""
+        return self.path / SUBMISSION
 
-def _check_content(folder: Path, run: object, *, resume: bool, overwrite: bool) -> None:
-    if resume and overwrite:
-        raise ConfigError("--resume continues a run and --overwrite deletes it: give one of them")
-    check_writable(folder)
-    there = (folder / "config.yaml").is_file()
-    if resume:
-        if not there:
-            raise ConfigError(f"{folder} contains no run to resume; start one without --resume")
-        _check_unchanged(folder, run)
-    elif there and not overwrite and has_started(folder):
-        raise ConfigError(
-            f"{folder} already contains a run; continue it with --resume, replace it with "
-            "--overwrite, or choose another --out"
-        )
-    elif there:
-        _check_inputs_outside(folder, run)
-    elif folder.exists() and not all(map(_is_passing, folder.iterdir())):
-        raise ConfigError(
-            f"{folder} is not empty and contains no run; choose a new folder for --out"
-        )
+    @property
+    def tokenizer(self) -> Path:
+        """Folder of the tokenizer that was trained with the encoder."""
+        return self.path / TOKENIZER
 
+    def predictions(self, split: str) -> Path:
+        """The answers on a split."""
+        return self.path / PREDICTIONS / f"{split}.jsonl"
 
-def _is_passing(path: Path) -> bool:
-    """Whether it is only there while a process writes, or was left by one that was killed."""
-    return path.name in (LOCK, run_inputs.FILE) or is_temporary(path)
+    def predictions_files(self, begins: str = "") -> list[Path]:
+        """The answers on every split whose name begins so, by name."""
+        return sorted(self.path.glob(f"{PREDICTIONS}/{begins}*.jsonl"))
+
+    def outputs(self) -> dict[str, dict[str, Path]]:
+        """Kind, `predictions` or `submission` -> path inside that folder -> file, by name."""
+        return {
+            kind: {
+                path.relative_to(self.path / kind).as_posix(): path
+                for path in sorted((self.path / kind).rglob("*"))
+                if path.is_file()
+            }
+            for kind in (PREDICTIONS, SUBMISSION)
+        }
+
+    def seed(self, seed: int) -> RunFolder:
+        """The folder of one of several seeds."""
+        return RunFolder(seed_folder(self.path, seed))
+
+    @staticmethod
+    def of_checkpoint(checkpoint: Path) -> RunFolder | None:
+        """The run that a checkpoint's folder, RUN/checkpoints/best, lies in; None for another."""
+        is_inside = checkpoint.parent.name == CHECKPOINTS
+        return RunFolder(checkpoint.parent.parent) if is_inside else None
+
+    @property
+    def seeds(self) -> list[RunFolder]:
+        """The folders of seeds that are there, by number; none where it holds one run."""
+        return list(map(RunFolder, seed_folders(self.path)))
+
+    @property
+    def runs(self) -> list[RunFolder]:
+        """The folders that were trained in: those of its seeds, or itself."""
+        return self.seeds or [self]
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it holds what a run leaves, or the folder of one of its seeds does."""
+        return self._is_marked or any(seed._is_marked for seed in self.seeds)
+
+    @property
+    def has_only_seeds(self) -> bool:
+        """Whether its seeds are runs of their own, made one by one: there is no run above them."""
+        return not self._is_marked and bool(self.seeds)
+
+    @property
+    def _is_marked(self) -> bool:
+        return any((self.path / mark).is_file() for mark in MARKS)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it, or the folder of one of its seeds, holds a checkpoint or results."""
+        kept = (RESULTS, f"{CHECKPOINTS}/*/config.json")
+        patterns = (at + part for part in kept for at in ("", f"{ANY_SEED}/"))
+        found = (path for pattern in patterns for path in self.path.glob(pattern))
+        return not all(is_temporary(path.parent) for path in found)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it holds a checkpoint."""
+        return any(self.checkpoints.glob("*/config.json"))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process holds it, or the folder of one of its seeds."""
+        return any(is_running(place.path) for place in (self, *self.seeds))
+
+    def several_seeds(self, first: RunFolder) -> ConfigError:
+        """What to tell one who names a run of several seeds where one seed is needed."""
+        return ConfigError(f"{self.path} contains a run of several seeds; choose one: {first.path}")
+
+    def read_settings(self, cls: type[T]) -> T:
+        """Read the settings that the run was made with.
+
+        Args:
+            cls: The kind of run that is wanted, a dataclass of settings.
+
+        Raises:
+            ConfigError: The folder holds no run, or one of another kind.
+        """
+        if not self.config_file.is_file():
+            raise ConfigError(f"{self.path}: expected a run folder with {CONFIG}, found none")
+        known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        if not self.read_config().keys() <= known:
+            about = (cls.__doc__ or "").partition("\n")[0].rstrip(".")
+            wanted = about[:1].lower() + about[1:]
+            raise ConfigError(
+                f"{self.path}: expected a run that was made to {wanted}, found one of another kind"
+            )
+        return settings.read(cls, self.config_file, warn=False)  # a record is not to be edited
+
+    def read_config(self) -> dict[str, Any]:
+        """Read config.yaml of any kind of run, old names as new ones; {} where there is none.
+
+        Raises:
+            ConfigError: It is damaged.
+        """
+        if not self.config_file.is_file():
+            return {}
+        content = with_new_names(load(self.config_file))
+        if not isinstance(content, dict):
+            raise ConfigError(
+                f"{self.config_file}: expected settings by name, found {type(content).__name__}"
+            )
+        return content
+
+    def read_results(self) -> Results:
+        """Read results.json.
+
+        Raises:
+            DataError: It is missing (the run has not ended) or damaged.
+        """
+        file = self.results_file
+        try:
+            results = json.loads(file.read_bytes())
+        except FileNotFoundError:
+            raise DataError(
+                f"{file}: no such file; the run has not ended (continue with --resume)"
+            ) from None
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise DataError(f"{file}: expected JSON, found {error}") from None
+        if not isinstance(results, dict):
+            raise DataError(f"{file}: expected results by name, found {type(results).__name__}")
+        return results
+
+    def read_metrics(self) -> tuple[list[dict[str, Any]], int]:
+        """The logged steps, and how many lines are damaged but for a last one that was cut off."""
+        if not self.metrics_file.is_file():
+            return [], 0
+        lines = [_step(line) for line in self.metrics_file.read_bytes().splitlines()]
+        damaged = sum(line is None for line in lines[:-1])
+        return [line for line in lines if line is not None], damaged
+
+    def read_ended(self) -> list[Run]:
+        """The runs that results.json is of: one for each seed, in the order of that file.
+
+        Raises:
+            DataError: It is missing (the run has not ended) or damaged.
+        """
+        from finetune.comparison import Run
+
+        results = self.read_results()
+        several = of_several(results)
+        return [
+            Run(
+                one["seed"],
+                dict(one["metrics"]),
+                folder=(place := self.seed(one["seed"]) if several else self).path,
+                degenerate=bool(one.get("collapsed")),
+                results=one,
+                read=place.read_predictions,
+            )
+            for one in checked_runs(results, self.results_file)
+        ]
+
+    def best_seed(self) -> Run:
+        """The run that is best by the headline, the first metric; the first of equals.
+
+        Raises:
+            DataError: As for `read_ended`; or there is no metric.
+        """
+        runs = self.read_ended()
+        metric = headline(runs[0].metrics)
+        if metric is None:
+            raise DataError(f"{self.results_file}: expected a metric, found none; evaluate again")
+        runs = [run for run in runs if metric in run.metrics]
+        return runs[best_index(metric, [run.metrics[metric] for run in runs])]
+
+    def read_predictions(self, split: str) -> list[dict[str, Any]] | None:
+        """Read the answers on a split; None where there are none.
+
+        Raises:
+            DataError: A line is no answer.
+        """
+        file = self.predictions(split)
+        return read_predictions(file) if file.is_file() else None
+
+    def foreign_splits(self, results: Mapping[str, Any]) -> list[str]:
+        """The splits whose predictions are not those that the results were computed from.
+
+        Args:
+            results: Those of this folder; of an earlier version they do not say.
+        """
+        recorded = (results.get("predictions") or {}).items()
+        return [
+            split
+            for split, origin in recorded
+            if self.predictions(split).is_file() and _origin(self.predictions(split)) != origin
+        ]
+
+    def foreign(self, split: str) -> str:
+        """Say of one of `foreign_splits` what is wrong with it, from its path inside the folder."""
+        name = self.predictions(split).relative_to(self.path)
+        return f"{name} contains other answers than those scored in {RESULTS}"
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Keep the folder for this process while the block runs: others see a run there.
+
+        It is made if it is not there.
+
+        Raises:
+            ConfigError: Another process holds it.
+        """
+        return held(self.path) if is_first_process() else nullcontext()
+
+    @first_process_only
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        """Write results.json."""
+        text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
+        write_text(self.results_file, text + "\n")
+
+    @first_process_only
+    def write_submission(self, contents: Mapping[str, str]) -> None:
+        """Write the files in the benchmark's own format: name -> content."""
+        for name, text in contents.items():
+            write_text(self.submission / name, text)
+
+    @first_process_only
+    def write_files(self, contents: Mapping[str, str]) -> None:
+        """Write small files beside these, each whole or not at all: name -> content."""
+        for name, text in contents.items():
+            write_text(self.path / name, text)
 
 
 def check_writable(folder: Path) -> None:
@@ -140,220 +341,19 @@ def check_writable(folder: Path) -> None:
         raise ConfigError(f"--out {folder}: {place} may not be written; name another folder")
 
 
-def has_started(folder: Path) -> bool:
-    """Whether a run folder, or that of one of its seeds, holds a checkpoint or results."""
-    kept = ("results.json", "checkpoints/*/config.json")
-    found = (path for part in kept for at in ("", "seed-*/") for path in folder.glob(at + part))
-    return not all(is_temporary(path.parent) for path in found)
-
-
-def _check_inputs_outside(folder: Path, run: object) -> None:
-    parts = [*(folder / name for name in PARTS), *folder.glob("seed-*")]
-    removed = {path.resolve() for path in parts}
-    for name in INPUTS:
-        source = getattr(run, name, None)
-        if source is not None and Path(source).exists():
-            place = Path(source).resolve()
-            if place == folder.resolve() or removed & {place, *place.parents}:
-                raise ConfigError(
-                    f"{source} lies in --out {folder}, whose run is to be replaced; "
-                    "name another --out"
-                )
-
-
-@first_process_only
-def check_inputs(folder: Path, run: object, inputs: run_inputs.Inputs) -> None:
-    """Refuse to resume a run, if that is asked, with other inputs than it began with.
-
-    Args:
-        folder: RUN.
-        run: The run's settings.
-        inputs: Those that are known so far.
-
-    Raises:
-        ConfigError: One has changed.
-    """
-    if getattr(run, "resume", False):
-        run_inputs.check_inputs(folder, inputs)
-
-
-@first_process_only
-def open_run(
-    folder: Path,
-    run: object,
-    *,
-    resume: bool,
-    overwrite: bool,
-    inputs: run_inputs.Inputs | None = None,
-) -> None:
-    """Take a folder for a run and write its config.yaml; what it needs has been read by then.
-
-    Args:
-        folder: RUN.
-        run: The run's settings, a dataclass.
-        resume: Go on with the run that is there.
-        overwrite: Remove the run that is there first.
-        inputs: All that the run reads; left out where nothing is trained.
-
-    Raises:
-        ConfigError: As for `check_folder`, but that this process may hold the folder; or it was
-            begun with other inputs.
-    """
-    _check_content(folder, run, resume=resume, overwrite=overwrite)
-    sweep(cache_folder(getattr(run, "cache_dir", None)))
-    if resume:
-        if inputs is not None:
-            _compare_inputs(folder, inputs)
-        settle_run(folder)
-        return
-    clear_run(folder)
-    if inputs is not None:  # first: what has a config.yaml can be resumed
-        run_inputs.write_inputs(folder, inputs)
-    write_text(folder / "config.yaml", settings.dump(_without_mode(run)))
-
-
-def _without_mode(run: object) -> object:
-    """What is recorded: used again as a --config, it is not to replace the run."""
-    known = {field.name for field in dataclasses.fields(run)}  # type: ignore[arg-type]
-    modes = {name: False for name in ("resume", "overwrite") if name in known}
-    return dataclasses.replace(run, **modes)  # type: ignore[type-var]
-
-
-def _compare_inputs(folder: Path, inputs: run_inputs.Inputs) -> None:
-    """Refuse other inputs than a run began with; of a run that does not say, keep those of now."""
-    run_inputs.check_inputs(folder, inputs)
-    if run_inputs.read_inputs(folder) is None:
-        if has_started(folder):
-            say(
-                f"{folder} has no {run_inputs.FILE} (an earlier version began the run): it is not "
-                "checked whether its data and encoder are still the same"
-            )
-        run_inputs.write_inputs(folder, inputs)
-
-
-def hold(folder: Path) -> AbstractContextManager[None]:
-    """Keep a folder for this process while the block runs: others see that a run is writing there.
-
-    Args:
-        folder: RUN; it is made if it is not there.
-
-    Raises:
-        ConfigError: Another process holds it.
-    """
-    return held(folder) if is_first_process() else nullcontext()
-
-
-def clear_run(folder: Path) -> None:
-    """Remove what a run wrote into its folder (its seeds' folders too), and leave anything else."""
-    first, *parts = (folder / name for name in PARTS)
-    for part in [first, *folder.glob("seed-*"), *parts]:
-        remove(part)
-
-
-def settle_run(folder: Path) -> None:
-    """End what a kill cut off in a run's folder, for the process that holds it."""
-    for place in [folder, *filter(Path.is_dir, folder.iterdir())]:
-        settle(place)
-
-
-def read_run(cls: type[T], folder: Path) -> T:
-    """Read the settings that a run was made with.
-
-    Args:
-        cls: The kind of run that is wanted, a dataclass of settings.
-        folder: RUN.
-
-    Raises:
-        ConfigError: The folder holds no run, or one of another kind.
-    """
-    file = folder / "config.yaml"
-    if not file.is_file():
-        raise ConfigError(f"{folder}: expected a run folder with config.yaml, found none")
-    known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    content = with_new_names(load(file))
-    if isinstance(content, dict) and not content.keys() <= known:
-        about = (cls.__doc__ or "").partition("\n")[0].rstrip(".")
-        wanted = about[:1].lower() + about[1:]
-        raise ConfigError(
-            f"{folder}: expected a run that was made to {wanted}, found one of another kind"
-        )
-    return settings.read(cls, file, warn=False)  # the record of a run is not to be edited
-
-
-def _check_unchanged(folder: Path, run: object) -> None:
-    """Refuse to resume under other settings: the numbers would be those of no run at all."""
-    before = _flat(dataclasses.asdict(read_run(type(run), folder)))  # type: ignore[call-overload]
-    now = _flat(dataclasses.asdict(run))  # type: ignore[call-overload]
-    for key in now:
-        may_differ = any(key == free or key.startswith(free + ".") for free in SESSION_KEYS)
-        if not may_differ and before[key] != now[key]:
-            raise ConfigError(
-                f"{folder}: {key} was {before[key]!r} when the run began and is {now[key]!r} now; "
-                "resume with the settings of its config.yaml, or start another run"
-            )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            result |= _flat(value, f"{prefix}{key}.")
-        else:
-            result[prefix + key] = value
-    return result
-
-
-@first_process_only
-def write_files(folder: Path, contents: Mapping[str, str]) -> None:
-    """Write small files below a folder, each whole or not at all: name -> content."""
-    for name, text in contents.items():
-        write_text(folder / name, text)
-
-
-@first_process_only
-def write_results(folder: Path, results: Results) -> None:
-    """Write RUN/results.json."""
-    text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(folder / "results.json", text + "\n")
-
-
-def read_results(folder: Path) -> Results:
-    """Read RUN/results.json.
-
-    Raises:
-        DataError: It is missing (the run has not ended) or damaged.
-    """
-    path = folder / "results.json"
+def _step(line: bytes) -> dict[str, Any] | None:
+    """What was logged at a step; None for a line that is damaged."""
     try:
-        results: Results = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise DataError(
-            f"{path}: no such file; the run has not ended (continue with --resume)"
-        ) from None
-    except ValueError as error:
-        raise DataError(f"{path}: expected JSON, found {error}") from None
-    return results
+        content = json.loads(line)
+    except ValueError:
+        return None
+    has_step = isinstance(content, dict) and type(content.get("step")) in (int, float)
+    return content if has_step and math.isfinite(content["step"]) else None
 
 
-def over_seeds(runs: Sequence[Results]) -> Results:
-    """Mean and standard deviation (n - 1) of each metric over seeds, with each seed's results."""
-    first = runs[0]
-    return {
-        "task": first["task"],
-        "split": first["split"],
-        "seeds": [run["seed"] for run in runs],
-        "metrics": {
-            name: summarise([run["metrics"][name] for run in runs]) for name in first["metrics"]
-        },
-        "collapsed": [run["seed"] for run in runs if run.get("collapsed")],
-        "runs": list(runs),
-    }
-
-
-def summarise(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1; 0 for one value) and the values themselves."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.fmean(values), "std": deviation, "values": list(values)}
+def _origin(predictions: Path) -> dict[str, str] | None:
+    origin = read_origin(predictions)
+    return None if origin is None else dataclasses.asdict(origin)
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""What a run is made from, by content: RUN/inputs.json, which is written before config.yaml.
+"""What a run is made from: its settings, and its inputs by content (RUN/inputs.json).
 
-A resumed run reads what it began with: the same examples or corpus, tokenizer and encoder.
-Where their files lie, how they are packed and when they were written does not matter.
+A resumed run has the settings that it began with, and reads the same examples or corpus,
+tokenizer and encoder. Where their files lie, how they are packed and when they were written does
+not matter. inputs.json is written first: what has settings in its folder can be resumed.
 """
 
 from __future__ import annotations
@@ -10,10 +11,27 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from finetune.checkpoints.seed_folders import CONFIG
 from finetune.errors import ConfigError
 from finetune.files.writing import write_json
 
+SESSION_KEYS = (
+    "resume",
+    "overwrite",
+    "dry_run",
+    "find_lr",
+    "out",
+    "tracking",
+    "trainer.progress",
+    "loader.num_workers",
+    "checkpoints.checkpoint_every_steps",
+    "cache_dir",
+    "caching.cache",
+    "caching.cache_gib",
+)
+"""Settings that may differ when a run is resumed: they change no number."""
 FILE = "inputs.json"
 """Name of an input -> its `digest` and `place`."""
 
@@ -91,3 +109,34 @@ def _changed(folder: Path, name: str, one: Input, how: str) -> ConfigError:
         f"{folder}: {how} input since the run began: {name}{place}; restore it to continue with "
         "--resume, or start another run (--overwrite, or another --out)"
     )
+
+
+def check_settings(folder: Path, before: object, now: object) -> None:
+    """Refuse to resume under other settings: the numbers would be those of no run at all.
+
+    Args:
+        folder: RUN.
+        before: The settings that the run began with, a dataclass.
+        now: Those that it is to be resumed with, of the same kind.
+
+    Raises:
+        ConfigError: One that changes numbers is another one.
+    """
+    was = _flat(asdict(before))  # type: ignore[call-overload]
+    for key, value in _flat(asdict(now)).items():  # type: ignore[call-overload]
+        may_differ = any(key == free or key.startswith(free + ".") for free in SESSION_KEYS)
+        if not may_differ and was[key] != value:
+            raise ConfigError(
+                f"{folder}: {key} was {was[key]!r} when the run began and is {value!r} now; "
+                f"resume with the settings of its {CONFIG}, or start another run"
+            )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            result |= _flat(value, f"{prefix}{key}.")
+        else:
+            result[prefix + key] = value
+    return result

@@ -1,4 +1,4 @@
-"""The runs below a folder: what each is for, what came out and how it stands.
+"""The runs below a folder: where they lie, what is known of each, and a row for each in a list.
 
 Small files alone are read (results.json; config.yaml of a run that has not ended; the last line of
 metrics.jsonl), so that a folder of hundreds of runs is listed at once.
@@ -7,25 +7,23 @@ metrics.jsonl), so that a folder of hundreds of runs is listed at once.
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from finetune.checkpoints.seed_folders import seed_folders
 from finetune.errors import FinetuneError
 from finetune.metrics.semantics import headline
-from finetune.runs.folder import summarise
-from finetune.runs.lock import is_running
-from finetune.settings.values import load
+from finetune.runs.folder import RunFolder
+from finetune.runs.results import summarise
+
+if TYPE_CHECKING:
+    from finetune.comparison import Run
 
 T = TypeVar("T")
 State = Literal["running", "done", "interrupted", "degenerate"]
-PARTS = ("config.yaml", "results.json", "metrics.jsonl")
-"""Files of which a run folder has one at least."""
 DEEPEST = 6
 """So many folders below the one that is named are looked into."""
 TAIL_BYTES = 64 * 1024
@@ -78,16 +76,84 @@ class Listing:
     problems: list[tuple[Path, str]] = field(default_factory=list)
     """Damaged folders: where, and what is wrong in half a sentence."""
 
-    def attempt(self, folder: Path, read: Callable[[Path], T]) -> T | None:
+    def attempt(self, folder: Path, read: Callable[[], T]) -> T | None:
         """Read files of a folder; name what is wrong with them, and return None."""
         try:
-            return read(folder)
+            return read()
         except FinetuneError as error:
             self.problems.append((folder, " ".join(str(error).split())))
         except UNEXPECTED as error:
             told = " ".join(f"{type(error).__name__} {error}".split())[:120]
             self.problems.append((folder, f"a file does not have the format of a run: {told}"))
         return None
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One training, whether it has ended or not."""
+
+    folder: RunFolder
+    """Where it lies."""
+    run: Run | None = None
+    """What came out; None before its end."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder says of itself: the one account that every list and report is made of."""
+
+    folder: RunFolder
+    """The run's."""
+    seeds: tuple[Seed, ...]
+    """At least one: those that its results name, else those whose folders are there."""
+    is_whole: bool
+    """Whether no more seeds than these are to come."""
+
+    @cached_property
+    def ended(self) -> tuple[Run, ...]:
+        """The runs of its seeds that have ended."""
+        return tuple(seed.run for seed in self.seeds if seed.run is not None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has the results of all its seeds."""
+        return self.is_whole and len(self.ended) == len(self.seeds)
+
+    @cached_property
+    def state(self) -> State:
+        """How it stands."""
+        if self.folder.is_running:
+            return "running"
+        if not self.has_ended:
+            return "interrupted"
+        return "degenerate" if any(run.degenerate for run in self.ended) else "done"
+
+
+def read_record(folder: RunFolder, found: Listing) -> RunRecord:
+    """Read what a run folder says of its seeds.
+
+    Args:
+        folder: One of `run_folders`.
+        found: Is told of files that cannot be read.
+    """
+    runs = found.attempt(folder.path, partial(_ended, folder))
+    if runs:
+        return RunRecord(folder, tuple(Seed(_folder_of(run), run) for run in runs), True)
+    seeds = [Seed(part, _only(part, found)) for part in folder.seeds] or [Seed(folder)]
+    return RunRecord(folder, tuple(seeds), folder.has_only_seeds)
+
+
+def _ended(folder: RunFolder) -> list[Run]:
+    return folder.read_ended() if folder.results_file.is_file() else []
+
+
+def _folder_of(run: Run) -> RunFolder:
+    return RunFolder(run.folder or Path())
+
+
+def _only(seed: RunFolder, found: Listing) -> Run | None:
+    runs = found.attempt(seed.path, partial(_ended, seed))
+    return runs[0] if runs else None
 
 
 def list_runs(place: str | Path) -> Listing:
@@ -107,14 +173,14 @@ def list_runs(place: str | Path) -> Listing:
     place = Path(place)
     found = Listing()
     for folder in run_folders(place, found):
-        run = found.attempt(folder, partial(_read, found=found))
+        run = found.attempt(folder.path, partial(_listed, folder, found))
         if run is not None:
-            found.runs.append(replace(run, name=str(folder.relative_to(place))))
+            found.runs.append(replace(run, name=str(folder.path.relative_to(place))))
     found.runs.sort(key=lambda run: (run.task, run.name))
     return found
 
 
-def run_folders(place: Path, found: Listing) -> Iterator[Path]:
+def run_folders(place: Path, found: Listing) -> Iterator[RunFolder]:
     """Run folders below a folder, each once and by name; what lies in one belongs to it.
 
     Args:
@@ -129,18 +195,12 @@ def run_folders(place: Path, found: Listing) -> Iterator[Path]:
         if real in seen:  # by a link
             continue
         seen.add(real)
-        is_run = found.attempt(folder, _is_run)
+        is_run = found.attempt(folder, partial(getattr, RunFolder(folder), "is_run"))
         if is_run:
-            yield folder
+            yield RunFolder(folder)
         elif depth > 0 and is_run is not None:
-            below = found.attempt(folder, _folders_in) or []
+            below = found.attempt(folder, partial(_folders_in, folder)) or []
             waiting += [(each, depth - 1) for each in reversed(below)]
-
-
-def _is_run(folder: Path) -> bool:
-    if any((folder / part).is_file() for part in PARTS):
-        return True
-    return any(True for part in PARTS for _ in folder.glob(f"seed-*/{part}"))
 
 
 def _folders_in(folder: Path) -> list[Path]:
@@ -149,93 +209,40 @@ def _folders_in(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def _read(folder: Path, found: Listing) -> ListedRun:
-    top = found.attempt(folder, _results) or {}
-    parts = seed_folders(folder)
-    ended = top.get("runs") or ([top] if top else [])
-    if not top:
-        ended = [found.attempt(part, _results) for part in parts]
-    seeds = [results for results in ended if results]
-    alone = seeds_stand_alone(folder)
-    config = {} if top else _config(folder, parts, found)
-    degenerate = tuple(_seed(one) for one in seeds if one.get("collapsed"))
-    all_ended = bool(top) or (alone and len(seeds) == len(parts))
-    state = state_of((folder, *parts), ended=all_ended, degenerate=bool(degenerate))
+def _listed(folder: RunFolder, found: Listing) -> ListedRun:
+    record = read_record(folder, found)
+    has_ended = bool(record.ended) and record.has_ended
+    config = {} if record.is_whole and record.ended else _config(record, found)
     run = ListedRun(
-        folder,
-        folder.name,
-        str(top.get("task") or (seeds[0].get("task") if seeds else _task(config))),
-        state,
-        tuple(map(_seed, seeds)),
-        len(seeds) if top else len(parts if alone else config.get("seeds") or [0]),
-        degenerate,
-        step=None if all_ended and state != "running" else _last_step([folder, *parts]),
+        folder.path,
+        folder.path.name,
+        str(record.ended[0].results["task"]) if record.ended else _task(config),
+        record.state,
+        tuple(run.seed for run in record.ended),
+        len(record.seeds if record.is_whole else config.get("seeds") or [0]),
+        tuple(run.seed for run in record.ended if run.degenerate),
+        step=None if has_ended and record.state != "running" else _last_step(folder),
     )
-    return _with_score(run, seeds)
+    return _with_score(run, record.ended)
 
 
-def seeds_stand_alone(folder: Path) -> bool:
-    """Whether the seeds are runs of their own, made one by one: there is no run above them."""
-    return bool(seed_folders(folder)) and not any((folder / part).is_file() for part in PARTS)
-
-
-def state_of(folders: Iterable[Path], *, ended: bool, degenerate: bool) -> State:
-    """How a run stands.
-
-    Args:
-        folders: The run's, and those of its seeds.
-        ended: Whether it has the results of all its seeds.
-        degenerate: Whether one of them ended with one answer for every example.
-    """
-    if any(map(is_running, folders)):
-        return "running"
-    if not ended:
-        return "interrupted"
-    return "degenerate" if degenerate else "done"
-
-
-def _with_score(run: ListedRun, seeds: Sequence[Mapping[str, Any]]) -> ListedRun:
-    seconds = [one["train_seconds"] for one in seeds if one.get("train_seconds") is not None]
-    if seconds:
-        run = replace(run, minutes=sum(seconds) / 60)
-    metric = headline(seeds[0]["metrics"]) if seeds else None
+def _with_score(listed: ListedRun, runs: Sequence[Run]) -> ListedRun:
+    seconds = [run.results.get("train_seconds") for run in runs]
+    if any(one is not None for one in seconds):
+        listed = replace(listed, minutes=sum(one or 0.0 for one in seconds) / 60)
+    metric = headline(runs[0].metrics) if runs else None
     if metric is None:
-        return run
-    values = [float(one["metrics"][metric]) for one in seeds if metric in one["metrics"]]
-    if not all(map(math.isfinite, values)):
-        raise ValueError(f"results.json: {metric} is not finite")
-    summary = summarise(values)
-    deviation = summary["std"] if len(values) > 1 else None
-    return replace(run, metric=metric, score=summary["mean"], deviation=deviation)
+        return listed
+    summary = summarise([float(run.metrics[metric]) for run in runs if metric in run.metrics])
+    deviation = summary["std"] if len(summary["values"]) > 1 else None
+    return replace(listed, metric=metric, score=summary["mean"], deviation=deviation)
 
 
-def _seed(results: Mapping[str, Any]) -> int:
-    return int(results["seed"])
-
-
-def _results(folder: Path) -> dict[str, Any] | None:
-    path = folder / "results.json"
-    if not path.is_file():
-        return None
-    content = json.loads(path.read_bytes())
-    if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
-        raise ValueError("results.json contains no results")
-    return content
-
-
-def _config(folder: Path, parts: Sequence[Path], found: Listing) -> dict[str, Any]:
+def _config(record: RunRecord, found: Listing) -> dict[str, Any]:
     """The settings of a run that has not ended; {} where they are missing or damaged."""
-    for place in (folder, *parts[:1]):
-        if (place / "config.yaml").is_file():
-            return found.attempt(place, _mapping) or {}
-    return {}
-
-
-def _mapping(folder: Path) -> dict[str, Any]:
-    content = load(folder / "config.yaml")
-    if not isinstance(content, dict):
-        raise ValueError("config.yaml contains no settings")
-    return content
+    places = (record.folder, *(seed.folder for seed in record.seeds[:1]))
+    place = next((place for place in places if place.config_file.is_file()), record.folder)
+    return found.attempt(place.path, place.read_config) or {}
 
 
 def _task(config: Mapping[str, Any]) -> str:
@@ -246,9 +253,10 @@ def _task(config: Mapping[str, Any]) -> str:
     return f"adapt {named}".rstrip() if adapts else named or "?"
 
 
-def _last_step(folders: Sequence[Path]) -> int | None:
+def _last_step(folder: RunFolder) -> int | None:
     """The last step of the run that was written to last."""
-    logs = [log for folder in folders if (log := folder / "metrics.jsonl").is_file()]
+    places = (folder, *folder.seeds)
+    logs = [place.metrics_file for place in places if place.metrics_file.is_file()]
     if not logs:
         return None
     with max(logs, key=lambda log: log.stat().st_mtime).open("rb") as file:

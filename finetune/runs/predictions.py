@@ -68,23 +68,6 @@ def read_origin(path: Path) -> Origin | None:
         return None
 
 
-def foreign_splits(folder: Path, results: Mapping[str, Any]) -> list[str]:
-    """The splits whose predictions file is not the one that a run's results were computed from.
-
-    Args:
-        folder: RUN, of one seed.
-        results: What its results.json holds; one of an earlier version does not say.
-    """
-    foreign = []
-    for split, recorded in (results.get("predictions") or {}).items():
-        path = folder / "predictions" / f"{split}.jsonl"
-        if path.is_file():
-            origin = read_origin(path)
-            if origin is None or asdict(origin) != recorded:
-                foreign.append(split)
-    return foreign
-
-
 def read_predictions(path: Path) -> list[dict[str, Any]]:
     """Read the rows of a predictions file, in order.
 
@@ -95,7 +78,7 @@ def read_predictions(path: Path) -> list[dict[str, Any]]:
         One dict a line.
 
     Raises:
-        DataError: The file is missing, or a line is not a JSON object with an `id`.
+        DataError: The file is missing, or a line is not a JSON object with `id` and `prediction`.
     """
     if not path.is_file():
         raise DataError(
@@ -120,8 +103,11 @@ def _line(row: Mapping[str, Any]) -> str:
 def _row(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:  # bytes that are no UTF-8 included
-        raise DataError(f"{where}: expected a JSON object, found {line[:40]!r}") from error
-    if not isinstance(row, dict) or "id" not in row:
-        raise DataError(f"{where}: expected a JSON object with an 'id', found {line[:40]!r}")
+    except ValueError:  # bytes that are no UTF-8 included
+        row = None
+    if not isinstance(row, dict) or not {"id", "prediction"} <= row.keys():
+        raise DataError(
+            f"{where}: expected a JSON object with id and prediction, found {line[:40]!r}; "
+            "`finetune evaluate` writes the file again"
+        )
     return row

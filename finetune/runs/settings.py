@@ -11,6 +11,7 @@ from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads import HeadConfig
 from finetune.ranges import MOST_SEED, MOST_TOKENS, check_values, within
+from finetune.runs.folder import RunFolder
 from finetune.text.corpus.corpus import CorpusConfig
 from finetune.text.corpus.masking import MaskingConfig
 from finetune.text.tokenizer.vocabulary import TokenizerConfig
@@ -227,7 +228,7 @@ class FitRun:
             data=self.data,
             train=self.train,
             seed=self.seed,
-            resume=self.resume and (folder / "config.yaml").is_file(),
+            resume=self.resume and RunFolder(folder).config_file.is_file(),
             overwrite=self.overwrite,
             cache_dir=self.cache_dir,
             text=CorpusConfig(max_length=self.max_length),

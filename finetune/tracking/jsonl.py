@@ -13,6 +13,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
+from finetune.checkpoints.seed_folders import METRICS
 from finetune.files.writing import named, new_file, write_bytes
 
 
@@ -37,7 +38,7 @@ class JsonlLogger(Logger):
             as_csv: Whether `metrics.csv` is written beside it when the run ends.
         """
         super().__init__()
-        self.path = run_dir / "metrics.jsonl"
+        self.path = run_dir / METRICS
         self._line: dict[str, Any] = {}
         self._start = 0  # of the last line, in bytes
         self._as_csv = as_csv

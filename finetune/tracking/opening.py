@@ -10,6 +10,7 @@ from typing import Any
 
 from pytorch_lightning.loggers import Logger, TensorBoardLogger
 
+from finetune.checkpoints.seed_folders import METRICS
 from finetune.errors import ConfigError
 from finetune.machine.packages import is_installed
 from finetune.tracking.config import TrackingConfig
@@ -60,10 +61,10 @@ def loggers(
     if mode == "disabled":
         return found
     if not is_installed("wandb"):
-        log.info("wandb is not installed; metrics go to %s only", run_dir / "metrics.jsonl")
+        log.info("wandb is not installed; metrics go to %s only", run_dir / METRICS)
         return found
     if os.path.expanduser("~") == "~":  # where its settings are, which it does not do without
-        file = run_dir / "metrics.jsonl"
+        file = run_dir / METRICS
         log.warning("wandb needs a home folder: set HOME; metrics go to %s only", file)
         return found
     names = {"name": config.run_name or name or run_dir.name, "group": config.group or group}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from finetune.cli.results_table import results_table
-from finetune.runs.folder import over_seeds
+from finetune.runs.results import over_seeds
 
 
 def result(seed: int, accuracy: float, *, collapsed: bool = False) -> dict[str, Any]:

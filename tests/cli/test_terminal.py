@@ -18,7 +18,7 @@ import pytest
 
 from finetune.cli.completion import read_pages
 from finetune.cli.main import _warnings_in_one_line, all_commands
-from finetune.runs.folder import hold
+from finetune.runs.folder import RunFolder
 from tasks.__main__ import COMMANDS, FAMILIES, main
 from tests.cli.conftest import ROOT
 
@@ -201,7 +201,7 @@ def test_runs_are_listed_with_scores_and_states(runs: Path, call: Call) -> None:
 def test_a_run_that_goes_on_is_listed_as_running_and_is_left_alone(
     runs: Path, world: World, call: Call, refuses: Refuses
 ) -> None:
-    with hold(runs / "cut"):
+    with RunFolder(runs / "cut").hold():
         assert "running" in call("runs", runs).out
         words = world.glue(runs / "cut", "--overwrite")
         refuses(

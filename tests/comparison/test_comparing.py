@@ -16,12 +16,12 @@ from finetune.comparison import (
     as_json,
     as_text,
     compare,
-    compare_folders,
     corrected,
     summary,
 )
 from finetune.comparison.verdict import short_names
 from finetune.errors import ConfigError, DataError
+from finetune.runs.groups import compare_folders
 from tests.comparison.made import accuracy_of, make_group, values_group
 
 Write = Callable[[Group], Path]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from finetune.comparison import Group, Run, read_group
+from finetune.comparison import Group, Run
 from finetune.comparison.groups import split_of
 from finetune.errors import ConfigError, DataError
+from finetune.runs.groups import read_group
 from tests.comparison.made import make_group, results_of, write_json, write_seed
 
 Write = Callable[[Group], Path]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.dashboards.panels import CHAPTERS, SECTIONS, Panel
-from finetune.runs.folder import read_results
+from finetune.runs.folder import RunFolder
 from tests.dashboards.conftest import Chain
 from tests.tracking import wandb_files as read
 
@@ -65,14 +65,14 @@ def test_groups_have_rates_and_gradients_and_phases_have_bands(chain: Chain) -> 
 
 
 def test_summary_holds_the_best_values_and_the_results(chain: Chain) -> None:
-    summary, results = read.summary(seed(chain)), read_results(seed(chain))
+    summary, results = read.summary(seed(chain)), RunFolder(seed(chain)).read_results()
     assert summary["metrics"] == results["metrics"]
     accuracy = results["metrics"]["accuracy"]
     assert summary["best/accuracy"] == summary["best/headline"] == accuracy
     losses = [row["val/loss"] for row in read.history(seed(chain)) if "val/loss" in row]
     assert summary["val/loss"] == {"min": min(losses)}
     best = read.summary(chain.pretrained)["best/perplexity"]
-    assert best == read_results(chain.pretrained)["metrics"]["perplexity"]
+    assert best == RunFolder(chain.pretrained).read_results()["metrics"]["perplexity"]
 
 
 def test_seeds_are_one_group_and_runs_of_their_own(chain: Chain) -> None:

@@ -26,7 +26,7 @@ from finetune.export.onnx_graph import PACKAGES, Session
 from finetune.export.onnx_score import find_scorer, score_graph, score_graphs
 from finetune.heads import POOLINGS, HeadConfig
 from finetune.jobs.predict import load
-from finetune.runs.folder import read_results
+from finetune.runs.folder import RunFolder
 from finetune.text.features.options import encode_choices
 from finetune.text.features.pairs import collate, encode_pairs
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -174,14 +174,14 @@ def test_graph_scores_what_the_run_scored(
 ) -> None:
     scorer, split = find_scorer(runs[name] / "checkpoints" / "best", None, None)
     scores = score_graph(scorer, Session(folders[name] / "model.onnx"), split)
-    assert scores == pytest.approx(read_results(runs[name])["metrics"], abs=1e-9)
+    assert scores == pytest.approx(RunFolder(runs[name]).read_results()["metrics"], abs=1e-9)
 
 
 def test_what_8_bits_cost_is_measured_and_written_down(
     folders: Folders, runs: dict[str, Path]
 ) -> None:
     config = json.loads((folders["classification"] / "config.json").read_text())
-    told, own = config["scores"], read_results(runs["classification"])["metrics"]
+    told, own = config["scores"], RunFolder(runs["classification"]).read_results()["metrics"]
     assert config["files"] == ["model.int8.onnx", "model.onnx"]
     assert told["split"] == "validation"
     assert told["examples"] == 16

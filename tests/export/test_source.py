@@ -13,6 +13,7 @@ from finetune.checkpoints.folder import save_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError
 from finetune.export.source import find_source
+from finetune.runs.results import over_seeds
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from tests.cli.conftest import sentences
@@ -93,8 +94,12 @@ def test_results_are_not_those_of_the_last_checkpoint(run: Any) -> None:
 
 def many(values: list[float]) -> dict[str, Any]:
     """Results of seeds 7, 8, 9 by two metrics."""
-    metrics = {"f1": {"values": values}, "accuracy": {"values": values[::-1]}}
-    return {"task": "a/b", "seeds": [7, 8, 9], "metrics": metrics}
+    return over_seeds(
+        [
+            {"task": "a/b", "split": "validation", "seed": seed, "metrics": {"f1": f1, "em": em}}
+            for seed, f1, em in zip((7, 8, 9), values, values[::-1], strict=True)
+        ]
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from finetune.report.collecting import collect, number, short_names
+from finetune.report.collecting import ReportedRun, collect, number, short_names
+from finetune.runs.groups import read_group
 from finetune.runs.listing import list_runs
 from finetune.runs.lock import held
 from tests.report.made import class_rows, write_class_run, write_json, write_run
@@ -123,7 +125,8 @@ def test_a_number_is_a_finite_one() -> None:
 
 def test_a_pretraining_and_a_run_from_scratch_are_known(tmp_path: Path) -> None:
     write_run(tmp_path / "s", "classes", {"accuracy": 0.5}, class_rows(1, 0.5), encoder="none")
-    write_json(tmp_path / "p" / "results.json", {"metrics": {"perplexity": 3.0}})
+    told = {"task": "pretrain", "split": "validation", "metrics": {"perplexity": 3.0}, "seed": 1}
+    write_json(tmp_path / "p" / "results.json", told)
     (tmp_path / "p" / "metrics.jsonl").write_text('{"step": 1}\n')
     runs = {run.name: run for run in collect([tmp_path]).runs}
     assert runs["s"].from_scratch
@@ -154,3 +157,68 @@ def test_states_are_those_of_the_list_of_runs(tmp_path: Path) -> None:
         listed = {run.name: run.state for run in list_runs(tmp_path).runs}
     assert states == listed
     assert set(states.values()) == {"done", "interrupted", "degenerate", "running"}
+
+
+def write_tree(root: Path) -> None:
+    """Runs at several depths, of one and several seeds, ended or not, beside what is no run."""
+    one_seed(root / "one")
+    one_seed(root / "a" / "b" / "c" / "deep")
+    write_class_run(root / "several", 0.8, (1, 2))
+    write_class_run(root / "results-alone", 0.8, (1, 2, 3))
+    for seed in (1, 2, 3):
+        shutil.rmtree(root / "results-alone" / f"seed-{seed}")
+    for seed in (1, 2):
+        place = root / "one-by-one" / f"seed-{seed}"
+        write_run(place, "classes", {"accuracy": 0.5}, class_rows(seed, 0.5), seed)
+    write_class_run(root / "interrupted", 0.8, (1, 2))
+    (root / "interrupted" / "results.json").unlink()
+    (root / "interrupted" / "seed-2" / "results.json").unlink()
+    one_seed(root / "begun")
+    (root / "begun" / "results.json").unlink()
+    (root / "foreign" / "notes").mkdir(parents=True)
+    (root / "foreign" / "notes" / "results.csv").write_text("not ours\n")
+
+
+def ended(run: ReportedRun) -> list[int]:
+    return [] if run.group is None else list(run.group.seeds)
+
+
+def test_a_report_and_the_list_of_runs_find_the_same(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    listed, found = list_runs(tmp_path), collect([tmp_path])
+    told = {run.folder.path: (run.state, len(ended(run)), run.task) for run in found.runs}
+    assert told == {run.folder: (run.state, len(run.seeds), run.task) for run in listed.runs}
+    names = {run.name: run.state for run in listed.runs}
+    assert names == {
+        "a/b/c/deep": "done",
+        "begun": "interrupted",
+        "interrupted": "interrupted",
+        "one": "done",
+        "one-by-one": "done",
+        "results-alone": "done",
+        "several": "done",
+    }
+    assert listed.problems == []
+    assert [problem for problem in found.problems if problem.damaged] == []
+
+
+def test_a_run_that_a_report_cannot_show_is_named_there(tmp_path: Path) -> None:
+    one_seed(tmp_path / "good")
+    for name, content in {"bad": "{", "foreign": '{"task": "x"}'}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.json").write_text(content)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.yaml").write_text("task: made/classes\n")
+    listed, found = list_runs(tmp_path), collect([tmp_path])
+    shown = {run.name for run in found.runs} | {problem.place for problem in found.problems}
+    assert shown == {run.name for run in listed.runs} == {"bad", "empty", "foreign", "good"}
+    said = {(place.name, what) for place, what in listed.problems}
+    assert said == {(name, what) for name, what, damaged in found.problems if name != "empty"}
+
+
+def test_a_comparison_takes_the_runs_that_have_ended(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    group = read_group(tmp_path / "a")
+    assert [str(run.folder) for run in group.runs] == [str(tmp_path / "a" / "b" / "c" / "deep")]
+    group = read_group(tmp_path / "interrupted")
+    assert [str(run.folder) for run in group.runs] == [str(tmp_path / "interrupted" / "seed-1")]

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from finetune.report.collecting import ReportedRun, Seed
 from finetune.report.series import Point, band, curve, logged, named, rates, thinned
+from finetune.runs.folder import RunFolder
 
 
 def run_of(*seeds: list[dict[str, float]]) -> ReportedRun:
-    made = tuple(Seed(Path(f"seed-{n}"), n, {}, tuple(lines)) for n, lines in enumerate(seeds, 1))
-    return ReportedRun(Path("run"), "run", {}, made)
+    made = tuple(Seed(RunFolder(Path(f"seed-{n}")), {}, lines) for n, lines in enumerate(seeds, 1))
+    return ReportedRun(RunFolder(Path("run")), "run", {}, made)
 
 
 def test_lines_without_a_finite_value_are_passed_over() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from finetune.comparison import compare_folders
 from finetune.report.collecting import collect
 from finetune.report.differences import differences_tables, differing
 from finetune.report.plan import group_order
 from finetune.report.view import TaskView, shown, task_views
 from finetune.report.warnings import warnings
+from finetune.runs.groups import compare_folders
 from tests.report.made import PLAN, class_rows, write_class_run, write_run
 
 

@@ -10,19 +10,12 @@ from typing import Any
 import pytest
 
 from finetune.errors import ConfigError, DataError
+from finetune.files.cache_folder import cache_folder
 from finetune.files.writing import TEMPORARY
-from finetune.runs import folder as run_folder
-from finetune.runs.folder import (
-    check_folder,
-    clear_run,
-    has_started,
-    open_run,
-    over_seeds,
-    read_results,
-    read_run,
-    summarise,
-    write_results,
-)
+from finetune.runs import opening
+from finetune.runs.folder import RunFolder
+from finetune.runs.opening import check_folder, clear_folder, open_folder
+from finetune.runs.results import over_seeds, summarise
 
 
 @dataclass
@@ -59,7 +52,7 @@ class OtherRun:
 
 
 def start(folder: Path, run: object | None = None, **words: bool) -> None:
-    open_run(folder, run or Run(), **{"resume": False, "overwrite": False, **words})
+    open_folder(RunFolder(folder), run or Run(), **{"resume": False, "overwrite": False, **words})
 
 
 def checkpoint(folder: Path) -> None:
@@ -70,12 +63,12 @@ def checkpoint(folder: Path) -> None:
 def test_a_new_folder_is_made_with_the_settings_in_it(tmp_path: Path) -> None:
     run = Run(seeds=[1, 2], rate=1e-7)
     start(tmp_path / "a" / "run", run)
-    assert read_run(Run, tmp_path / "a" / "run") == run
+    assert RunFolder(tmp_path / "a" / "run").read_settings(Run) == run
     assert [path.name for path in (tmp_path / "a" / "run").iterdir()] == ["config.yaml"]
 
 
 def test_a_folder_is_only_looked_at_by_the_check(tmp_path: Path) -> None:
-    check_folder(tmp_path / "run", Run(), resume=False, overwrite=False)
+    check_folder(RunFolder(tmp_path / "run"), Run(), resume=False, overwrite=False)
     assert not (tmp_path / "run").exists()
 
 
@@ -83,14 +76,14 @@ def test_a_folder_is_only_looked_at_by_the_check(tmp_path: Path) -> None:
 def test_a_run_with_a_checkpoint_is_kept(where: str, tmp_path: Path) -> None:
     start(tmp_path)
     checkpoint(tmp_path / where)
-    assert has_started(tmp_path)
+    assert RunFolder(tmp_path).has_started
     with pytest.raises(ConfigError, match="already contains a run"):
         start(tmp_path)
 
 
 def test_a_run_with_results_is_kept(tmp_path: Path) -> None:
     start(tmp_path)
-    write_results(tmp_path, {"metrics": {}})
+    RunFolder(tmp_path).write_results({"metrics": {}})
     with pytest.raises(ConfigError, match="already contains a run"):
         start(tmp_path)
 
@@ -98,9 +91,9 @@ def test_a_run_with_results_is_kept(tmp_path: Path) -> None:
 def test_a_run_without_a_checkpoint_is_started_over(tmp_path: Path) -> None:
     start(tmp_path, Run(seed=1))
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    assert not has_started(tmp_path)
+    assert not RunFolder(tmp_path).has_started
     start(tmp_path, Run(seed=2))
-    assert read_run(Run, tmp_path).seed == 2
+    assert RunFolder(tmp_path).read_settings(Run).seed == 2
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
@@ -110,7 +103,7 @@ def test_overwrite_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
         (tmp_path / part).mkdir(parents=True)
         (tmp_path / part / "file").write_text("")
     checkpoint(tmp_path)
-    write_results(tmp_path, {})
+    RunFolder(tmp_path).write_results({})
     (tmp_path / "notes.txt").write_text("mine\n")
     start(tmp_path, overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "mine", "notes.txt"}
@@ -122,7 +115,7 @@ def test_clearing_does_not_follow_a_link_out_of_the_folder(tmp_path: Path) -> No
     (outside / "file").write_text("")
     run.mkdir()
     (run / "checkpoints").symlink_to(outside)
-    clear_run(run)
+    clear_folder(RunFolder(run))
     assert not list(run.iterdir())
     assert (outside / "file").exists()
 
@@ -164,21 +157,21 @@ def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path: Path) ->
 def test_settings_of_another_kind_of_run_are_refused(tmp_path: Path) -> None:
     start(tmp_path, OtherRun())
     with pytest.raises(ConfigError, match="made to do something, found one of another kind"):
-        read_run(Run, tmp_path)
+        RunFolder(tmp_path).read_settings(Run)
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     results = {"task": "glue/sst2", "metrics": {"accuracy": 0.1 + 0.2}}
-    write_results(tmp_path, results)
-    assert read_results(tmp_path) == results
+    RunFolder(tmp_path).write_results(results)
+    assert RunFolder(tmp_path).read_results() == results
 
 
 def test_results_that_are_missing_or_damaged_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the run has not ended"):
-        read_results(tmp_path)
+        RunFolder(tmp_path).read_results()
     (tmp_path / "results.json").write_text("{")
     with pytest.raises(DataError, match="expected JSON"):
-        read_results(tmp_path)
+        RunFolder(tmp_path).read_results()
 
 
 def result(seed: int, accuracy: float, *, degenerate: bool = False) -> dict[str, Any]:
@@ -220,10 +213,10 @@ def test_a_folder_with_nothing_but_what_a_killed_run_had_begun_takes_a_run(
 ) -> None:
     (tmp_path / "running.lock").write_text("1\n")
     left(tmp_path).write_text("out: ")
-    check_folder(tmp_path, Run(), resume=False, overwrite=overwrite)
+    check_folder(RunFolder(tmp_path), Run(), resume=False, overwrite=overwrite)
     start(tmp_path, overwrite=overwrite)
     assert not left(tmp_path).exists()
-    assert read_run(Run, tmp_path) == Run()
+    assert RunFolder(tmp_path).read_settings(Run) == Run()
 
 
 def test_a_checkpoint_that_was_cut_off_is_no_start(tmp_path: Path) -> None:
@@ -231,7 +224,7 @@ def test_a_checkpoint_that_was_cut_off_is_no_start(tmp_path: Path) -> None:
     place = left(tmp_path / "checkpoints")
     place.mkdir(parents=True)
     (place / "config.json").write_text("{}")
-    assert not has_started(tmp_path)
+    assert not RunFolder(tmp_path).has_started
     start(tmp_path)
 
 
@@ -250,9 +243,9 @@ def test_a_run_that_goes_on_leaves_nothing_of_the_kill(tmp_path: Path) -> None:
 
 
 def test_a_run_that_starts_sweeps_what_killed_ones_left_in_the_cache(tmp_path: Path) -> None:
-    left(run_folder.cache_folder()).mkdir(parents=True)
+    left(cache_folder()).mkdir(parents=True)
     start(tmp_path / "run")
-    assert list(run_folder.cache_folder().iterdir()) == []
+    assert list(cache_folder().iterdir()) == []
 
 
 def test_a_run_is_removed_from_its_results_to_its_settings(
@@ -260,9 +253,9 @@ def test_a_run_is_removed_from_its_results_to_its_settings(
 ) -> None:
     """So that what a kill leaves of it can go on, or has not started."""
     removed: list[str] = []
-    monkeypatch.setattr(run_folder, "remove", lambda path: removed.append(path.name))
+    monkeypatch.setattr(opening, "remove", lambda path: removed.append(path.name))
     (tmp_path / "seed-1").mkdir()
-    clear_run(tmp_path)
+    clear_folder(RunFolder(tmp_path))
     assert removed[:3] == ["results.json", "seed-1", "checkpoints"]
     assert removed[-1] == "config.yaml"
 
@@ -279,4 +272,4 @@ class Replacing(Run):
 
 def test_settings_that_are_used_again_do_not_replace_the_run(tmp_path: Path) -> None:
     start(tmp_path, Replacing(overwrite=True), overwrite=True)
-    assert read_run(Replacing, tmp_path) == Replacing()
+    assert RunFolder(tmp_path).read_settings(Replacing) == Replacing()

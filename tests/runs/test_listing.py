@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from finetune.runs.folder import over_seeds
 from finetune.runs.listing import ListedRun, Listing, list_runs
 from finetune.runs.lock import held
+from finetune.runs.results import over_seeds
 
 
 def result(seed: int = 1, score: float = 0.5, **more: Any) -> dict[str, Any]:
@@ -129,13 +130,13 @@ def test_runs_come_by_task_and_name_and_each_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("results", "problem"),
     [
-        ("{", "does not have the format of a run: JSONDecodeError"),
-        ("[1]", "results.json contains no results"),
-        ('{"task": "x"}', "results.json contains no results"),
-        ('{"metrics": {"accuracy": "high"}, "seed": 1}', "could not convert"),
-        ('{"metrics": {"accuracy": NaN}, "seed": 1}', "accuracy is not finite"),
-        ('{"metrics": {}}', "KeyError 'seed'"),
-        ('{"metrics": {}, "runs": [1]}', "AttributeError"),
+        ("{", "results.json: expected JSON, found"),
+        ("[1]", "results.json: expected results by name, found list"),
+        ('{"task": "x"}', "expected results with task, split, metrics and seed, found no split"),
+        ('{"metrics": {}, "seeds": [1], "runs": [1]}', "metrics and seed, found no task"),
+        ('{"metrics": {}, "seeds": [1], "runs": []}', "under 'runs', found none"),
+        (json.dumps(result(score=math.nan)), "expected a number as accuracy, found nan"),
+        (json.dumps(result() | {"metrics": {"accuracy": "high"}}), "a number as accuracy, found"),
     ],
 )
 def test_a_damaged_folder_is_named_and_the_others_are_listed(
@@ -157,7 +158,7 @@ def test_damaged_settings_and_metrics_are_named(tmp_path: Path) -> None:
     (make(tmp_path / "c") / "metrics.jsonl").write_text("nonsense\n")
     problems = {place.name: what for place, what in list_runs(tmp_path).problems}
     assert "not readable as YAML" in problems["a"]
-    assert "config.yaml contains no settings" in problems["b"]
+    assert "expected settings by name, found list" in problems["b"]
     assert problems.keys() == {"a", "b", "c"}
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import ConfigError
-from finetune.report.collecting import _read_config
-from finetune.runs.folder import check_folder, read_run
+from finetune.runs.folder import RunFolder
+from finetune.runs.opening import check_folder
 from finetune.runs.settings import FitRun
 from finetune.settings import fields as settings
 from finetune.settings.renames import NAMES
@@ -115,9 +115,8 @@ def test_a_run_of_an_earlier_version_is_read_without_a_word(tmp_path: Path) -> N
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.yaml").write_text(OLD)
-    assert read_run(FitRun, run) == NEW
-    check_folder(run, NEW, resume=True, overwrite=False)  # nothing has changed
-    read = _read_config(run / "config.yaml")
-    assert read is not None
+    assert RunFolder(run).read_settings(FitRun) == NEW
+    check_folder(RunFolder(run), NEW, resume=True, overwrite=False)  # nothing has changed
+    read = RunFolder(run).read_config()
     assert read["unfreezing"]["optimizer_state"] == "reset"
     assert read["regularization"] == {"mixout": 0.5}

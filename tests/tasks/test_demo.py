@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from finetune.runs.folder import read_results
+from finetune.runs.folder import RunFolder
 from finetune.training.loop.checkpointing import Interrupted
 from finetune.training.loop.progress import LengthConfig
 from tasks import demo
@@ -69,7 +69,7 @@ def test_the_table_holds_what_the_runs_reached(shown: Demo) -> None:
     assert "minutes on two cores" in shown.told
     for task, metric in TASKS.items():
         runs = [
-            read_results(shown.folder / f"{task.replace('/', '-')}-{start}")
+            RunFolder(shown.folder / f"{task.replace('/', '-')}-{start}").read_results()
             for start in ("scratch", "pretrained")
         ]
         scores = [runs[0]["majority"][metric], *(run["metrics"][metric] for run in runs)]

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from finetune.errors import ConfigError, DataError
-from finetune.runs.folder import over_seeds
 from finetune.runs.predictions import read_predictions, write_predictions
+from finetune.runs.results import over_seeds
 from finetune.settings.values import load
 from tasks.__main__ import main
 from tasks.glue.task import GLUE, GlueRow, glue_task
 from tasks.leaderboard import FORMS, average_metrics, zip_problems
-from tasks.submit import average_line, read_runs, submit
+from tasks.submit import average_line, read_entries, submit
 
 TRAINED = [row for row in GLUE.values() if row.name != "ax"]
 ROWS = 3
@@ -251,10 +251,10 @@ class TestSeeds:
         ) in lines_of(capsys)
 
     def test_its_scores_are_those_of_the_average(self, several: Path) -> None:
-        assert read_runs([several])["rte"].metrics == {"accuracy": 0.75}
+        assert read_entries([several])["rte"].run.metrics == {"accuracy": 0.75}
 
     def test_one_seeds_folder_may_be_named(self, several: Path) -> None:
-        assert read_runs([several / "seed-9"])["rte"].folder == several / "seed-9"
+        assert read_entries([several / "seed-9"])["rte"].run.folder == several / "seed-9"
 
 
 class TestRefusal:
@@ -400,7 +400,7 @@ class TestRefusal:
         self, results: Any, runs: dict[str, Path], library: Library, out: Path
     ) -> None:
         (runs["rte"] / "results.json").write_text(json.dumps(results))
-        with pytest.raises(DataError, match="results.json: expected the results of a run, found"):
+        with pytest.raises(DataError, match="results.json: expected (the )?results"):
             submit(words(runs["rte"], "--out", out), library)
 
     def test_words_that_do_not_fit_are_an_error(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from finetune.errors import DataError
-from finetune.report.collecting import UNEXPECTED
 from finetune.report.markup import Html, joined
+from finetune.runs.listing import UNEXPECTED
 
 T = TypeVar("T")
 

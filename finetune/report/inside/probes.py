@@ -11,7 +11,7 @@ from finetune.report.inside.layers import SHORT, Summary, layer_table, layers_fi
 from finetune.report.markup import Cell, Html, Row, details, element, joined
 from finetune.report.parts import Part
 from finetune.report.view import shown
-from finetune.runs.folder import summarise
+from finetune.runs.results import summarise
 
 CAVEAT = joined(
     [

@@ -1,0 +1,127 @@
+"""Runs that differ by their seed only, read from their folders as one group, and compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from finetune.comparison import Comparison, Group, Run, compare
+from finetune.comparison.examples import RESAMPLES, Score
+from finetune.errors import DataError
+from finetune.runs.folder import RunFolder
+from finetune.runs.listing import Listing, run_folders
+
+Places = Path | Sequence[Path]
+
+
+def read_group(places: Places) -> Group:
+    """Read a run of one or several seeds, a folder of runs, or a list of either.
+
+    Args:
+        places: A run folder, a folder of runs (those that `finetune runs` lists), or several of
+            them, all of one task; what has not ended is passed over.
+
+    Returns:
+        One run a seed, by ascending seed.
+
+    Raises:
+        DataError: There is no results.json, or one is damaged; the runs are of different tasks or
+            splits; a seed occurs twice.
+    """
+    folders = [places] if isinstance(places, Path) else list(places)
+    if not folders:
+        raise DataError("expected at least one run folder, found none; name a run")
+    notes: list[str] = []
+    found = [run for folder in folders for run in _ended_in(RunFolder(folder), notes)]
+    more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
+    return replace(group_of(found, f"{folders[0]}{more}"), notes=tuple(notes))
+
+
+def group_of(found: Sequence[Run], name: str) -> Group:
+    """Runs of one seed as a group, by ascending seed.
+
+    Args:
+        found: Those runs, read from their folders.
+        name: What the group is called.
+
+    Raises:
+        DataError: The runs are of different tasks or splits; a seed occurs twice.
+    """
+    kinds = {(run.results["task"], run.results["split"]): run.folder for run in found}
+    if len(kinds) > 1:
+        (one, here), (other, there) = list(kinds.items())[:2]
+        raise DataError(
+            f"expected runs of one task, found {_kind(one)} in {here} and {_kind(other)} in "
+            f"{there}; name runs that differ by their seed only"
+        )
+    runs = sorted(found, key=lambda run: run.seed)
+    seed, times = Counter(run.seed for run in runs).most_common(1)[0]
+    if times > 1:
+        places_of = " and ".join(str(run.folder) for run in runs if run.seed == seed)
+        raise DataError(
+            f"expected one run a seed, found seed {seed} {times} times: {places_of}; leave all but "
+            "one out"
+        )
+    ((task, split),) = kinds
+    return Group(name, task, split, tuple(runs))
+
+
+def _kind(kind: tuple[str, str]) -> str:
+    return f"{kind[0]} ({kind[1]})"
+
+
+def _ended_in(place: RunFolder, notes: list[str]) -> list[Run]:
+    """The runs of one seed that have ended, in a run or in a folder of runs."""
+    if place.results_file.is_file():
+        return place.read_ended()
+    inside = [folder for folder in _parts_of(place.path) if folder.results_file.is_file()]
+    if not inside:
+        raise DataError(
+            f"{place.path}: expected a run with {place.results_file.name}, or a folder of such "
+            "runs, found neither; name a run that has ended"
+        )
+    notes.append(
+        f"{place.path} has no {place.results_file.name} of its own: the {len(inside)} runs in it "
+        "are taken"
+    )
+    return [run for folder in inside for run in folder.read_ended()]
+
+
+def _parts_of(place: Path) -> Iterator[RunFolder]:
+    """The runs below a folder; of several seeds that have not all ended, those of its seeds."""
+    for folder in run_folders(place, Listing()):
+        yield from [folder] if folder.results_file.is_file() else folder.runs
+
+
+def compare_folders(
+    a: Places,
+    b: Places,
+    metric: str | None = None,
+    *,
+    score: Score | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two runs, of one or several seeds, from their folders.
+
+    Args:
+        a: A run folder, a folder of runs, or a list of them (`read_group`).
+        b: Another.
+        metric: The one to compare; None for all that both have.
+        score: Scores answers, as the task does; needed for tests over examples of a metric that
+            is no share of right answers.
+        resamples: Of the bootstrap.
+        seed: Of the bootstrap.
+
+    Returns:
+        The comparison, `a` less `b`.
+
+    Raises:
+        DataError: A folder holds no results, or damaged ones; or the two are of different tasks,
+            splits or examples, or one and the same.
+        ConfigError: They have no such metric.
+    """
+    groups = read_group(a), read_group(b)
+    return compare(*groups, metric, score=score, resamples=resamples, seed=seed)

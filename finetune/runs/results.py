@@ -1,0 +1,197 @@
+"""The forms of results.json and of the rows of a predictions file, and what is computed of seeds.
+
+Nothing here opens a file: `run_folder.RunFolder` reads and writes them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict, TypeGuard, cast
+
+from finetune.errors import DataError
+
+Results = dict[str, Any]
+"""What a job returns and results.json holds: `RunResults`, or `SeedsResults` of several seeds."""
+
+
+class RunResults(TypedDict):
+    """What results.json holds for a run of one seed."""
+
+    task: str
+    """Such as `glue/cola`, or `pretrain`."""
+    split: str
+    """The split that `metrics` are of, where their names do not say another one."""
+    metrics: dict[str, float]
+    """Name -> value, a fraction or a loss; the headline comes first."""
+    seed: int
+    examples: NotRequired[int]
+    """Scored examples of the split."""
+    encoder: NotRequired[str]
+    """What the run started from; `none` for random weights."""
+    parameters: NotRequired[int]
+    train_seconds: NotRequired[float]
+    examples_per_second: NotRequired[float]
+    peak_gib: NotRequired[float]
+    versions: NotRequired[dict[str, str]]
+    """Of Python and the libraries."""
+    collapsed: NotRequired[bool]
+    """Whether every example got one and the same answer."""
+    predictions: NotRequired[dict[str, dict[str, str]]]
+    """Split -> whose answers to what its predictions are (`predictions.Origin`)."""
+    majority: NotRequired[dict[str, float]]
+    """Metrics of the baseline."""
+    data: NotRequired[dict[str, Any]]
+    """What the splits or the corpus hold."""
+    plan: NotRequired[list[dict[str, Any]]]
+    """The phases of unfreezing."""
+    report: NotRequired[dict[str, Any]]
+    """Scores of each class."""
+    decision: NotRequired[dict[str, Any]]
+    """Thresholds that were tuned, and the split that they were tuned on."""
+    test: NotRequired[dict[str, Any]]
+    """Metrics and number of examples of a test file that was named."""
+    skipped: NotRequired[dict[str, int]]
+    """Rows that were left out, by reason."""
+    imported: NotRequired[dict[str, str]]
+    """Where an encoder that was imported is from."""
+    fixed_answer: NotRequired[str]
+    """What every example gets, where nothing was trained."""
+
+
+class Summary(TypedDict):
+    """A metric over seeds."""
+
+    mean: float
+    std: float
+    """Standard deviation (n - 1); 0 for one value."""
+    values: list[float]
+    """In the order of the seeds."""
+
+
+class SeedsResults(TypedDict):
+    """What results.json holds for a run of several seeds."""
+
+    task: str
+    split: str
+    seeds: list[int]
+    metrics: dict[str, Summary]
+    collapsed: list[int]
+    """The seeds that gave every example the same answer."""
+    runs: list[RunResults]
+    """The results of each seed."""
+
+
+class Prediction(TypedDict):
+    """What every row of a predictions file has."""
+
+    id: int | str
+    """The data's own id, else the number of the row from 0."""
+
+
+class ClassPrediction(Prediction):
+    """A class, or one of several options by its letter."""
+
+    prediction: str
+    probabilities: dict[str, float]
+    label: NotRequired[str]
+
+
+class MultiLabelPrediction(Prediction):
+    """All classes that hold."""
+
+    prediction: list[str]
+    probabilities: dict[str, float]
+    label: NotRequired[list[str]]
+
+
+class NumberPrediction(Prediction):
+    """A number, such as a similarity."""
+
+    prediction: float
+    label: NotRequired[float]
+
+
+class SpanCandidate(TypedDict):
+    """One of the best spans; character offsets into the passage, end exclusive, None for none."""
+
+    text: str
+    start: int | None
+    end: int | None
+    probability: float
+
+
+class SpanPrediction(Prediction):
+    """A span of a passage, or the empty text for no answer."""
+
+    prediction: str
+    start: int | None
+    end: int | None
+    score: float
+    null_odds: NotRequired[float]
+    nbest: list[SpanCandidate]
+    answers: NotRequired[list[dict[str, Any]]]
+    """The gold: `text` and `start` of each."""
+
+
+def over_seeds(runs: Sequence[Results]) -> Results:
+    """Mean and standard deviation (n - 1) of each metric over seeds, with each seed's results."""
+    first = runs[0]
+    return {
+        "task": first["task"],
+        "split": first["split"],
+        "seeds": [run["seed"] for run in runs],
+        "metrics": {
+            name: summarise([run["metrics"][name] for run in runs]) for name in first["metrics"]
+        },
+        "collapsed": [run["seed"] for run in runs if run.get("collapsed")],
+        "runs": list(runs),
+    }
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Mean, standard deviation (n - 1; 0 for one value) and the values themselves."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "std": deviation, "values": list(values)}
+
+
+def of_several(results: Mapping[str, Any]) -> TypeGuard[SeedsResults]:
+    """Whether results are those of several seeds."""
+    return "seeds" in results
+
+
+def checked_runs(results: Mapping[str, Any], file: Path) -> list[RunResults]:
+    """The results of each seed, or of the only one; checked.
+
+    Args:
+        results: What the file holds.
+        file: Where they are from.
+
+    Raises:
+        DataError: They are not in the form that a run writes.
+    """
+    if not of_several(results):
+        return [_checked(results, file)]
+    runs = results.get("runs")
+    if not isinstance(runs, list) or not runs:
+        raise DataError(
+            f"{file}: expected the results of each seed under 'runs', found none; train again"
+        )
+    return [_checked(run, file) for run in runs]
+
+
+def _checked(results: Any, file: Path) -> RunResults:
+    kinds = {"task": str, "split": str, "metrics": dict, "seed": int}
+    for key, kind in kinds.items():
+        if not isinstance(results, dict) or not isinstance(results.get(key), kind):
+            raise DataError(
+                f"{file}: expected results with task, split, metrics and seed, found no {key}; "
+                "train or evaluate again"
+            )
+    for name, value in results["metrics"].items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value):
+            raise DataError(f"{file}: expected a number as {name}, found {value!r}; train again")
+    return cast(RunResults, results)
