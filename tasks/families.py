@@ -163,21 +163,21 @@ FAMILIES: dict[str, Family] = {
         settings=_classify_run,
         resolve=_resolve_table,
         anchors=_classify_anchors,
-        group="own data",
+        group="your data",
     ),
     "answer": Family(
         "fine-tune on your own questions about passages",
         _answer,
         only="own",
         settings=_span_run,
-        group="own data",
+        group="your data",
     ),
     "choose": Family(
         "fine-tune on your own multiple-choice questions",
         _choose,
         only="own",
         settings=_choice_run,
-        group="own data",
+        group="your data",
     ),
 }
 """Word of the command -> family."""

@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from finetune.inspection import Model, TextChoice
     from finetune.runs.families import Family
 
-RUN = "a run or checkpoint folder"
-RUNS = "run folders; one that holds several seeds stands for all of them"
+RUN = "folder of a run or checkpoint"
+RUNS = "run folders; a folder with several seeds means all of them"
 ATTENTION = """\
-Writes attention.json (tokens, segments, and the weights by layer, head, who looks, at whom), and
-attention.html, a page to look into that opens from disk; with --png also attention.png.
+Writes attention.json (tokens, segments, and the weights by layer, head, query and key), and
+attention.html, an interactive page that needs no network; with --png also attention.png.
 
-A weight is how much of a token's value is mixed in, not how much the token matters: other weights
-can give the same answer (Jain and Wallace, 2019; but see Wiegreffe and Pinter, 2019), a large
+A weight is the fraction of a token's value that is mixed in, not its importance: other weights can
+give the same answer (Jain and Wallace, 2019; but see Wiegreffe and Pinter, 2019), a large
 weight on a short value moves little, as for [SEP] (Kobayashi et al., 2020), and above the first
 layer a position is a mixture of tokens."""
 HEADS = """\
-distance: tokens, by attention; entropy: nats; of [CLS]: entropy of what [CLS] looks at; then the
-share of attention on [CLS], on [SEP], on the token itself, on the one before and the one behind
-(Clark et al., 2019). The last line is a head that looks at all tokens alike.
+distance: mean distance in tokens, weighted by attention; entropy: in nats; of [CLS]: entropy of the
+attention of [CLS]; then the fraction of attention on [CLS], on [SEP], on the token itself, on the
+previous and on the next token (Clark et al., 2019). The last line is uniform attention.
 
-Attention on [SEP] is mostly a way of doing nothing, and no figure here says what a head is needed
-for: see `finetune inspect attention --help`."""
+Attention on [SEP] mostly means that a head does nothing, and no number here says what a head is
+needed for: see `finetune inspect attention --help`."""
 PROBE = """\
 Multinomial logistic regression on one vector a text, a layer at a time; the penalty is chosen on a
 held-out tenth of the training examples, which each seed draws again. ± is the standard deviation
-over the runs of a folder of seeds, or over the probes' own seeds for one run. "scalar mix" learns a
-share of each layer with the classifier (Peters et al., 2018, section 3.2).
+over the runs of a folder of seeds, or over the seeds of the probes for one run. "scalar mix" learns
+a weight for each layer with the classifier (Peters et al., 2018, section 3.2).
 
-A probe says what can be read off a layer by a linear map, not what the network uses (Belinkov,
+A probe shows what a linear map can predict from a layer, not what the network uses (Belinkov,
 2022). Compare with the baseline, and with --untrained: an encoder of the same shape with random
 weights. The hidden states come from one forward pass, kept in the cache that fine-tuning uses."""
 SIMILARITY = """\
@@ -48,12 +48,12 @@ Linear CKA (Kornblith et al., 2019) of the same layer of two encoders over the s
 for all pairs of runs; ± is the standard deviation over pairs. similarity.json has every layer
 against every layer.
 
-Take several examples a feature: with fewer, CKA is near 1 for any two layers. It can be decided by
-a few directions of large variance (Davari et al., 2023)."""
+Use several examples per feature: with fewer, CKA is near 1 for any two layers. A few directions of
+large variance can decide it (Davari et al., 2023)."""
 FREQUENCY = """\
-Masked tokens of held-out documents, by how often the token stands in the training documents. The
-corpus, the split and the masks are those of the run's own validation. "unigram" is the loss of a
-model that knows these counts and nothing else."""
+Masked tokens of held-out documents, by the frequency of the token in the training documents. The
+corpus, the split and the masks are those of the run's validation. "unigram" is the loss of a model
+that knows only these counts."""
 
 
 def inspect_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
@@ -168,11 +168,15 @@ def _write(folder: Path, name: str, content: Mapping[str, Any] | str | bytes) ->
 def _attention(words: list[str], families: Mapping[str, Family]) -> int:
     parser = _parser("attention", ATTENTION, png=True)
     parser.add_argument("run", type=Path, help=RUN)
-    parser.add_argument("text", help="what it reads")
+    parser.add_argument("text", help="text to read")
     parser.add_argument("pair", nargs="?", help="the second text of a pair")
-    parser.add_argument("--layer", type=whole(0), help="shown first, from 1; default: their mean")
-    parser.add_argument("--head", type=whole(0), help="shown first, from 1; default: their mean")
-    parser.add_argument("--max-length", type=whole(0), help="tokens at most (default: 128)")
+    parser.add_argument(
+        "--layer", type=whole(0), help="first one shown, from 1 (default: the mean of all)"
+    )
+    parser.add_argument(
+        "--head", type=whole(0), help="first one shown, from 1 (default: the mean of all)"
+    )
+    parser.add_argument("--max-length", type=whole(0), help="longest text in tokens (default: 128)")
     space = parser.parse_args(words)
     _ready(space)
     from finetune.inspection import attention_map, attention_page, load_model
@@ -233,10 +237,14 @@ def _probe(words: list[str], families: Mapping[str, Family]) -> int:
     parser.add_argument("run", type=Path, nargs="+", help=RUNS)
     _add_texts(parser, file=False, limit=LIMIT)
     parser.add_argument(
-        "--pooling", default="mean", help="cls, last, mean (default), max or concat"
+        "--pooling", default="mean", help="pooling: cls, last, mean (default), max or concat"
     )
-    parser.add_argument("--seeds", type=_seeds, default=(1, 2, 3), help="default: 1,2,3")
-    parser.add_argument("--untrained", action="store_true", help="and one with random weights")
+    parser.add_argument(
+        "--seeds", type=_seeds, default=(1, 2, 3), help="seeds of the probes (default: 1,2,3)"
+    )
+    parser.add_argument(
+        "--untrained", action="store_true", help="also probe an encoder with random weights"
+    )
     space = parser.parse_args(words)
     _ready(space)
     from finetune.inspection.probes import probe_table
@@ -353,8 +361,10 @@ def _similarity(words: list[str], families: Mapping[str, Family]) -> int:
 def _words(words: list[str], families: Mapping[str, Family]) -> int:
     parser = _parser("words")
     parser.add_argument("run", type=Path, help=RUN)
-    parser.add_argument("word", nargs="+", help="a word; of several pieces their mean is taken")
-    parser.add_argument("--count", type=whole(0), default=10, help="neighbours (default: 10)")
+    parser.add_argument("word", nargs="+", help="a word; the mean of its pieces if it has several")
+    parser.add_argument(
+        "--count", type=whole(0), default=10, help="number of neighbours (default: 10)"
+    )
     space = parser.parse_args(words)
     _ready(space)
     from finetune.inspection import load_model, nearest_words
@@ -369,9 +379,13 @@ def _words(words: list[str], families: Mapping[str, Family]) -> int:
 
 def _frequency(words: list[str], families: Mapping[str, Family]) -> int:
     parser = _parser("frequency", FREQUENCY)
-    parser.add_argument("run", type=Path, help="a pretraining run's folder")
-    parser.add_argument("--corpus", nargs="+", help="files and folders; default: the run's own")
-    parser.add_argument("--batches", type=whole(0), help="default: as many as the run validated on")
+    parser.add_argument("run", type=Path, help="folder of a pretraining run")
+    parser.add_argument(
+        "--corpus", nargs="+", help="files and folders of text (default: those of the run)"
+    )
+    parser.add_argument(
+        "--batches", type=whole(0), help="number of batches (default: as in the run's validation)"
+    )
     parser.add_argument(
         "--cache-dir", help="cache folder (default: FINETUNE_CACHE or ~/.cache/finetune)"
     )

@@ -23,7 +23,7 @@ from finetune.errors import ConfigError, FinetuneError, nearest
 from finetune.ranges import can_be_written
 from finetune.runs.families import Family
 
-GROUPS = ("start", "build", "benchmark", "own data", "use", "look", "measure")
+GROUPS = ("start", "build", "benchmark", "your data", "use", "look", "measure")
 """Headings of `finetune --help` in their order; further ones come last."""
 LOOP = "Symlink loop from "
 FAILURE, USER_ERROR, SIGNALLED = 1, 2, 128

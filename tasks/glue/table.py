@@ -190,10 +190,10 @@ def glue_table_text() -> str:
     lines += [_line(row.name, _metrics(row), *_sizes(row)) for row in GLUE.values()]
     notes = (
         "",
-        "Rows of the official files; two numbers: matched and mismatched.",
-        "The first metric chooses the checkpoint.",
-        "wnli: the majority class of the training labels, unless --train-wnli.",
-        "ax: unlabelled, answered by a run of mnli (--encoder RUN).",
+        "Number of rows in the official files; two numbers: matched and mismatched.",
+        "The best checkpoint is chosen by the first metric.",
+        "wnli: predicts the most frequent training label, unless --train-wnli is given.",
+        "ax: no labels; predicted by a finished run of mnli (--encoder RUN).",
     )
     return "\n".join([*lines, *notes])
 
