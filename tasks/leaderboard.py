@@ -80,10 +80,10 @@ def file_problems(name: str, content: bytes, *, allow_subset: bool = False) -> l
     form = FORMS[name]
     problems, lines = _lines(content)
     problems += _row_problems(form, lines)
-    told = [f"{name}:{number}: {problem}" for number, problem in problems[:MOST_PROBLEMS]]
+    messages = [f"{name}:{number}: {problem}" for number, problem in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
-        told.append(f"{name}: and {len(problems) - MOST_PROBLEMS:,} more problems like these")
-    return told + _count_problems(form, len(lines) - 1, allow_subset=allow_subset)
+        messages.append(f"{name}: and {len(problems) - MOST_PROBLEMS:,} more problems like these")
+    return messages + _count_problems(form, len(lines) - 1, allow_subset=allow_subset)
 
 
 Problem = tuple[int, str]
@@ -173,8 +173,8 @@ def zip_problems(
             found = list(_member_problems(archive, allow_subset=allow_subset))
             names = {_base_name(member.filename) for member in archive.infolist()}
     except (OSError, zipfile.BadZipFile, ValueError) as error:
-        told = getattr(error, "strerror", None) or error
-        return [f"{path}: expected a zip, found none that can be read: {told}"]
+        reason = getattr(error, "strerror", None) or error
+        return [f"{path}: expected a zip, found none that can be read: {reason}"]
     if not allow_missing:
         found += missing_problems(names)
     return [f"{path}: {problem}" for problem in found]

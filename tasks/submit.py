@@ -134,8 +134,8 @@ def _check(options: Namespace) -> int:
     )
     complete = not problems and not leaderboard.zip_problems(options.check)  # nothing allowed
     if options.json:
-        told = {"zip": str(options.check), "complete": complete, "problems": problems}
-        put(json.dumps(told, ensure_ascii=False))
+        summary = {"zip": str(options.check), "complete": complete, "problems": problems}
+        put(json.dumps(summary, ensure_ascii=False))
     if problems:
         return _refuse(problems)
     _say(f"{options.check}: no problem found")

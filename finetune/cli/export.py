@@ -61,19 +61,19 @@ def _export(words: list[str], families: Mapping[str, Family]) -> int:
     from finetune.runs.folder import say
 
     check_out(space.out, space.run, overwrite=space.overwrite)
-    told: dict[str, Any] = {"out": str(space.out), "format": space.format}
+    content: dict[str, Any] = {"out": str(space.out), "format": space.format}
     if space.format == "onnx":
         from finetune.export.onnx import export_onnx
 
         made = export_onnx(
             space.run, space.out, int8=space.int8, families=families, data=space.data
         )
-        told |= asdict(made)
+        content |= asdict(made)
     else:
         from finetune.export.hf import export_hf
 
         export_hf(space.run, space.out)
     say(f"exported: {space.out}")
     if space.json:
-        print(json.dumps(told))
+        print(json.dumps(content))
     return 0

@@ -199,10 +199,10 @@ def _attention(words: list[str], families: Mapping[str, Family]) -> int:
 
         _write(space.out, "attention.png", attention_png(shown, layer, head))
     if space.json:
-        told = {name: value for name, value in content.items() if name != "weights"}
+        summary = {name: value for name, value in content.items() if name != "weights"}
         files = [f"{space.out}/attention.{kind}" for kind in ("json", "html", "png")]
-        told["files"] = files if space.png else files[:2]
-        put(json.dumps(told, ensure_ascii=False))
+        summary["files"] = files if space.png else files[:2]
+        put(json.dumps(summary, ensure_ascii=False))
     return 0
 
 

@@ -126,11 +126,11 @@ def _check_words(words: Sequence[str]) -> None:
 
 def _hushed(words: list[str], table: Mapping[str, Command]) -> int:
     """Run a command with stderr shut: what it says is told only if it fails without an error."""
-    told = io.StringIO()
-    with redirect_stderr(told):
+    captured = io.StringIO()
+    with redirect_stderr(captured):
         status = _dispatch(words, table)
     if status:
-        print(told.getvalue(), end="", file=sys.stderr)
+        print(captured.getvalue(), end="", file=sys.stderr)
     return status
 
 

@@ -88,7 +88,7 @@ def _list(folder: Path, *, in_json: bool) -> int:
 
     entries = list_entries(folder)
     if in_json:
-        told = [
+        contents = [
             {
                 "set": entry.about,
                 "depth": entry.depth,
@@ -98,7 +98,7 @@ def _list(folder: Path, *, in_json: bool) -> int:
             }
             for entry in entries
         ]
-        put(json.dumps({"folder": str(folder), "entries": told}, ensure_ascii=False))
+        put(json.dumps({"folder": str(folder), "entries": contents}, ensure_ascii=False))
         return 0
     put(f"{folder}: {len(entries)} entries, the last used first")
     rows = [

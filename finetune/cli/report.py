@@ -34,8 +34,8 @@ def report_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]
             say(f"{problem.place}: {problem.what}")
         if space.json:
             problems = [{"place": one.place, "problem": one.what} for one in made.problems]
-            told = {"report": str(made.path), "runs": made.runs, "problems": problems}
-            put(json.dumps(told, ensure_ascii=False))
+            summary = {"report": str(made.path), "runs": made.runs, "problems": problems}
+            put(json.dumps(summary, ensure_ascii=False))
         else:
             put(str(made.path))
         return 0

@@ -37,8 +37,8 @@ def results_table(results: Results) -> str:
             [*row, *_row(metric, [baseline[metric]])[1:]] if metric in baseline else [*row, ""]
             for row, metric in zip(rows, results["metrics"], strict=True)
         ]
-    told = [*_per_class(results), *_decided(results), *_degenerate(results)]
-    parts = [table(rows, header), *told]
+    sections = [*_per_class(results), *_decided(results), *_degenerate(results)]
+    parts = [table(rows, header), *sections]
     return "\n".join(parts)
 
 

@@ -85,16 +85,16 @@ def _notes(source: Source, notes: Sequence[str]) -> list[str]:
     if not decision:
         return list(notes)
     numbers = ", ".join(f"{_code(name)} {_figure(value)}" for name, value in decision.items())
-    told = (
+    text = (
         f"The run decides its answers by numbers that were tuned on validation data ({numbers}). "
         "The exported files give plain logits: apply them yourself."
     )
     if source.kind == "span":
-        told += (
+        text += (
             " A question has no answer where start and end of the first token together exceed "
             "those of the best span by more than that; the code above always takes a span."
         )
-    return [told, *notes]
+    return [text, *notes]
 
 
 def _about(source: Source) -> str:
@@ -223,20 +223,20 @@ def _told(about: Mapping[str, Any], between: str) -> list[str]:
 
 def _training(source: Source) -> list[str]:
     one, given = _one(source), source.settings
-    told = []
+    facts = []
     if seeds := source.results.get("seeds"):
-        told.append(f"Seeds {', '.join(map(str, seeds))}; these weights: seed {source.seed}")
+        facts.append(f"Seeds {', '.join(map(str, seeds))}; these weights: seed {source.seed}")
     elif (seed := one.get("seed", given.get("seed"))) is not None:
-        told.append(f"Seed {seed}")
+        facts.append(f"Seed {seed}")
     if one.get("train_seconds"):
-        told.append(f"{one['train_seconds']:,.0f} s")
+        facts.append(f"{one['train_seconds']:,.0f} s")
     if one.get("examples_per_second"):
-        told.append(f"{one['examples_per_second']:,.0f} examples a second")
+        facts.append(f"{one['examples_per_second']:,.0f} examples a second")
     if one.get("peak_gib"):
-        told.append(f"{one['peak_gib']:.2f} GiB at the peak")
+        facts.append(f"{one['peak_gib']:.2f} GiB at the peak")
     settings = _shown(given)
     block = f"```yaml\n{write(settings)}```" if settings else ""
-    return ["; ".join(told) + "." if told else "", block]
+    return ["; ".join(facts) + "." if facts else "", block]
 
 
 def _shown(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -59,8 +59,8 @@ def marked(text: str, marks: Sequence[Mark]) -> Html:
 def _piece(text: str, piece: Mark, *, first: bool, last: bool) -> Child:
     content = text[piece.start : piece.end]
     if piece.kind:
-        told = element("span", f" [{KINDS[piece.kind]}] ", class_="sr-only")
-        return element("mark", content, told, class_=piece.kind, title=KINDS[piece.kind])
+        spoken = element("span", f" [{KINDS[piece.kind]}] ", class_="sr-only")
+        return element("mark", content, spoken, class_=piece.kind, title=KINDS[piece.kind])
     if first and last:
         return shortened(content)
     if first:

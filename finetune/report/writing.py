@@ -63,8 +63,8 @@ def write_report(
     _check_file(out)
     found = collect([*places, *baselines])
     if not found.runs and not more:
-        told = "; ".join(f"{problem.place}: {problem.what}" for problem in found.problems)
-        raise DataError(f"expected runs to report, found none ({told}); name a run folder")
+        reasons = "; ".join(f"{problem.place}: {problem.what}" for problem in found.problems)
+        raise DataError(f"expected runs to report, found none ({reasons}); name a run folder")
     views = task_views(found, baselines, _anchors(families))
     shown = parts(found, views, families, data, more)
     write_text(out, page(title or _title(views), _subtitle(found, views), shown))

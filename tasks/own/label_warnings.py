@@ -49,16 +49,16 @@ def notes_of(
     else:
         counts = {split: class_counts(own, classes) for split, own in known.items()}
         lines = {split: _classes(own, column) for split, own in counts.items()}
-    told = [f"labels{place}: {lines.pop('train')}"]
-    told += [f"labels of {split}: {line}" for split, line in lines.items()]
+    notices = [f"labels{place}: {lines.pop('train')}"]
+    notices += [f"labels of {split}: {line}" for split, line in lines.items()]
     if columns is None:
-        return told
+        return notices
     pair = f', pair "{columns.pair}"' if columns.pair else ""
-    told.insert(0, f'text (column "{columns.text}"{pair})')
+    notices.insert(0, f'text (column "{columns.text}"{pair})')
     if column.kind == REGRESSION:
-        return told
+        return notices
     warnings = _warnings(counts["train"], rows, column, config, label_column)
-    return told + [f"warning: {warning}" for warning in warnings]
+    return notices + [f"warning: {warning}" for warning in warnings]
 
 
 def _warnings(

@@ -66,10 +66,10 @@ class Found:
         try:
             return make(self)
         except UNEXPECTED as error:
-            told = " ".join(f"{type(error).__name__} {error}".split())[:120]
+            reason = " ".join(f"{type(error).__name__} {error}".split())[:120]
             raise DataError(
                 f"{self.file}: expected the form in which `finetune inspect {self.kind}` writes, "
-                f"found another ({told}); inspect the run again"
+                f"found another ({reason}); inspect the run again"
             ) from None
 
 

@@ -80,12 +80,12 @@ def _block(found: Found) -> Html:
         shaded_table(matrix, _written(matrix, key), _shade(heads, key))
         for key, matrix in matrices.items()
     ]
-    told = (
+    text = (
         f"{content['sequences']:,} texts of {content.get('texts', 'a file')}, "
         f"{content['tokens']:,} tokens. The stronger the colour, the larger: distances, entropies "
         "and shares each have a scale of their own."
     )
-    note = element("p", told, class_="note")
+    note = element("p", text, class_="note")
     fold = details(f"All heads as a table ({len(heads)})", _table(heads, uniform, found.name))
     shown = grid(list(matrices.values()), tables)
     return joined([element("h3", found.name), shown, note, fold])

@@ -37,14 +37,14 @@ def series(name: str, place: int, points: Mapping[str, Summary | None]) -> dict[
         place: Which of the lines it is, from 0: gives the colour; later ones are dashed.
         points: Name on the axis -> mean and deviation; None where there is none.
     """
-    told = [
+    values = [
         (at, figure_of(one["mean"]), figure_of(one["std"])) for at, one in points.items() if one
     ]
     return {
         "name": name,
         "colour": colour(place),
         "dashed": place >= COLOURS,
-        "points": [[at, mean, std or 0.0] for at, mean, std in told if mean is not None],
+        "points": [[at, mean, std or 0.0] for at, mean, std in values if mean is not None],
     }
 
 

@@ -127,13 +127,13 @@ def _cell(metric: str, summary: Summary | None) -> Cell:
 
 def _note(groups: Mapping[str, Probed], first: Mapping[str, Any]) -> Html:
     sizes = first["examples"]
-    told = [
+    sentences = [
         f"{sizes['train']:,} examples to learn from, {sizes['validation']:,} of the "
         f"{first['split']} split to score.",
         _spread(groups),
         "The scalar mix learns a share of each layer with the classifier (Peters et al., 2018).",
     ]
-    return element("p", " ".join(told), class_="note")
+    return element("p", " ".join(sentences), class_="note")
 
 
 def _spread(groups: Mapping[str, Probed]) -> str:

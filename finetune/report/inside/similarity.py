@@ -111,5 +111,5 @@ def _matrix(first: str, second: str, cka: npt.NDArray[np.float64], pairs: int) -
 def _note(content: Mapping[str, Any]) -> Html:
     compared = sorted({int(pair["rows"]) for pair in content["pairs"]})
     sizes = " to ".join(f"{count:,}" for count in (compared[:1] + compared[-1:])[: len(compared)])
-    told = f"{sizes} examples are compared. ± and bars: one standard deviation over pairs of runs."
-    return element("p", told, class_="note")
+    text = f"{sizes} examples are compared. ± and bars: one standard deviation over pairs of runs."
+    return element("p", text, class_="note")

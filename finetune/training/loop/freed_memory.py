@@ -42,10 +42,10 @@ def give_back_freed_memory() -> bool:
     Returns:
         Whether the C library could be told.
     """
-    told = _tell((_MMAP_MAX, _MAPS), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, 2 * _LARGE))
-    if told:
+    accepted = _tell((_MMAP_MAX, _MAPS), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, 2 * _LARGE))
+    if accepted:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-    return told
+    return accepted
 
 
 def _tell(*options: tuple[int, int]) -> bool:

@@ -61,7 +61,7 @@ class ProgressDisplay:
         self.console = console or Console(stderr=True)
         self._bar = _bar(self.console) if _is_terminal(self.console) else None
         self._task = (
-            None if self._bar is None else self._bar.add_task(_cut(self.title), total=1, told="")
+            None if self._bar is None else self._bar.add_task(_cut(self.title), total=1, status="")
         )
         self._figures: Mapping[str, float] = {}
         self._running = False
@@ -124,7 +124,7 @@ class ProgressDisplay:
         while len(parts) > 1 and len(", ".join(parts)) > room:
             parts.pop()
         done = min(self.length.fraction(step), 1.0)
-        self._bar.update(self._task, completed=done, told=", ".join(parts), refresh=True)
+        self._bar.update(self._task, completed=done, status=", ".join(parts), refresh=True)
 
     def _write(self, step: int, now: float) -> None:
         fraction = self.length.fraction(step)
@@ -132,8 +132,8 @@ class ProgressDisplay:
         if soon or fraction < self._line_fraction + LINE_FRACTION or fraction >= 1:
             return
         self._line_at, self._line_fraction = now, fraction
-        told = f"{self.title}: {100 * fraction:.0f} %, {', '.join(self.parts(step))}"
-        print(told, file=sys.stderr, flush=True)
+        line = f"{self.title}: {100 * fraction:.0f} %, {', '.join(self.parts(step))}"
+        print(line, file=sys.stderr, flush=True)
 
 
 def position(length: RunLength, step: int) -> str:
@@ -176,7 +176,7 @@ def _bar(console: Console) -> Progress:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TaskProgressColumn(),
-        TextColumn("{task.fields[told]}", markup=False),
+        TextColumn("{task.fields[status]}", markup=False),
         console=console,
         auto_refresh=False,  # a thread that draws would stop the training each time
         transient=True,
