@@ -12,7 +12,7 @@ TITLES = (
     "recipe",
     "metric",
     "score",
-    "trivial",
+    "baseline",
     "training rows",
     "seeds",
     "minutes a seed",
@@ -40,9 +40,9 @@ def rows(task: str, recipe: str, results: Sequence[Results]) -> list[list[str]]:
     ]
     made = []
     for number, metric in enumerate(first["metrics"]):
-        trivial = first["majority"].get(metric)
+        baseline = first["majority"].get(metric)
         cells = [metric.replace("_", " "), spread([one["metrics"][metric] for one in results])]
-        cells.append("" if trivial is None else f"{100 * trivial:.1f}")
+        cells.append("" if baseline is None else f"{100 * baseline:.1f}")
         made.append([task, recipe, *cells, *(about if number == 0 else [""] * len(about))])
     return made
 
