@@ -21,8 +21,8 @@ MORE = {
     "val/perplexity": axis_title("val/perplexity"),
     "perf/tokens_per_second": "Tokens a second",
     "perf/examples_per_second": "Examples a second",
-    "perf/padding": "Padding, share of tokens",
-    "perf/ceiling_share": "Share of the matrix-product ceiling",
+    "perf/padding": "Padding, fraction of tokens",
+    "perf/ceiling_share": "Fraction of the matrix-product ceiling",
     "train/gradient_norm": "Gradient norm",
     "frozen/boundary": "Frozen layer groups",
 }

@@ -109,7 +109,7 @@ def overview_table(views: Sequence[TaskView]) -> Html:
     columns = [
         Column("Run"),
         Column("Task and metric", about="The headline metric, on the validation split"),
-        Column("Mean ± sd", number=True, about="Over seeds; shares in percent"),
+        Column("Mean ± sd", number=True, about="Over seeds; fractions in percent"),
         Column("Seeds", number=True),
         Column("Against baseline", number=True, about="Difference with its 95 % interval"),
         Column("Constant", number=True, about="The baseline: the same answer for every text"),

@@ -123,7 +123,7 @@ def test_heads_are_matrices_beside_a_uniform_head_and_a_table(parts: dict[str, P
     assert rows(part, 0) == [["1", "0.20", "0.30"], ["2", "0.30", "0.40"]]
     assert rows(part, 4) == [["1", "24.0", "34.0"], ["2", "34.0", "44.0"]]
     assert "--share:1.000" in part.body
-    assert "share on [SEP], %" in part.body
+    assert "attention on [SEP], %" in part.body
     assert "a uniform head: 12.5" in part.body
     assert rows(part, 8)[-1][:2] == ["uniform", "0.12"]
     assert "Michel et al., 2019" in str(part.lead)

@@ -47,11 +47,11 @@ FIGURES: dict[str, Figure] = {
     "distance": Figure("distance, tokens", "Distance", "distance", *_NUMBER),
     "entropy": Figure("entropy, nats", "Entropy", "entropy", *_NUMBER),
     "cls_entropy": Figure("entropy of what [CLS] looks at, nats", "of [CLS]", "entropy", *_NUMBER),
-    "cls": Figure("share on [CLS], %", "[CLS] %", "share", *_SHARE),
-    "sep": Figure("share on [SEP], %", "[SEP] %", "share", *_SHARE),
-    "self": Figure("share on the token itself, %", "Self %", "share", *_SHARE),
-    "previous": Figure("share on the one before, %", "Before %", "share", *_SHARE),
-    "next": Figure("share on the one behind, %", "Behind %", "share", *_SHARE),
+    "cls": Figure("attention on [CLS], %", "[CLS] %", "share", *_SHARE),
+    "sep": Figure("attention on [SEP], %", "[SEP] %", "share", *_SHARE),
+    "self": Figure("attention on the token itself, %", "Self %", "share", *_SHARE),
+    "previous": Figure("attention on the previous token, %", "Previous %", "share", *_SHARE),
+    "next": Figure("attention on the next token, %", "Next %", "share", *_SHARE),
 }
 """Field of heads.json -> how it is shown."""
 

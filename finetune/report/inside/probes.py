@@ -131,7 +131,7 @@ def _note(groups: Mapping[str, Probed], first: Mapping[str, Any]) -> Html:
         f"{sizes['train']:,} examples to learn from, {sizes['validation']:,} of the "
         f"{first['split']} split to score.",
         _spread(groups),
-        "The scalar mix learns a share of each layer with the classifier (Peters et al., 2018).",
+        "The scalar mix learns a weight for each layer with the classifier (Peters et al., 2018).",
     ]
     return element("p", " ".join(sentences), class_="note")
 
