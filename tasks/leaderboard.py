@@ -23,7 +23,7 @@ from tasks.glue.table import GLUE, HIGHEST_SCORE, LOWEST_SCORE, GlueRow
 
 HEADER = "index\tprediction"
 MOST_PROBLEMS = 20
-"""Lines that are told of one file; a wrong column would otherwise give one a row."""
+"""Lines that are reported of one file; a wrong column would otherwise give one a row."""
 LARGEST_FILE = 64 * 2**20
 """Bytes; the largest file of a real submission, QQP's, has about four million."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -91,7 +91,7 @@ Problem = tuple[int, str]
 
 
 def _lines(content: bytes) -> tuple[list[Problem], list[str]]:
-    """Decode a file and cut it into lines; what is amiss with its bytes is told once."""
+    """Decode a file and cut it into lines; what is amiss with its bytes is reported once."""
     problems: list[Problem] = []
     if content.startswith(b"\xef\xbb\xbf"):
         problems.append((1, "expected the header, found a byte order mark before it"))

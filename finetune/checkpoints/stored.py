@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[Any, str, Any]] = {
 """Field of config.json -> what it holds, in words too, and what each part of that is."""
 
 SMALL = 1 << 24
-"""So many weights are made at once; what does not fit is told when the weights are compared."""
+"""So many weights are made at once; what does not fit is reported when the weights are compared."""
 
 
 def check_kinds(description: Mapping[str, Any], path: Path) -> None:
@@ -53,7 +53,7 @@ def check_file_size(needed: int, weights: Iterable[Path], where: Path) -> None:
 
     Args:
         needed: Weights of the encoder that config.json describes.
-        weights: The files of weights; those that are missing are told of when they are read.
+        weights: The files of weights; those that are missing are reported when they are read.
         where: The config.json, for the message.
 
     Raises:

@@ -125,7 +125,7 @@ def _check_words(words: Sequence[str]) -> None:
 
 
 def _hushed(words: list[str], table: Mapping[str, Command]) -> int:
-    """Run a command with stderr shut: what it says is told only if it fails without an error."""
+    """Run a command with stderr shut: what it says is printed only if it fails without an error."""
     captured = io.StringIO()
     with redirect_stderr(captured):
         status = _dispatch(words, table)

@@ -145,7 +145,7 @@ def example_values(
     if score is not None:
         ways.append(lambda row: score([row]).get(metric, np.nan))
     for way in ways:
-        if not _is_mean(groups[0][0], wanted[0][0], way):  # most are told by the first run
+        if not _is_mean(groups[0][0], wanted[0][0], way):  # most are decided by the first run
             continue
         values = [np.array([[way(row) for row in rows] for rows in group]) for group in groups]
         defined = ~np.isnan(values[0][0])

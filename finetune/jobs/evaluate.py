@@ -141,7 +141,7 @@ def score_splits(
     """Answer each split, write the answers, and score them.
 
     Returns:
-        The metrics (those of a second split behind its name), and what else is to be told.
+        The metrics (those of a second split behind its name), and what else is reported.
     """
     metrics: dict[str, float] = {}
     told: Results = {"collapsed": False, "predictions": {}}
@@ -236,7 +236,7 @@ def fixed_answers(task: Task, split: str) -> tuple[list[Answer], Origin]:
 def _score_fixed(
     task: Task, folder: RunFolder, splits: Sequence[str]
 ) -> tuple[dict[str, float], Results, int]:
-    """Metrics, what else is to be told, and how many examples the first split has."""
+    """Metrics, what else is reported, and how many examples the first split has."""
     metrics: dict[str, float] = {}
     counts, origins = [], {}
     for number, split in enumerate(splits):

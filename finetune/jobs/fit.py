@@ -89,7 +89,7 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
         return _fit_seed(run, task)
     folder = RunFolder(Path(str(run.out)))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
-    ready = _get_ready(run, task)  # what is wrong is told before the folder is touched
+    ready = _get_ready(run, task)  # what is wrong is reported before the folder is touched
     with folder.hold():
         _open(run, folder, ready)
         together = over_seeds([_fit_seed(_of_seed(run, seed), task) for seed in run.seeds])
@@ -225,7 +225,7 @@ def _adapted(run: FitRun, task: Task, families: Mapping[str, Family]) -> FitRun:
         with folder.hold():  # as one that ends does: nothing is left of one that was killed
             settle_folder(folder)
     else:
-        # What the second stage would refuse is told before the first one takes its time.
+        # What the second stage would refuse is reported before the first one takes its time.
         _get_ready(dataclasses.replace(run, encoder_from=before.encoder_from), task)
         adapt(before, families, task)
     return run

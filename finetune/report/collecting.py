@@ -228,7 +228,7 @@ def _config(record: RunRecord, name: str, found: Collection) -> dict[str, Any]:
 
 
 def _read_seed(seed: ListedSeed, name: str, found: Collection) -> Seed:
-    """A training with its curves; how many logged lines are damaged is told."""
+    """A training with its curves; how many logged lines are damaged is reported."""
     lines, damaged = found.attempt(name, seed.folder.read_metrics) or ([], 0)
     if damaged:
         file, count = seed.folder.metrics_file, len(lines) + damaged

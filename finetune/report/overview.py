@@ -33,7 +33,7 @@ SUMMED: dict[Outcome, str] = {
     "not enough seeds": "with too few seeds to say",
 }
 FEW = 4
-"""So many comparisons are told in words at once."""
+"""So many comparisons are described at once."""
 OUTCOMES: dict[Outcome, str] = {
     "better": "better",
     "worse": "worse",

@@ -10,7 +10,7 @@ from finetune.report.markup import Html, element
 from finetune.report.view import TaskView, shown
 
 MUCH_CUT = 0.2
-"""Share of texts that lost their end from which on it is told."""
+"""Share of texts that lost their end above which it is reported."""
 
 
 def warnings(view: TaskView) -> Iterator[Problem]:

@@ -185,7 +185,7 @@ def run_folders(place: Path, found: Listing) -> Iterator[RunFolder]:
 
     Args:
         place: The folder, which may be a run itself.
-        found: Is told of folders that cannot be read.
+        found: Is informed of folders that cannot be read.
     """
     seen: set[Path] = set()
     waiting = [(place, DEEPEST)]

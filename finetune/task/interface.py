@@ -179,7 +179,7 @@ class Task(Protocol):
         return {}
 
     def warnings(self, examples: Sequence[Example], features: Sequence[Features]) -> list[str]:
-        """What looks like a mistake in labelled examples, to be told before training.
+        """What looks like a mistake in labelled examples, to be reported before training.
 
         Args:
             examples: The N examples of a split.

@@ -42,7 +42,7 @@ def loggers(
         settings: All settings of the run, nested.
         name: What the run is called where the config names nothing; its folder's name if None.
         group: What the run is grouped under where the config names nothing, as "glue/cola · tiny".
-        kind: What it does: a job type of Weights & Biases, by which runs can be told apart.
+        kind: What it does: a job type of Weights & Biases, by which runs can be distinguished.
         tags: Words that every run of this kind gets.
         resume: Whether this continues the run in the folder, or starts one.
         steps: Optimizer steps that are behind in a resumed run.

@@ -110,7 +110,7 @@ class WandbRunLogger(WandbLogger):
 
     @rank_zero_only
     def show(self, shown: Callable[[], Shown]) -> None:
-        """Log tables and artifacts; what goes wrong there is told in a line and harms no run."""
+        """Log tables and artifacts; an error there is reported in one line and harms no run."""
         run = self.experiment
         if self._is_lost:
             return
@@ -134,7 +134,7 @@ class WandbRunLogger(WandbLogger):
     def close(self, summary: Mapping[str, Any], *, failed: bool) -> None:
         """Give the run its summary, and end it.
 
-        A metric of the results is told as `best/NAME` too, and the headline as
+        A metric of the results is logged as `best/NAME` too, and the headline as
         `best/headline`: sweeps and tables find no nested one.
         """
         run = self.experiment

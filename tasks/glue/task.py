@@ -311,7 +311,7 @@ class GlueTask(Task):
     def _number(self, answer: Answer, field: str) -> float:
         """A number as it is, a class by its place in the table: F1 is that of the second one."""
         value: Any = answer.get(field)
-        # NaN passes: that the weights have diverged is told where they are watched.
+        # NaN passes: that the weights have diverged is reported where they are watched.
         if not (value in self.row.labels if self.row.labels else isinstance(value, (int, float))):
             raise self._unknown(value, answer.get("id"))
         return self.row.labels.index(value) if self.row.labels else float(value)

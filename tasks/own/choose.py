@@ -28,7 +28,7 @@ ANSWERS = ("answer", "label")
 """Fields that may hold the right option."""
 SPLITS = ("train", "validation", "test")
 _WITHHELD = (None, "", -1)
-"""What stands in the place of an answer that is not told; -1 in SWAG's test file."""
+"""What stands in the place of an answer that is withheld; -1 in SWAG's test file."""
 
 
 def choose_task(files: Mapping[str, Path], labels: Sequence[str] | None = None) -> ChooseTask:

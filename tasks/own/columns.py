@@ -1,6 +1,6 @@
 """Which columns of a table hold the text, its pair and the label: named, or found by usual names.
 
-What was chosen is told to the user. Where two columns would do, nothing is chosen: the error asks
+The choice is printed. Where two columns would do, nothing is chosen: the error asks
 for the flag that names one.
 """
 

@@ -206,7 +206,7 @@ def check_commas(rows: Rows) -> None:
 
 
 def unlabeled_error(missing: Rows, count: int, column: LabelColumn) -> DataError:
-    """What is told of rows without a label where nobody asked to leave them out.
+    """The notice about rows without a label where nobody asked to leave them out.
 
     Args:
         missing: The rows, at least one.

@@ -1,4 +1,4 @@
-"""What is told of a label column before training: its classes with their counts, and warnings."""
+"""What is printed about a label column before training: classes with their counts, and warnings."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def unfolded(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         where: `FILE:LINE`, for the message.
 
     Returns:
-        The row with plain `question`, `options` and, where it is told, `answer`, a letter; a row
+        The row with plain `question`, `options` and, where it is known, `answer`, a letter; a row
         of another form as it is.
 
     Raises:

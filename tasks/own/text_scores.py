@@ -1,4 +1,4 @@
-"""How answers with labels are scored: by kind of label, the metrics and what else is told."""
+"""How answers with labels are scored: by kind of label, the metrics and what else is reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ METRICS_OF: dict[str, dict[str, AnswerMetric]] = {
 
 
 def report_of(kind: str, answers: Sequence[Answer], names: Sequence[str]) -> dict[str, Any]:
-    """What is told besides the metrics.
+    """What is reported besides the metrics.
 
     Args:
         kind: Of the labels.

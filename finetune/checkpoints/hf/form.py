@@ -126,7 +126,7 @@ class Form:
     def settings(self, config: EncoderConfig) -> dict[str, Any]:
         """Write the shape of an encoder.
 
-        Dropout on the embeddings alone is not told: it is no part of what the net computes.
+        Dropout on the embeddings alone is not reported: it is no part of what the net computes.
 
         Args:
             config: Ours.

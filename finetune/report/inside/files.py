@@ -1,4 +1,4 @@
-"""Files of `finetune inspect`: read, told apart by their fields, and refused in one line."""
+"""Files of `finetune inspect`: read, distinguished by their fields, and refused in one line."""
 
 from __future__ import annotations
 

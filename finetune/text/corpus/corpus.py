@@ -225,7 +225,7 @@ def progress(name: str, total: int) -> Iterator[files.Advance]:
         total: Bytes of the corpus files; 0 if that is not known.
 
     Yields:
-        A function to be told how many bytes more have been read.
+        A function that takes how many bytes more have been read.
     """
     from rich import progress as bars
     from rich.console import Console

@@ -1,7 +1,7 @@
 """A passage with each option of a question, as multiple choice reads them (Radford et al., 2018).
 
 `[CLS] passage [SEP] question and option [SEP]`, once for each option. What does not fit is taken
-from the passage: an option that lost its end could not be told from another.
+from the passage: an option that lost its end could not be distinguished from another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Texts of which hardly anything is in the vocabulary, and why: they become the unknown token.
 
 A text of a script that the vocabulary has not seen, or one long word, is one [UNK] to WordPiece,
-and a model learns nothing from it. So it is counted where texts become tokens, and told.
+and a model learns nothing from it. So it is counted where texts become tokens, and reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from finetune.text.tokenizer.visible import is_empty
 MOSTLY = 0.5
 """Fraction of a text's characters that must be unknown for the text to be counted."""
 NOTICED = 0.02
-"""Fraction of a corpus's words or tokens that must be unknown for it to be told."""
+"""Fraction of a corpus's words or tokens that must be unknown to be reported."""
 _HARDLY = 0.1
 """Fraction of unknown tokens below which a text is not looked at more closely."""
 _SAMPLE = 20

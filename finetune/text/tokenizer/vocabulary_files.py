@@ -106,7 +106,7 @@ def _add_tokens(
 
     Returns:
         Name and id of the class token and the separator; [] if one is missing, which is an error
-        of the whole tokenizer and is told there.
+        of the whole tokenizer and is reported there.
     """
     added = added_tokens(stated, folder)
     for number, token in added:

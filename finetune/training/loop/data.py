@@ -71,7 +71,7 @@ class OrderedData(pl.LightningDataModule):
         self._batches: int | None = None
 
     def setup(self, stage: str) -> None:
-        """Have each epoch's batches asked for again, whatever one's own Trainer was told.
+        """Have each epoch's batches asked for again, whatever the Trainer's settings are.
 
         Raises:
             ConfigError: The Trainer would share out again what is shared out already.

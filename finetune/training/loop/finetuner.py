@@ -128,7 +128,7 @@ class FineTuner(EncoderWithHead):
         return self
 
     def setup(self, stage: str) -> None:
-        """Score against the splits of the data that the Trainer was given, unless told others."""
+        """Score against the splits of the data that the Trainer was given, or against others."""
         data = getattr(self.trainer, "datamodule", None)
         if not self.validation and isinstance(data, TaskData):
             self.validation = {

@@ -31,7 +31,7 @@ def keep_freed_memory() -> bool:
     """Let glibc keep large blocks of freed memory instead of giving them back to the system.
 
     Returns:
-        Whether the C library could be told.
+        Whether the C library accepted it.
     """
     return _tell((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
 
@@ -40,7 +40,7 @@ def give_back_freed_memory() -> bool:
     """Take back `keep_freed_memory`: what is free goes to the system, now and from now on.
 
     Returns:
-        Whether the C library could be told.
+        Whether the C library accepted it.
     """
     accepted = _tell((_MMAP_MAX, _MAPS), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, 2 * _LARGE))
     if accepted:

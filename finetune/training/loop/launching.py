@@ -1,7 +1,7 @@
 """Several processes for one training: started, watched and ended together.
 
 The first process runs the same command again for each of the others and gives them their place.
-They are silent: what they write to stderr is kept, and told only if one of them fails. Whichever
+Their stderr is collected, and printed only if one of them fails. Whichever
 fails, all end soon, with its error: one that waits for an answer of another cannot notice it.
 """
 

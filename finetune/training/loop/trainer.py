@@ -139,7 +139,7 @@ def build_trainer(
             callbacks=[*callbacks, *validation, FreedMemory()],
             plugins=[OneMachine(place())],
             # Lightning keeps no file of its own, and finds none: under a batch system it would
-            # start from any hpc_ckpt_*.ckpt in this folder, whatever it is told.
+            # start from any hpc_ckpt_*.ckpt in this folder, whatever it is given.
             default_root_dir=os.devnull,
         )
     except (ValueError, RuntimeError, MisconfigurationException) as error:

@@ -312,7 +312,7 @@ def group_rates_with(
 def owned_parameters(layers: Layers) -> dict[str, list[nn.Parameter]]:
     """The tensors of each group, each in one group: a shared one belongs to the lower group.
 
-    Tensors are told apart by identity, never by value: fresh biases are all equal.
+    Tensors are distinguished by identity, never by value: fresh biases are all equal.
     """
     seen: set[int] = set()
     owned: dict[str, list[nn.Parameter]] = {}
