@@ -87,16 +87,12 @@ def _parser(word: str, more: str = "", *, png: bool = False) -> argparse.Argumen
     else:
         add_json(parser, "print the numbers as JSON on stdout instead of the table")
     if png:
-        parser.add_argument(
-            "--png", action="store_true", help="also write a PNG figure (needs matplotlib)"
-        )
+        parser.add_argument("--png", action="store_true", help="also write a PNG figure")
     return parser
 
 
 def _add_texts(parser: argparse.ArgumentParser, *, file: bool, limit: int) -> None:
-    parser.add_argument(
-        "--task", help="task, such as glue/sst2 (default: the task of the first run)"
-    )
+    parser.add_argument("--task", help="task, as glue/sst2 (default: that of the first run)")
     parser.add_argument("--data", help="folder with the official files (default: FINETUNE_DATA)")
     if file:
         parser.add_argument("--split", help="split (default: the validation split)")
@@ -107,9 +103,7 @@ def _add_texts(parser: argparse.ArgumentParser, *, file: bool, limit: int) -> No
     sizes = f"number of texts drawn from the split; 0 = all (default: {limit})"
     parser.add_argument("--limit", type=whole(0), default=limit, help=sizes)
     parser.add_argument("--max-length", type=whole(0), help="longest text in tokens")
-    parser.add_argument(
-        "--cache-dir", help="cache folder (default: FINETUNE_CACHE or ~/.cache/finetune)"
-    )
+    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
     parser.add_argument("--cache", action=argparse.BooleanOptionalAction, default=True)
 
 
@@ -171,10 +165,10 @@ def _attention(words: list[str], families: Mapping[str, Family]) -> int:
     parser.add_argument("text", help="text to read")
     parser.add_argument("pair", nargs="?", help="the second text of a pair")
     parser.add_argument(
-        "--layer", type=whole(0), help="first one shown, from 1 (default: the mean of all)"
+        "--layer", type=whole(0), help="first one shown, from 1 (default: mean of all)"
     )
     parser.add_argument(
-        "--head", type=whole(0), help="first one shown, from 1 (default: the mean of all)"
+        "--head", type=whole(0), help="first one shown, from 1 (default: mean of all)"
     )
     parser.add_argument("--max-length", type=whole(0), help="longest text in tokens (default: 128)")
     space = parser.parse_args(words)
@@ -237,14 +231,10 @@ def _probe(words: list[str], families: Mapping[str, Family]) -> int:
     parser.add_argument("run", type=Path, nargs="+", help=RUNS)
     _add_texts(parser, file=False, limit=LIMIT)
     parser.add_argument(
-        "--pooling", default="mean", help="pooling: cls, last, mean (default), max or concat"
+        "--pooling", default="mean", help="cls, last, mean (default), max or concat"
     )
-    parser.add_argument(
-        "--seeds", type=_seeds, default=(1, 2, 3), help="seeds of the probes (default: 1,2,3)"
-    )
-    parser.add_argument(
-        "--untrained", action="store_true", help="also probe an encoder with random weights"
-    )
+    parser.add_argument("--seeds", type=_seeds, default=(1, 2, 3), help="seeds (default: 1,2,3)")
+    parser.add_argument("--untrained", action="store_true", help="also probe random weights")
     space = parser.parse_args(words)
     _ready(space)
     from finetune.inspection.probes import probe_table
@@ -362,9 +352,7 @@ def _words(words: list[str], families: Mapping[str, Family]) -> int:
     parser = _parser("words")
     parser.add_argument("run", type=Path, help=RUN)
     parser.add_argument("word", nargs="+", help="a word; the mean of its pieces if it has several")
-    parser.add_argument(
-        "--count", type=whole(0), default=10, help="number of neighbours (default: 10)"
-    )
+    parser.add_argument("--count", type=whole(0), default=10, help="neighbours (default: 10)")
     space = parser.parse_args(words)
     _ready(space)
     from finetune.inspection import load_model, nearest_words
@@ -380,15 +368,9 @@ def _words(words: list[str], families: Mapping[str, Family]) -> int:
 def _frequency(words: list[str], families: Mapping[str, Family]) -> int:
     parser = _parser("frequency", FREQUENCY)
     parser.add_argument("run", type=Path, help="folder of a pretraining run")
-    parser.add_argument(
-        "--corpus", nargs="+", help="files and folders of text (default: those of the run)"
-    )
-    parser.add_argument(
-        "--batches", type=whole(0), help="number of batches (default: as in the run's validation)"
-    )
-    parser.add_argument(
-        "--cache-dir", help="cache folder (default: FINETUNE_CACHE or ~/.cache/finetune)"
-    )
+    parser.add_argument("--corpus", nargs="+", help="files and folders (default: the run's)")
+    parser.add_argument("--batches", type=whole(0), help="batches (default: as in validation)")
+    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
     space = parser.parse_args(words)
     _ready(space)
     from finetune.inspection import loss_by_frequency
