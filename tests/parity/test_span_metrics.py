@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 import re
 import string
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from hypothesis import strategies as st
 from torchmetrics.functional.text import squad
 
 from finetune.metrics import span_scores
+from tests.official import official_text
 
 Rows = list[dict[str, Any]]
 
@@ -49,7 +48,6 @@ def corrupted(text: str, rng: np.random.Generator) -> str:
 
 def real_rows(name: str, seed: int) -> Rows:
     """Rows with corrupted gold answers; unanswerable questions are answered at times."""
-    path = Path(os.environ["FINETUNE_DATA"]) / "squad" / name
     rng = np.random.default_rng(seed)
     return [
         {
@@ -60,7 +58,7 @@ def real_rows(name: str, seed: int) -> Rows:
             "null_odds": float(rng.normal() + (0.0 if question["answers"] else 0.7)),
             "answers": question["answers"],
         }
-        for article in json.loads(path.read_text(encoding="utf-8"))["data"]
+        for article in json.loads(official_text(f"squad/{name}"))["data"]
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
     ]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import string
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from finetune.text.features.windows import (
 )
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
+from tests.official import official_text
 
 QUESTION = "bade fi, golu?"
 CONTEXT = "Sil ta vo mar nera. Bade fi golu, ponra! " * 6
@@ -377,8 +377,7 @@ class Asked(NamedTuple):
 
 
 def official(file: str) -> Iterator[Asked]:
-    path = Path(os.environ["FINETUNE_DATA"]) / "squad" / file
-    for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
+    for article in json.loads(official_text(f"squad/{file}"))["data"]:
         for paragraph in article["paragraphs"]:
             for row in paragraph["qas"]:
                 answers = [(answer["text"], answer["answer_start"]) for answer in row["answers"]]

@@ -4,7 +4,6 @@ import copy
 import csv
 import io
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from finetune.checkpoints.folder import check_vocabulary, find_tokenizer
 from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from tests.official import official_text
 
 TEXTS = [
     "Hello world, don't! bafilu MARNE.",
@@ -358,16 +358,15 @@ def test_vocabulary_longer_than_the_embedding_is_an_error(tmp_path: Path) -> Non
 
 def official_sentences() -> Iterator[str]:
     """Ten thousand sentences and paragraphs of four official data sets."""
-    data = Path(os.environ["FINETUNE_DATA"])
     columns = {"SST-2/train.tsv": (0, 4000), "CoLA/train.tsv": (3, 2000)}
     for file, (column, count) in columns.items():
-        text = (data / "glue_data" / file).read_text(encoding="utf-8")
+        text = official_text(f"glue_data/{file}")
         rows = csv.reader(io.StringIO(text), delimiter="\t", quoting=csv.QUOTE_NONE)
         yield from [row[column] for row in rows][1 : count + 1]
-    text = (data / "glue_data" / "MRPC" / "msr_paraphrase_train.txt").read_text(encoding="utf-8")
+    text = official_text("glue_data/MRPC/msr_paraphrase_train.txt")
     for row in text.splitlines()[1:1001]:
         yield from row.split("\t")[3:5]
-    squad = json.loads((data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))["data"]
+    squad = json.loads(official_text("squad/dev-v1.1.json"))["data"]
     paragraphs = [paragraph for article in squad for paragraph in article["paragraphs"]]
     yield from [paragraph["context"] for paragraph in paragraphs][:2000]
 
