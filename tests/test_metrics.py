@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,6 +113,18 @@ class TestLoad:
         predictions, references = rng.integers(0, 2, (2, 40))
         computed = load(name).compute(predictions=predictions, references=references)
         assert computed == {name: METRICS[name](predictions, references)}
+
+    def test_hands_the_formula_arrays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        given: list[Any] = []
+
+        def formula(predictions: Any, references: Any) -> float:
+            given.extend((predictions, references))
+            return 0.5
+
+        monkeypatch.setitem(METRICS, "accuracy", formula)
+        load("accuracy").compute(predictions=[1, 0], references=[1, 1])
+        assert all(isinstance(side, np.ndarray) for side in given)
+        assert [side.tolist() for side in given] == [[1, 0], [1, 1]]
 
     def test_computes_several_at_once_over_batches(self) -> None:
         metric = load("pearson", "spearman")

@@ -259,6 +259,10 @@ class TestEvaluateMetric:
             )
         assert metric.compute() == {"exact_match": 0.5, "f1": 0.5}
 
+    def test_a_version_that_is_not_known_is_an_error_at_once(self) -> None:
+        with pytest.raises(ValueError, match="expected the version 1.1 or 2.0, found '2.1'"):
+            load_spans("2.1")
+
     def test_reference_without_a_prediction_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="for every reference, found none for 2"):
             load_spans().compute(
