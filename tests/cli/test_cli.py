@@ -83,6 +83,15 @@ def test_a_run_folder_holds_what_it_should(world: World) -> None:
     }
 
 
+def test_the_docs_name_every_file_of_a_run(world: World) -> None:
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    table = page.partition("## What a run leaves")[2].partition("\n\nMetrics")[0]
+    names = {name.replace("/validation.", "/SPLIT.") for name in files_of(world.tuned)}
+    parts = {name for name in names if not name.startswith("checkpoints/")}
+    for name in {*parts, "checkpoints/best", "checkpoints/last", "checksums.json"}:
+        assert f"`{name}`" in table, name
+
+
 def test_results_say_what_came_out_of_what(world: World) -> None:
     results = read(world.tuned / "results.json")
     assert results["task"] == "glue/sst2"
