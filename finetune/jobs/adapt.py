@@ -20,6 +20,7 @@ from finetune.files.writing import write_text
 from finetune.jobs.find_lr import check_search, find
 from finetune.jobs.inputs import corpus_inputs, encoder_inputs
 from finetune.jobs.pretrain import check_length, corpus_data, train_language_model, with_dropout
+from finetune.jobs.session import check_machine
 from finetune.machine.processes import join
 from finetune.runs.families import Family, family_of, installed_families, make_task
 from finetune.runs.folder import RunFolder, cache_folder, say
@@ -53,6 +54,7 @@ def adapt(
     if run.find_lr:
         check_search(run)
     join(run.trainer.devices)
+    check_machine(run)
     folder = RunFolder(Path(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     start = find_checkpoint(run.encoder_from, run.cache_dir)

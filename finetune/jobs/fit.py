@@ -30,7 +30,7 @@ from finetune.jobs.find_lr import check_search, find
 from finetune.jobs.inputs import encoder_inputs, example_inputs, tokenizer_input
 from finetune.jobs.plan import put_plan, show_plan
 from finetune.jobs.pretrain import check_length, with_dropout
-from finetune.jobs.session import Session
+from finetune.jobs.session import Session, check_machine
 from finetune.jobs.untrained import answer, check_untrained, is_trained
 from finetune.machine.processes import is_first_process, join
 from finetune.runs.families import Family, complete, family_of, installed_families, make_task
@@ -72,6 +72,7 @@ def fit(run: FitRun, families: Mapping[str, Family] | None = None) -> Results:
     """
     families = installed_families() if families is None else families
     join(run.trainer.devices)
+    check_machine(run)
     run = complete(dataclasses.replace(run, out=folder_of(run)), families)
     task = make_task(run, families)
     run = family_of(run.task, families).resolve(run, task)

@@ -15,7 +15,7 @@ from finetune.errors import ConfigError
 from finetune.files.writing import new_folder
 from finetune.jobs.find_lr import check_search, find
 from finetune.jobs.inputs import corpus_inputs, tokenizer_input
-from finetune.jobs.session import Session
+from finetune.jobs.session import Session, check_machine
 from finetune.machine.processes import is_first_process, join, place
 from finetune.runs.folder import RunFolder, cache_folder, check_writable, note, say
 from finetune.runs.opening import check_folder, check_inputs, open_folder
@@ -96,6 +96,7 @@ def pretrain(run: PretrainRun) -> Results:
             "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
         )
     join(run.trainer.devices)
+    check_machine(run)
     if run.find_lr:
         check_search(run)
     check_length(run.data.max_length, run.encoder)

@@ -39,6 +39,17 @@ from finetune.training.loop.trainer import (
 )
 
 
+def check_machine(run: PretrainRun | AdaptRun | FitRun) -> None:
+    """Refuse a device, a precision or a logger that is not to be had, before anything is written.
+
+    Raises:
+        ConfigError: Lightning refuses the settings of `run.trainer`, or a package is missing.
+    """
+    tracking.check_packages(run.tracking)
+    with quiet_lightning():
+        build_trainer(run.trainer, run.length.or_default(), callbacks=[], loggers=[])
+
+
 class Session:
     """What the two kinds of training have in common: loggers, trainer, checkpoints, results."""
 

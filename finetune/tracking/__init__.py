@@ -10,7 +10,7 @@ What the numbers mean is the business of those who log them.
 from finetune.tracking.config import TrackingConfig
 from finetune.tracking.jsonl import JsonlLogger
 from finetune.tracking.login import logged_in
-from finetune.tracking.opening import finish, loggers
+from finetune.tracking.opening import check_packages, finish, loggers
 from finetune.tracking.shown import Artifact, Shown, Table, plain_name
 from finetune.tracking.wandb_run import WandbRunLogger
 
@@ -21,6 +21,7 @@ __all__ = [
     "Table",
     "TrackingConfig",
     "WandbRunLogger",
+    "check_packages",
     "finish",
     "logged_in",
     "loggers",

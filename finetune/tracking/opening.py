@@ -81,14 +81,24 @@ def loggers(
     return [*found, run]
 
 
-def _further(config: TrackingConfig, run_dir: Path) -> list[Logger]:
-    if "tensorboard" not in config.logger:
-        return []
-    if not any(map(is_installed, ("tensorboard", "tensorboardX"))):
+def check_packages(config: TrackingConfig) -> None:
+    """Refuse a logger whose package is not installed, before a run writes anything.
+
+    Raises:
+        ConfigError: TensorBoard is wanted and not installed.
+    """
+    packages = ("tensorboard", "tensorboardX")
+    if "tensorboard" in config.logger and not any(map(is_installed, packages)):
         raise ConfigError(
             "logger: tensorboard needs a package that is not installed: "
             "pip install 'finetune[tensorboard]', or leave it out"
         )
+
+
+def _further(config: TrackingConfig, run_dir: Path) -> list[Logger]:
+    check_packages(config)
+    if "tensorboard" not in config.logger:
+        return []
     # Of a resumed run the new file of events stands beside the old one, as TensorBoard reads.
     return [TensorBoardLogger(run_dir, name="tensorboard", version="", default_hp_metric=False)]
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
+
+from finetune.tracking import opening
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Refuses, World
@@ -132,7 +135,43 @@ def test_a_device_that_is_not_known_is_refused_and_blocks_no_second_try(
     wrong = call(*words, "--accelerator", "abacus")
     assert wrong.status == 2
     assert wrong.complaint.startswith("finetune: accelerator 'abacus', ")
+    assert not (tmp_path / "run").exists()
     assert call(*words, "--max-steps", 2).status == 0
+
+
+STARTS = ("pretrain", "adapt", "glue", "glue --seeds 1,2", "glue --adapt 1", "glue --dry-run")
+
+
+def words_of(start: str, world: World, out: Path) -> list[object]:
+    command, *more = start.split()
+    if command == "pretrain":
+        return [*world.pretrain(out)]
+    if command == "glue":
+        return [*world.glue(out, *more)]
+    corpus = ["--corpus", world.corpus, "--max-length", 16, "--max-steps", 2]
+    return ["adapt", "--encoder", world.pretrained, *corpus, "--no-wandb", "--out", out]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_device_that_is_not_there_is_refused_before_anything_is_written(
+    start: str, world: World, tmp_path: Path, refuses: Refuses
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    words = words_of(start, world, tmp_path / "run")
+    refuses("accelerator 'gpu', .*", *words, "--accelerator", "gpu", "--cache-dir", tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_logger_that_is_not_installed_is_refused_before_anything_is_written(
+    start: str, world: World, tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "is_installed", lambda name: "tensorboard" not in name)
+    words = words_of(start, world, tmp_path / "run")
+    pattern = "logger: tensorboard needs a package that is not installed: .*"
+    refuses(pattern, *words, "--logger", "tensorboard", "--cache-dir", tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
 
 
 # The corpus
