@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.console.output import put
+from finetune.console.output import are, counted, put
 from finetune.errors import ConfigError, DataError
 from finetune.metrics.semantics import headline, shown
 from tasks import leaderboard
@@ -191,7 +191,7 @@ def _check_out(out: Path) -> None:
 
 
 def _count(lacking: Sequence[str]) -> str:
-    return f"{len(lacking)} of the {len(FORMS)} files {'is' if len(lacking) == 1 else 'are'}"
+    return f"{len(lacking)} of the {len(FORMS)} files {are(len(lacking))}"
 
 
 def _tell(
@@ -201,7 +201,7 @@ def _tell(
     for name, content in files.items():
         rows = content.count("\n") - 1
         of = "" if rows == FORMS[name].rows else f" of {FORMS[name].rows:,}: a subset; {REFUSED}"
-        _say(f"{name}: {rows:,} answers{of}")
+        _say(f"{name}: {counted(rows, 'answer')}{of}")
     for problem in lacking:
         _say(f"missing: {problem}")
     if lacking:

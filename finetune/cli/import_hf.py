@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from finetune.cli.parser import add_json, command_parser
+from finetune.console.output import counted
 from finetune.errors import ConfigError
 
 
@@ -28,8 +29,8 @@ def command(words: list[str]) -> int:
     config, head = imported.encoder_config, imported.head.get("kind")
     pooler = any("pooler" in name for name in imported.kept)
     say(
-        f"{imported.form.name}: {config.num_hidden_layers} blocks of {config.hidden_size}, "
-        f"{len(imported.kept)} tensors kept; head: {head or 'none'}, "
+        f"{imported.form.name}: {counted(config.num_hidden_layers, 'block')} of "
+        f"{config.hidden_size}, {len(imported.kept)} tensors kept; head: {head or 'none'}, "
         f"pooler: {'kept' if pooler else 'none'}"
     )
     if imported.left_out:

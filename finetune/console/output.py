@@ -50,6 +50,20 @@ def put(text: str) -> None:
     print(printable(text), flush=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what is counted, in the singular or, with an s, in the plural.
+
+    >>> counted(1, "answer"), counted(2000, "answer")
+    ('1 answer', '2,000 answers')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def are(number: int) -> str:
+    """The verb for so many: is, are."""
+    return "is" if number == 1 else "are"
+
+
 def quoted(value: object) -> str:
     """A value as a message quotes it: text in quotes, of a long one the beginning.
 

@@ -16,6 +16,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
+from finetune.console.output import counted
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.cost import activation_bytes, forward_flops_per_token
 from finetune.machine.memory import check_fits
@@ -159,7 +160,7 @@ def bench(
         ConfigError: A step needs more memory than this machine has.
     """
     if device.type == "cpu":
-        wanted = f"a step on {batch_size:,} sequences of {length:,} tokens"
+        wanted = f"a step on {counted(batch_size, 'sequence')} of {counted(length, 'token')}"
         check_fits(activation_bytes(config, batch_size, length), wanted, "lower one of the two")
     encoder = Encoder(config).to(device)
     ids = torch.randint(config.vocab_size, (batch_size, length), device=device)

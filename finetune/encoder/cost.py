@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from finetune.console.output import counted
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.feedforward import GATED_ACTIVATIONS
 from finetune.machine.memory import FLOAT, TRAINED, in_gib
@@ -298,8 +299,8 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 def _headline(config: EncoderConfig) -> str:
     return (
-        f"{config.num_hidden_layers} blocks, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
+        f"{counted(config.num_hidden_layers, 'block')}, hidden size {config.hidden_size}, "
+        f"{counted(config.num_attention_heads, 'head')}, feed-forward {config.intermediate_size}, "
         f"vocabulary {config.vocab_size:,}"
     )
 
@@ -318,8 +319,8 @@ def _remarks(config: EncoderConfig) -> list[str]:
     ]
     if config.local_attention:
         remarks.append(
-            f"In local blocks a token sees {config.local_attention} tokens to each side; only "
-            "those are counted."
+            f"In local blocks a token sees {counted(config.local_attention, 'token')} to each "
+            "side; only those are counted."
         )
     if config.position == "learned":
         remarks.append(f"Learned positions reach T = {config.max_position_embeddings:,}.")

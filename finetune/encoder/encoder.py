@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from finetune.console.output import counted
 from finetune.encoder.attention import mask_bias, visible_tokens
 from finetune.encoder.block import EncoderBlock
 from finetune.encoder.config import EncoderConfig
@@ -268,6 +269,6 @@ class Encoder(nn.Module):
     def _check_depth(self, depth: int) -> None:
         if not 0 <= depth <= len(self.blocks):
             raise ConfigError(
-                f"an encoder of {len(self.blocks)} blocks can be cut at depth "
+                f"an encoder of {counted(len(self.blocks), 'block')} can be cut at depth "
                 f"0 to {len(self.blocks)}, found {depth}."
             )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from finetune.console.output import counted
 from finetune.export.source import Source
 from finetune.runs.inputs import SESSION_KEYS
 from finetune.runs.opening import INPUTS
@@ -99,7 +100,8 @@ def _notes(source: Source, notes: Sequence[str]) -> list[str]:
 
 def _about(source: Source) -> str:
     config, results = source.checkpoint.encoder_config, _one(source)
-    size = f"An encoder of {config.num_hidden_layers} blocks of width {config.hidden_size}"
+    blocks = counted(config.num_hidden_layers, "block")
+    size = f"An encoder of {blocks} of width {config.hidden_size}"
     if "parameters" in results:
         size += f", {results['parameters']:,} parameters with its head"
     does = DOES.get(source.kind or "", "Gives the hidden states of a text")
@@ -142,7 +144,7 @@ def _results(source: Source) -> list[str]:
     if not results.get("metrics"):
         return []
     examples = _one(source).get("examples")
-    count = f" ({examples:,} examples)" if examples else ""
+    count = f" ({counted(examples, 'example')})" if examples else ""
     split = f"On the {_code(results['split'])} split{count}. " if "split" in results else ""
     header, rows = _metrics(results, _one(source).get("majority", {}))
     figures = _table(header, rows)
@@ -189,7 +191,7 @@ def _tested(results: Results) -> list[str]:
     rows = [[_code(name), _figure(value)] for name, value in test.get("metrics", {}).items()]
     if not rows:
         return []
-    count = f" ({test['examples']:,} examples)" if "examples" in test else ""
+    count = f" ({counted(test['examples'], 'example')})" if "examples" in test else ""
     return [f"On the test file that was named{count}:", _table(["metric", "value"], rows)]
 
 

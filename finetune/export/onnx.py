@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.checkpoints.folder import CONFIG
+from finetune.console.output import counted
 from finetune.export.card import model_card
 from finetune.export.model import WholeModel, load_model
 from finetune.export.onnx_check import Agreement, check_graph
@@ -119,8 +120,8 @@ def _tell(made: Measured) -> None:
         scores = made.scores
         for name, value in scores.fp32.items():
             say(
-                f"{name} on {scores.examples:,} examples of {scores.split}: fp32 {value:.4f}, "
-                f"int8 {scores.int8[name]:.4f}, lost {scores.lost[name]:+.4f}"
+                f"{name} on {counted(scores.examples, 'example')} of {scores.split}: "
+                f"fp32 {value:.4f}, int8 {scores.int8[name]:.4f}, lost {scores.lost[name]:+.4f}"
             )
 
 
@@ -201,6 +202,6 @@ def _notes(made: Measured) -> list[str]:
         )
         notes.append(
             f"`{INT8_GRAPH}` has its weights in 8 bits (dynamic quantisation). On "
-            f"{scores.examples:,} examples of the {scores.split} split: {figures}."
+            f"{counted(scores.examples, 'example')} of the {scores.split} split: {figures}."
         )
     return notes

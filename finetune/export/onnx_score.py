@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from finetune.console.output import counted
 from finetune.errors import ConfigError, FinetuneError
 from finetune.export.onnx_graph import Session
 from finetune.jobs.evaluate import Scorer, load_scorer
@@ -62,7 +63,7 @@ def score_graphs(
     except FinetuneError as error:
         say(f"the score of int8 was not measured: {error}")
         return None
-    note(f"scoring {examples:,} examples of {split}, in fp32 and in int8")
+    note(f"scoring {counted(examples, 'example')} of {split}, in fp32 and in int8")
     scores = [score_graph(scorer, Session(path), split) for path in (fp32, int8)]
     return GraphScores(split, examples, *scores)
 

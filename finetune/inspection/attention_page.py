@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from finetune.console.output import are, counted
 from finetune.inspection.attention import AttentionMap
 
 CAVEAT = (
@@ -91,7 +92,8 @@ def attention_page(shown: AttentionMap, title: str, layer: int = -1, head: int =
     part = attention_part(shown, layer, head)
     note = f'<p class="attn-note">{escape(CAVEAT)}</p>'
     if shown.trimmed:
-        cut = f"The last {shown.trimmed} tokens of the text did not fit and are not shown."
+        lost = counted(shown.trimmed, "token")
+        cut = f"The last {lost} of the text did not fit and {are(shown.trimmed)} not shown."
         note = f'<p class="attn-note">{cut}</p>\n{note}'
     html = f'{part.html}<div class="attn">{note}</div>'
     return _PAGE.format(title=escape(title), css=part.css, js=part.js, html=html)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+from finetune.console.output import counted
 from finetune.machine.processes import is_first_process
 from finetune.runs.folder import say
 from finetune.training.loop.task_data import TaskData
@@ -15,7 +16,7 @@ def show_data(data: TaskData) -> None:
     for split in (data.train_split, *data.task.validation_splits):
         about = data.describe(split, training=split == data.train_split)
         files = ", ".join(Path(file).name for file in about.pop("files")[:3])
-        facts = [f"{about.pop('examples'):,} examples", f"{about.pop('sequences'):,} sequences"]
+        facts = [counted(about.pop(f"{noun}s"), noun) for noun in ("example", "sequence")]
         if left_out := about.pop("left_out"):
             facts.append(f"{left_out:,} that cannot be learnt from")
         if trimmed := about.pop("trimmed"):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune.console.output import put
+from finetune.console.output import counted, put
 from finetune.errors import ConfigError, DataError
 from finetune.jobs.evaluate import checkpoint_of, load_tuner
 from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
@@ -97,9 +97,10 @@ class Predictor:
         unknown = UnknownTexts(self.tokenizer)
         while window := list(islice(examples, WINDOW_BATCHES * self.batch_size)):
             yield from self._answers(window, unknown)
-        if unknown.empty:
+        if number := unknown.empty:
             warnings.warn(
-                f"{unknown.empty:,} of {unknown.texts:,} texts have no visible character",
+                f"{number:,} of {counted(unknown.texts, 'text')} "
+                f"{'has' if number == 1 else 'have'} no visible character",
                 stacklevel=2,
             )
         for message in unknown.warnings():
@@ -228,7 +229,7 @@ def predict_file(
             put(json.dumps(answer, ensure_ascii=False, allow_nan=False))
     else:
         write_predictions(answers, Path(target))
-    say(f"{answers.count:,} answers" + ("" if target == "-" else f": {target}"))
+    say(counted(answers.count, "answer") + ("" if target == "-" else f": {target}"))
     return answers.count
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from finetune.console.output import counted
 from finetune.errors import ConfigError
 from finetune.jobs.evaluate import checkpoint_of, fixed_answers, load_scorer, write_answers
 from finetune.runs.families import Family
@@ -77,7 +78,7 @@ def _by_another_head(
         )
     answers = scorer.answers(split)
     results = _write(run, task, folder, split, answers, scorer.origin(split), {})
-    say(f"{len(answers):,} answers: {folder.predictions(split)} (no labels, no score)")
+    say(f"{counted(len(answers), 'answer')}: {folder.predictions(split)} (no labels, no score)")
     return results
 
 
@@ -94,7 +95,7 @@ def _alike(run: FitRun, task: Task, folder: RunFolder) -> Results:
 
 
 def _dry(task: Task, split: str, count: int, by: str) -> Results:
-    say(f"not trained: {count:,} examples of {split} would be answered by {by}")
+    say(f"not trained: {counted(count, 'example')} of {split} would be answered by {by}")
     return {"task": task.name, "split": split, "metrics": {}, "plan": []}
 
 

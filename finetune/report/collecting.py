@@ -232,6 +232,7 @@ def _read_seed(seed: ListedSeed, name: str, found: Collection) -> Seed:
     lines, damaged = found.attempt(name, seed.folder.read_metrics) or ([], 0)
     if damaged:
         file, count = seed.folder.metrics_file, len(lines) + damaged
-        what = f"{file.name}: {damaged} of {count} lines are not JSON objects with a step"
+        what = "is not a JSON object" if damaged == 1 else "are not JSON objects"
+        what = f"{file.name}: {damaged} of {count} lines {what} with a step"
         found.problems.append(Problem(name, what))
     return Seed(seed.folder, seed.run.results if seed.run else {}, lines)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from finetune.console.output import counted
 from finetune.report.collecting import Collection, ReportedRun, number
 from finetune.report.figures import figure
 from finetune.report.markup import Cell, Column, Html, Row, data_table, element, joined
@@ -114,32 +115,34 @@ def _heads(runs: Sequence[ReportedRun], encoder: int) -> str:
 def _shape(config: EncoderConfig, length: int, runs: Sequence[ReportedRun]) -> Html:
     from finetune.encoder.cost import cost
 
-    counted = dict(cost(config, length))
+    parts = dict(cost(config, length))
     if not runs[0].models_language:
-        counted.pop("lm head")
-    encoder = sum(part.parameters for part in counted.values())
+        parts.pop("lm head")
+    encoder = sum(part.parameters for part in parts.values())
     stage = "Pretraining: " if runs[0].models_language else ""
+    blocks = counted(config.num_hidden_layers, "block")
+    heads = counted(config.num_attention_heads, "head")
     title = (
-        f"{stage}{config.num_hidden_layers} blocks of {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, vocabulary {config.vocab_size:,}, at {length} tokens"
+        f"{stage}{blocks} of {config.hidden_size}, {heads}, vocabulary {config.vocab_size:,}, "
+        f"at {length} tokens"
     )
-    words = ", ".join(f"{name} {part.parameters:,} parameters" for name, part in counted.items())
-    spec = {"rows": list(_stacked(counted))}
+    words = ", ".join(f"{name} {part.parameters:,} parameters" for name, part in parts.items())
+    spec = {"rows": list(_stacked(parts))}
     note = f"Runs: {', '.join(run.name for run in runs)}.{_heads(runs, encoder)}"
     plot = figure("stack", "Where parameters and operations are", words, spec, note=note)
     caption = f"{title}: {encoder:,} parameters"
-    return joined([element("h3", title), plot, _cost_table(counted, caption)])
+    return joined([element("h3", title), plot, _cost_table(parts, caption)])
 
 
-def _stacked(counted: Mapping[str, PartCost]) -> Iterator[dict[str, str | float]]:
-    for name, part in counted.items():
+def _stacked(parts: Mapping[str, PartCost]) -> Iterator[dict[str, str | float]]:
+    for name, part in parts.items():
         yield {"measure": "parameters", "part": name, "value": part.parameters}
         yield {"measure": "operations", "part": name, "value": part.flops}
 
 
-def _cost_table(counted: Mapping[str, PartCost], caption: str) -> Html:
-    parameters = sum(part.parameters for part in counted.values())
-    flops = sum(part.flops for part in counted.values())
+def _cost_table(parts: Mapping[str, PartCost], caption: str) -> Html:
+    parameters = sum(part.parameters for part in parts.values())
+    flops = sum(part.flops for part in parts.values())
     columns = [
         Column("Part"),
         Column("Parameters", number=True),
@@ -157,6 +160,6 @@ def _cost_table(counted: Mapping[str, PartCost], caption: str) -> Html:
             Cell(f"{part.flops / 1e6:,.2f}", part.flops),
             _figure_cell(part.flops / flops if flops else 0.0, "{:.1%}"),
         ]
-        for name, part in counted.items()
+        for name, part in parts.items()
     ]
     return data_table(caption, columns, rows, sortable=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from finetune.console.output import counted
 from finetune.errors import ConfigError, DataError
 from finetune.files.writing import write_text
 from finetune.report.assembling import parts
@@ -96,4 +97,4 @@ def _subtitle(found: Collection, views: Sequence[TaskView]) -> str:
     tasks = sum(not view.models_language for view in views)
     counts = [(len(found.runs), "run"), (seeds, "training")]
     counts += [(tasks, "task")] if tasks else []
-    return " · ".join(f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts)
+    return " · ".join(counted(count, noun) for count, noun in counts)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from finetune.comparison import Comparison, Group, Run, compare
 from finetune.comparison.examples import RESAMPLES, Score
+from finetune.console.output import are, counted
 from finetune.errors import DataError
 from finetune.runs.folder import RunFolder
 from finetune.runs.listing import Listing, run_folders
@@ -83,8 +84,8 @@ def _ended_in(place: RunFolder, notes: list[str]) -> list[Run]:
             "runs, found neither; name a run that has ended"
         )
     notes.append(
-        f"{place.path} has no {place.results_file.name} of its own: the {len(inside)} runs in it "
-        "are taken"
+        f"{place.path} has no {place.results_file.name} of its own: the "
+        f"{counted(len(inside), 'run')} in it {are(len(inside))} taken"
     )
     return [run for folder in inside for run in folder.read_ended()]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from finetune.console.output import counted
 from finetune.errors import DataError
 from tasks.own.classify_config import ClassifyConfig
 from tasks.own.label_column import LabelColumn, find_column, known_column, unlabeled_error
@@ -84,6 +85,6 @@ class LabelledRows:
         if len(missing) == len(rows):
             raise DataError(
                 f"{self.source.files(split)[0]}: expected rows with a label, found none in "
-                f"{len(rows):,} rows; name another file or column"
+                f"{counted(len(rows), 'row')}; name another file or column"
             )
         return [row for row in rows if not self.column.is_unlabeled(row.label)]

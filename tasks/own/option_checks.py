@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finetune.console.output import counted
 from finetune.errors import DataError
 from finetune.task.interface import Example
 from finetune.text.tokenizer.visible import is_empty
@@ -92,7 +93,8 @@ def doubled_options(examples: Sequence[Example]) -> list[str]:
     example, text = doubled[0]
     questions = len({one.id for one, _ in doubled})
     return [
-        f"{questions:,} of {len(examples):,} questions have the same option twice, of which one "
+        f"{questions:,} of {counted(len(examples), 'question')} "
+        f"{'has' if questions == 1 else 'have'} the same option twice, of which one "
         f"counts as wrong whatever it says; the first is {text[:40]!r} of question {example.id!r}; "
         "correct them, or remove these questions"
     ]

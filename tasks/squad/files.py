@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from finetune.console.output import counted
 from finetune.errors import DataError
 from finetune.files.placeholders import refuse_placeholder
 from finetune.files.unpacking import DAMAGED, unpacked
@@ -314,7 +315,7 @@ def _examples(
         if labelled:
             raise DataError(
                 f"{file}: expected answers, found none and no is_impossible in any of "
-                f"{len(questions)} questions: they are withheld; name the file as --test"
+                f"{counted(len(questions), 'question')}: they are withheld; name the file as --test"
             )
         return [question.example for question in questions]
     stranger = next((one for one in unknown if not (empty_is_unanswerable and one.has_field)), None)

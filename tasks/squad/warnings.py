@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from finetune.console.output import are, counted
 from finetune.task.interface import Example
 from finetune.text.features.pairs import Features
 from tasks.squad.files import MovedAnswer
@@ -27,8 +28,9 @@ def moved_answers(examples: Sequence[Example]) -> list[str]:
         return []
     example, answer = moves[0]
     return [
-        f"{len(moves):,} of {total:,} answers ({len(moves) / total:.0%}) are not where "
-        "answer_start says and were moved to the nearest place in their context: "
+        f"{len(moves):,} of {counted(total, 'answer')} ({len(moves) / total:.0%}) "
+        f"{are(len(moves))} not where answer_start says and "
+        f"{'was' if len(moves) == 1 else 'were'} moved to the nearest place in their context: "
         f"{unsure:,} to one of several places with the same text, {far:,} by more than {FAR} "
         f"characters{_pattern([answer for _, answer in moves])}; the first is {answer.text[:40]!r} "
         f"of question {example.id!r}, said to be at {answer.stated}, taken at {answer.start}; "
@@ -79,7 +81,8 @@ def long_answers(
     if not too_long or len(too_long) <= LONG_SHARE * answered:
         return []
     return [
-        f"{len(too_long):,} of {answered:,} answers ({len(too_long) / answered:.0%}) have more "
-        f"than {max_answer_length} tokens, the longest {max(too_long)}, and can never be given; "
+        f"{len(too_long):,} of {counted(answered, 'answer')} ({len(too_long) / answered:.0%}) "
+        f"{'has' if len(too_long) == 1 else 'have'} more than {max_answer_length} tokens, "
+        f"the longest {max(too_long)}, and can never be given; "
         f"raise --max-answer-length (to {max(too_long)} for all of them)"
     ]

@@ -41,6 +41,16 @@ def device(path: Path, minor: int) -> Path:
     return path
 
 
+@pytest.mark.parametrize(("texts", "told"), [("a dog\n", "1 answer"), ("a\nb\n", "2 answers")])
+def test_the_answers_are_counted(
+    texts: str, told: str, world: World, tmp_path: Path, call: Call
+) -> None:
+    source, out = tmp_path / "texts.txt", tmp_path / "answers.jsonl"
+    source.write_text(texts)
+    outcome = call("predict", world.tuned, "--input", source, "--output", out)
+    assert outcome.complaint == f"{told}: {out}"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_device_stays_one(command: str, world: World, tmp_path: Path, call: Call) -> None:
     null, full = device(tmp_path / "null", NULL), device(tmp_path / "full", FULL)

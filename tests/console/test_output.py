@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from finetune.console.output import one_line, printable, put, quoted
+from finetune.console.output import are, counted, one_line, printable, put, quoted
 
 EVIL = "\x1b[2J\x07\x9b1m\u202egnp.exe\ud800\u2028"
 
@@ -14,6 +14,14 @@ def test_control_characters_are_escapes_and_other_signs_stay() -> None:
     for text in ("naïve 漢字 עברית 👨‍👩‍👧", "a\tb\nc", "it's 50 %"):
         assert printable(text) == text
     assert printable("a\tb\n", lines=False) == r"a\u0009b\u000a"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 texts are"), (1, "1 text is"), (2, "2 texts are"), (1234, "1,234 texts are")],
+)
+def test_one_is_in_the_singular(number: int, text: str) -> None:
+    assert f"{counted(number, 'text')} {are(number)}" == text
 
 
 def test_json_that_was_shown_is_read_back_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:

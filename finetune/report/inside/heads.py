@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from finetune.console.output import counted
 from finetune.report.inside.files import Found, blocks, figure_of
 from finetune.report.inside.layers import WIDE, Matrix, grid, shaded_table
 from finetune.report.markup import Cell, Column, Html, Row, data_table, details, element, joined
@@ -81,7 +82,7 @@ def _block(found: Found) -> Html:
         for key, matrix in matrices.items()
     ]
     text = (
-        f"{content['sequences']:,} texts of {content.get('texts', 'a file')}, "
+        f"{counted(content['sequences'], 'text')} of {content.get('texts', 'a file')}, "
         f"{content['tokens']:,} tokens. The stronger the colour, the larger: distances, entropies "
         "and shares each have a scale of their own."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finetune.console.output import counted
 from finetune.metrics.semantics import label, meaning
 from finetune.report.inside.files import Found, blocks, figure_of
 from finetune.report.inside.layers import SHORT, Summary, layer_table, layers_figure, series
@@ -128,7 +129,7 @@ def _cell(metric: str, summary: Summary | None) -> Cell:
 def _note(groups: Mapping[str, Probed], first: Mapping[str, Any]) -> Html:
     sizes = first["examples"]
     sentences = [
-        f"{sizes['train']:,} examples to learn from, {sizes['validation']:,} of the "
+        f"{counted(sizes['train'], 'example')} to learn from, {sizes['validation']:,} of the "
         f"{first['split']} split to score.",
         _spread(groups),
         "The scalar mix learns a weight for each layer with the classifier (Peters et al., 2018).",

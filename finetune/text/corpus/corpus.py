@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.console.output import are, counted
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.corpus import documents as files
@@ -166,8 +167,8 @@ def _check_size(paths: Sequence[str | Path], tokens: TokenFolder, config: Corpus
     length = counts.tokens + counts.documents * (FRAME - DOCUMENTS[config.documents])
     if length < config.max_length - FRAME:
         raise DataError(
-            f"{names}: {counts.tokens} tokens are less than one block of max_length "
-            f"{config.max_length}; add text or lower max_length"
+            f"{names}: {counted(counts.tokens, 'token')} {are(counts.tokens)} less than one "
+            f"block of max_length {config.max_length}; add text or lower max_length"
         )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.console.output import are, counted
 from finetune.text.tokenizer.unknown import NOTICED
 
 _FILE = "statistics.json"
@@ -60,7 +61,8 @@ class CorpusStatistics:
             return []
         return [
             f"{self.unknown_share:.1%} of the corpus's tokens are unknown, and "
-            f"{self.unknown_documents:,} of {self.documents:,} documents are mostly so: "
+            f"{self.unknown_documents:,} of {counted(self.documents, 'document')} "
+            f"{are(self.unknown_documents)} mostly so: "
             f"{self.unknown_cause}; train the tokenizer on this corpus, with a higher "
             "limit_alphabet or --algorithm bpe"
         ]

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from finetune.console.output import are, counted
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.visible import is_empty
 
@@ -103,8 +104,9 @@ class UnknownTexts:
             return []
         name = self.tokenizer.special_tokens["unk_token"]
         return [
-            f"{self.unknown:,} of {self.texts:,} texts ({self.unknown / self.texts:.0%}) are "
-            f"mostly {name} to this tokenizer, so hardly anything of them is read: "
+            f"{self.unknown:,} of {counted(self.texts, 'text')} ({self.unknown / self.texts:.0%}) "
+            f"{are(self.unknown)} mostly {name} to this tokenizer, so hardly anything of "
+            f"{'it' if self.unknown == 1 else 'them'} is read: "
             f"{cause(self.tokenizer, self._sample)}; {_WAY_OUT}"
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from finetune.console.output import counted
 from finetune.encoder import EncoderConfig
 from finetune.encoder.cost import activation_bytes, parameters
 from finetune.machine.memory import FLOAT, TRAINED, check_fits
@@ -42,7 +43,7 @@ def check_training(
     if pick_device(trainer.accelerator).type == "cpu":
         check_fits(state * trainer.devices, what, SMALLER)
         if batch is not None:
-            shape = f"{batch[0]:,} sequences of {batch[1]:,} tokens"
+            shape = f"{counted(batch[0], 'sequence')} of {counted(batch[1], 'token')}"
             check_fits(
                 activation_bytes(config, *batch),
                 f"a training step on {shape}",

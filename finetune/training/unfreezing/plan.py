@@ -13,6 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
 
+from finetune.console.output import counted
 from finetune.errors import ConfigError
 
 FINEST = 10**6  # epochs are read as fractions with at most this denominator
@@ -218,7 +219,8 @@ class Pace:
             if number == len(plan.phases):
                 raise ConfigError(
                     f"phase {number} of {number} would begin after step {begin}, and the run has "
-                    f"{self.total_steps} steps; give it more than {begin}, or shorten the phases"
+                    f"{counted(end, 'step')}; give it more than {begin}, or shorten "
+                    "the phases"
                 )
             raise ConfigError(
                 f"phase {number} is shorter than one step: an epoch has {self.steps_per_epoch}; "

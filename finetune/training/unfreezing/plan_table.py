@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finetune.console.output import counted
 from finetune.training.unfreezing.rates import RatePlan
 
 Row = dict[str, Any]
@@ -68,7 +69,7 @@ def plan_table(rows: Sequence[Row], policy: str, cached: Mapping[int, str] | Non
     rate_head = ["phase", "group", "rate at start", "peak", "end"]
     rate_lines = [cells for row in rows for cells in _rate_cells(row)]
     count = len(rows)
-    title = f"unfreezing: {policy}, {count} phase{'s' * (count > 1)}"
+    title = f"unfreezing: {policy}, {counted(count, 'phase')}"
     return "\n".join(
         [
             title,

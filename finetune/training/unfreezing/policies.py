@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from finetune.console.output import counted
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.training.optimizer import group_rates
@@ -207,8 +208,8 @@ def _group(name: str, names: Sequence[str], where: str) -> int:
         return names.index(name)
     if re.fullmatch(r"block_-?\d+", name):
         raise ConfigError(
-            f"{where}: '{name}' is out of range, the encoder has {len(names) - 2} blocks; choose "
-            f"block_1 to {names[-2]}"
+            f"{where}: '{name}' is out of range, the encoder has "
+            f"{counted(len(names) - 2, 'block')}; choose block_1 to {names[-2]}"
         )
     raise ConfigError(f"{where}: unknown group '{name}'; {nearest(name, names)}")
 
@@ -235,8 +236,8 @@ def _check_length(config: UnfreezeConfig, plan: Plan, max_epochs: float | None) 
     if found < needed or (last.end is None and found == needed):
         amount = f"more than {last.start:g}" if last.end is None else f"{last.end:g}"
         raise ConfigError(
-            f"the {count} phases of {config.policy} need {amount} epochs, found {max_epochs:g}; "
-            f"{_shorter_or_longer(config, plan, max_epochs)}"
+            f"the {counted(count, 'phase')} of {config.policy} need{'s' * (count == 1)} {amount} "
+            f"epochs, found {max_epochs:g}; {_shorter_or_longer(config, plan, max_epochs)}"
         )
     if last.end is not None and found > needed:
         raise ConfigError(
