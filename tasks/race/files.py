@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from finetune.console.output import counted
 from finetune.errors import DataError
 from finetune.task.interface import Example
 from tasks.own.options import letters, shown
@@ -75,7 +76,7 @@ def _check_counts(passage: Mapping[str, Any], where: str) -> None:
     for name in ("options", "answers"):
         if name in passage and len(passage[name]) != count:
             raise DataError(
-                f"{where}: expected {name} for each of {count} questions, found "
+                f"{where}: expected {name} for each of {counted(count, 'question')}, found "
                 f"{len(passage[name])}"
             )
     for number, options in enumerate(passage["options"]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finetune.console.output import counted
 from finetune.errors import CheckpointError
 from finetune.text.tokenizer.stated import (
     BERT_SETTINGS,
@@ -149,7 +150,7 @@ def _check_uncased(vocabulary: dict[str, int], folder: Path) -> None:
     if len(cased) > _CASED_SHARE * len(vocabulary):
         raise CheckpointError(
             f"{folder}: expected do_lower_case in tokenizer_config.json, as vocab.txt has "
-            f"{len(cased)} tokens with capitals, such as {cased[0]!r}; write "
+            f"{counted(len(cased), 'token')} with capitals, such as {cased[0]!r}; write "
             '{"do_lower_case": false} to tokenizer_config.json, or true if the model is uncased'
         )
 

@@ -345,7 +345,8 @@ def _used(folder: Path, name: str) -> float:
         return 0.0
 
 
-def _remove_unused(folder: Path, name: str) -> bool:
+def _remove_unused(folder: Path, name: str) -> None:
+    """Remove an entry, unless a process has it open."""
     try:
         with (folder / f"{name}.states").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -353,8 +354,7 @@ def _remove_unused(folder: Path, name: str) -> bool:
     except FileNotFoundError:
         _remove(folder, name)
     except BlockingIOError:
-        return False
-    return True
+        pass
 
 
 def _remove(folder: Path, name: str) -> None:

@@ -38,7 +38,7 @@ def refused(folder: Path, message: str) -> None:
         (BERT.replace(b"[CLS]", b"c"), "the tokenizer has no cls_token: found None"),
         (
             BERT + b"\nThe\nof",
-            r"vocab.txt has 1 tokens with capitals, such as 'The'; write {\"do_l",
+            r"vocab.txt has 1 token with capitals, such as 'The'; write {\"do_l",
         ),
     ],
 )

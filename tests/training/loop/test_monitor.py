@@ -113,6 +113,24 @@ def test_a_line_weighs_each_label_the_same_also_after_resuming(time: FakeTime) -
     assert run.log.lines[2]["train/loss"] == 4.0  # (1 · 1 + 3 · 5) / 4
 
 
+def test_a_line_of_a_single_label_is_its_loss(time: FakeTime) -> None:
+    run = Run(time)
+    run.train(started(run, every=1), [3.0], labels=torch.tensor([1]))
+    assert run.log.lines[1]["train/loss"] == 3.0
+
+
+def test_the_progress_shows_the_figures_of_the_last_line(
+    time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(time)
+    run.trainer.is_global_zero = True
+    monitor = Monitor(LENGTH, 2)
+    monitor.on_train_start(run.trainer, run.module)
+    run.train(monitor, [1.0, 2.0, 5.0])
+    assert monitor._bar is not None
+    assert "loss 1.500" in monitor._bar.parts(3)
+
+
 def test_lines_come_at_optimizer_steps_whatever_is_accumulated(time: FakeTime) -> None:
     """Three batches a step, but an epoch of four ends with a step of one batch."""
     run = Run(time, accumulate=3, batches_per_epoch=4)
