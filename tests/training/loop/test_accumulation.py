@@ -237,7 +237,7 @@ def test_labels_are_counted_as_the_losses_count_them(labels: Tensor, count: floa
 RANKS = """
 import sys
 import torch
-from tests.training import test_accumulation as cases
+from tests.training.loop import test_accumulation as cases
 
 class Own(cases.DataLoader):
     def __iter__(self):  # every second batch belongs to this process
