@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from finetune.console.output import counted
-from finetune.encoder.attention import mask_bias, visible_tokens
 from finetune.encoder.block import EncoderBlock
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
+from finetune.encoder.masks import mask_bias, visible_tokens
 from finetune.encoder.ragged import Ragged
 from finetune.errors import ConfigError
 from finetune.machine.memory import FLOAT, check_fits

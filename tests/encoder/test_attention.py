@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from finetune.encoder import EncoderConfig
-from finetune.encoder.attention import SelfAttention, mask_bias, visible_tokens
+from finetune.encoder.attention import SelfAttention
+from finetune.encoder.masks import mask_bias, visible_tokens
 from finetune.encoder.scores import SCORES, ProductScore
 from finetune.errors import ConfigError
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encoder import EncoderConfig
-from finetune.encoder.attention import mask_bias, visible_tokens
 from finetune.encoder.block import EncoderBlock
+from finetune.encoder.masks import mask_bias, visible_tokens
 
 D, H, F = 24, 3, 40
 
