@@ -299,7 +299,7 @@ TWO = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-import test_prefix_cache as shared
+import test_cache as shared
 notes, filled = [], []
 def source():
     filled.append(1)
