@@ -134,5 +134,5 @@ def test_runs_and_reports_find_the_same_runs(tmp_path: Path) -> None:
         place = tmp_path.joinpath("runs", *map(str, range(depth)), f"run-{depth}")
         write_run(place, "classes", {"accuracy": 0.5}, class_rows(1, 0.5))
     listed = {run.folder for run in list_runs(tmp_path / "runs").runs}
-    assert {run.folder for run in collect([tmp_path / "runs"]).runs} == listed
+    assert {run.folder.path for run in collect([tmp_path / "runs"]).runs} == listed
     assert len(listed) == 6

@@ -59,7 +59,7 @@ fit = session.Session._fit
 def fit_and_save(self, *arguments):
     import torch
     fit(self, *arguments)
-    torch.save(self.module.state_dict(), self.folder / f"rank-{place().rank}.pt")
+    torch.save(self.module.state_dict(), self.folder.path / f"rank-{place().rank}.pt")
 
 session.Session._fit = fit_and_save
 """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from finetune.runs.folder import RunFolder
 from finetune.runs.lock import held
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ def test_the_folder_is_locked_while_answers_are_written(
     seen = []
     write = untrained.write_answers
 
-    def look(task: object, folder: Path, *more: object) -> None:
-        seen.append((folder / "running.lock").exists())
+    def look(task: object, folder: RunFolder, *more: object) -> None:
+        seen.append((folder.path / "running.lock").exists())
         write(task, folder, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(untrained, "write_answers", look)
@@ -117,8 +118,8 @@ def test_a_curve_of_rates_is_not_written_where_a_run_goes_on(
     seen = []
     save = finding.save_curve
 
-    def look(folder: Path, curve: finding.RateCurve) -> str:
-        seen.append((folder / "running.lock").exists())
+    def look(folder: RunFolder, curve: finding.RateCurve) -> str:
+        seen.append((folder.path / "running.lock").exists())
         return save(folder, curve)
 
     monkeypatch.setattr(finding, "save_curve", look)
@@ -164,7 +165,7 @@ def test_a_seed_that_runs_elsewhere_stops_the_run_of_all_seeds(
     run = tmp_path / "run"
     with held(run / "seed-2"):
         asked = ["--seeds", "1,2", "--overwrite"]
-        refuses(f".*seed-2: .* found process {os.getpid()} .*", *world.glue(run, *asked))
+        refuses(f".*seed-2: .* found process {os.getpid()}; .*", *world.glue(run, *asked))
     assert not (run / "seed-1").exists()
 
 

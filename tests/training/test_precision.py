@@ -177,7 +177,7 @@ fit = session.Session._fit
 def fit_and_show(self, *arguments):
     fit(self, *arguments)
     rank = os.environ.get("LOCAL_RANK", "0")
-    torch.save(self.module.state_dict(), self.folder / f"rank-{rank}.pt")
+    torch.save(self.module.state_dict(), self.folder.path / f"rank-{rank}.pt")
 
 session.Session._fit, session.Clock = fit_and_show, TickingClock
 if __name__ == "__main__":
