@@ -54,11 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_paths(
         parser,
         "--baseline",
-        "run that those of its task are compared with, or a folder of such; may be given again "
-        "(default: the one from random weights, else the first)",
+        "run to compare the others of its task with, or a folder of such runs; may be repeated "
+        "(default: a run from random weights, or the first run)",
     )
     parser.add_argument("--title", help="heading of the page")
-    about = "folder with the official files, for the texts of examples (default: the run's own)"
+    about = "folder with the official files, for the texts of examples (default: the run's)"
     parser.add_argument("--data", type=Path, help=about)
     parser.add_argument(
         *("--inside", "--attention"),
@@ -66,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE",
-        help="what finetune inspect wrote (attention, heads, probe, similarity, words or "
-        "frequency.json), or its folder, as parts of the page; may be given again",
+        help="file or folder written by finetune inspect (attention, heads, probe, similarity, "
+        "words or frequency.json) to include; may be repeated",
     )
     add_json(parser, "print the file, its runs and what could not be shown, as JSON on stdout")
     return parser
