@@ -26,7 +26,7 @@ states:
   running      a process is writing to the folder
   done         finished
   interrupted  stopped before its end; continue it with --resume
-  degenerate   finished, but at least one seed predicts the same for every example"""
+  degenerate   finished, but a seed predicts the same for every example"""
 
 
 def command(words: list[str]) -> int:
