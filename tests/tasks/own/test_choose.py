@@ -212,7 +212,7 @@ class TestFiles:
     def test_doubled_options_are_told(self, tmp_path: Path) -> None:
         task = task_of(tmp_path, row(), row(options=["Ann", "Tom", "Ann "]))
         (message,) = task.warnings(task.examples("train"), [])
-        assert message.startswith("1 of 2 questions have the same option twice")
+        assert message.startswith("1 of 2 questions has the same option twice")
         assert "'Ann' of question 1;" in message
         assert not task.warnings(task.examples("train")[:1], [])
 

@@ -430,8 +430,6 @@ def test_answers_longer_than_may_be_given_are_told(tmp_path: Path, pets: Tokeniz
     for training in (True, False):
         features = task.features(examples, pets, 32, training=training)
         (message,) = task.warnings(examples, features)
-        assert message.startswith(
-            "1 of 2 answers (50%) have more than 5 tokens, the longest 8, and"
-        )
+        assert message.startswith("1 of 2 answers (50%) has more than 5 tokens, the longest 8, and")
         assert message.endswith("raise --max-answer-length (to 8 for all of them)")
         assert not task.warnings(examples[:1], features[:1])
