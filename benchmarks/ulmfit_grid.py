@@ -37,7 +37,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.files.writing import write_text
 from finetune.heads import HeadConfig
 from finetune.jobs import adapt, fit
-from finetune.jobs.evaluate import evaluate
+from finetune.jobs.evaluation import evaluate
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.settings import AdaptRun
 from finetune.text.corpus.corpus import CorpusConfig

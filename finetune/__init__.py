@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         Span,
     )
     from finetune.jobs import fit, pretrain
-    from finetune.jobs.evaluate import evaluate
-    from finetune.jobs.predict import Predictor, load
+    from finetune.jobs.evaluation import evaluate
+    from finetune.jobs.prediction import Predictor, load
     from finetune.runs.families import find_task
     from finetune.runs.settings import FitRun, PretrainRun
     from finetune.task.interface import Example, Task
@@ -51,7 +51,7 @@ _HOMES = {
     "MaskedLM": "heads",
     "MultiLabel": "heads",
     "MultipleChoice": "heads",
-    "Predictor": "jobs.predict",
+    "Predictor": "jobs.prediction",
     "PretrainRun": "runs.settings",
     "Pretrainer": "training.loop.pretrainer",
     "Regression": "heads",
@@ -59,11 +59,11 @@ _HOMES = {
     "Task": "task.interface",
     "TaskData": "training.loop.task_data",
     "Tokenizer": "text.tokenizer.tokenizer",
-    "evaluate": "jobs.evaluate",
+    "evaluate": "jobs.evaluation",
     "find_checkpoint": "checkpoints.hub",
     "find_task": "runs.families",
     "fit": "jobs",
-    "load": "jobs.predict",
+    "load": "jobs.prediction",
     "pretrain": "jobs",
 }
 

@@ -90,7 +90,7 @@ def submit(words: list[str], predict: Predict | None = None) -> int:
 
 
 def _predict(folder: Path, task: str | None, split: str, data: str | None) -> list[Answer]:
-    from finetune.jobs.evaluate import answer_split
+    from finetune.jobs.evaluation import answer_split
     from tasks.families import FAMILIES
 
     return answer_split(folder, FAMILIES, split, task, data)

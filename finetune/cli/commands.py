@@ -133,7 +133,7 @@ def _evaluate(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
         )
         add_json(parser)
         space = parser.parse_args(words)
-        from finetune.jobs import evaluate as scoring
+        from finetune.jobs import evaluation as scoring
 
         _show(scoring.evaluate(space.run, families, space.split, space.file), space.run, words)
         return 0
@@ -170,7 +170,7 @@ def _predict(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
             raise ConfigError(
                 "--json goes with --output FILE: answers on standard output are JSON already"
             )
-        from finetune.jobs.predict import predict_file
+        from finetune.jobs.prediction import predict_file
 
         count = predict_file(
             space.run,

@@ -23,7 +23,7 @@ from finetune.heads import (
     SpanConfig,
     TaskHead,
 )
-from finetune.jobs.evaluate import head_config
+from finetune.jobs.evaluation import head_config
 
 HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], TaskHead]] = {
     "classification": Classification,

@@ -11,7 +11,7 @@ import torch
 from finetune.console.output import counted
 from finetune.errors import ConfigError, FinetuneError
 from finetune.export.onnx_graph import Session
-from finetune.jobs.evaluate import Scorer, load_scorer
+from finetune.jobs.evaluation import Scorer, load_scorer
 from finetune.metrics.semantics import goodness
 from finetune.runs.families import Family, installed_families, read_fit
 from finetune.runs.folder import RunFolder, note, say

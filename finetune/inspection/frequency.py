@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from finetune.console.tables import table
 from finetune.errors import ConfigError, DataError
-from finetune.jobs.pretrain import corpus_data
+from finetune.jobs.pretraining import corpus_data
 from finetune.jobs.sources import load_language_model
 from finetune.runs.folder import RunFolder, cache_folder
 from finetune.runs.settings import AdaptRun, PretrainRun

@@ -9,7 +9,7 @@ from typing import Any
 
 from finetune.console.output import counted
 from finetune.errors import ConfigError
-from finetune.jobs.evaluate import checkpoint_of, fixed_answers, load_scorer, write_answers
+from finetune.jobs.evaluation import checkpoint_of, fixed_answers, load_scorer, write_answers
 from finetune.runs.families import Family
 from finetune.runs.folder import RunFolder, say, versions
 from finetune.runs.inputs import Input

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import transformers
 
-from finetune.jobs.predict import load
+from finetune.jobs.prediction import load
 from tests.cli.conftest import Call, Refuses, World, sentences
 
 PARTS = [

@@ -25,7 +25,7 @@ PROCESSES, BATCH = 2, 8
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from finetune import session
+from finetune.jobs import session
 from finetune.errors import DataError
 from finetune.machine.processes import place
 from finetune.jobs import pretraining

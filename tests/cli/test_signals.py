@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from finetune.checkpoints import folder as checkpoint
-from finetune.jobs import adapt as adapting
-from finetune.jobs import evaluate as scoring
-from finetune.jobs import fit as fine_tuning
-from finetune.jobs import pretrain as pretraining
+from finetune.jobs import adapting, fine_tuning, pretraining
+from finetune.jobs import evaluation as scoring
 from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.pretrainer import Pretrainer

@@ -25,7 +25,7 @@ from finetune.checkpoints.hf import read_hf
 from finetune.encoder import Encoder
 from finetune.export.hf import export_hf
 from finetune.heads import MaskedLM
-from finetune.jobs.predict import load
+from finetune.jobs.prediction import load
 from tests.export.conftest import MAX_LENGTH, TEXTS
 
 CLASSES: dict[str, Any] = {

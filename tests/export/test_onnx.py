@@ -25,7 +25,7 @@ from finetune.export.onnx_check import check_graph
 from finetune.export.onnx_graph import PACKAGES, Session
 from finetune.export.onnx_score import find_scorer, score_graph, score_graphs
 from finetune.heads import POOLINGS, HeadConfig
-from finetune.jobs.predict import load
+from finetune.jobs.prediction import load
 from finetune.runs.folder import RunFolder
 from finetune.text.features.options import encode_choices
 from finetune.text.features.pairs import collate, encode_pairs

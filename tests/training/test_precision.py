@@ -160,7 +160,9 @@ TWO_PROCESSES = """
 import os, sys
 from pathlib import Path
 import torch
-from finetune import runs, session, settings
+from finetune import jobs as runs
+from finetune.jobs import session
+from finetune.settings import fields as settings
 from finetune.runs.settings import PretrainRun
 from finetune.training.loop.progress import Clock
 

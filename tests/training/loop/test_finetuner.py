@@ -17,7 +17,7 @@ from torch import nn
 from finetune.encoder import Dropout, Encoder, EncoderConfig
 from finetune.encoder.cost import training_flops_per_token
 from finetune.heads import Classification, HeadConfig, Regression
-from finetune.jobs.pretrain import with_dropout
+from finetune.jobs.pretraining import with_dropout
 from finetune.task.interface import Example, Task
 from finetune.text.features.pairs import Features, collate
 from finetune.text.tokenizer.tokenizer import Tokenizer

@@ -285,7 +285,8 @@ RANKS = """
 import os, sys, hashlib, json
 from pathlib import Path
 import torch
-from finetune import runs, settings
+from finetune import jobs as runs
+from finetune.settings import fields as settings
 from finetune.training.loop.finetuner import FineTuner
 from tasks.families import FAMILIES
 from tasks.run_settings import GlueRun

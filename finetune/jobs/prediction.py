@@ -14,7 +14,7 @@ import numpy as np
 
 from finetune.console.output import counted, put
 from finetune.errors import ConfigError, DataError
-from finetune.jobs.evaluate import checkpoint_of, load_tuner
+from finetune.jobs.evaluation import checkpoint_of, load_tuner
 from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
 from finetune.runs.families import Family, installed_families, make_task, read_fit
 from finetune.runs.folder import RunFolder, say

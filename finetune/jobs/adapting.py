@@ -19,7 +19,7 @@ from finetune.errors import ConfigError, DataError
 from finetune.files.writing import write_text
 from finetune.jobs.find_lr import check_search, find
 from finetune.jobs.inputs import corpus_inputs, encoder_inputs
-from finetune.jobs.pretrain import check_length, corpus_data, train_language_model, with_dropout
+from finetune.jobs.pretraining import check_length, corpus_data, train_language_model, with_dropout
 from finetune.jobs.session import check_machine
 from finetune.machine.processes import join
 from finetune.runs.families import Family, family_of, installed_families, make_task

@@ -16,10 +16,10 @@ from finetune.checkpoints.hub import find_checkpoint, head_left_out, origin
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import PooledHead
-from finetune.jobs.adapt import adapt, check_ended
+from finetune.jobs.adapting import adapt, check_ended
 from finetune.jobs.caching import Choice, choose, open_caches, row_sets, sizes
 from finetune.jobs.data_summary import show_data
-from finetune.jobs.evaluate import (
+from finetune.jobs.evaluation import (
     Scorer,
     score_splits,
     task_data,
@@ -29,7 +29,7 @@ from finetune.jobs.evaluate import (
 from finetune.jobs.find_lr import check_search, find
 from finetune.jobs.inputs import encoder_inputs, example_inputs, tokenizer_input
 from finetune.jobs.plan import put_plan, show_plan
-from finetune.jobs.pretrain import check_length, with_dropout
+from finetune.jobs.pretraining import check_length, with_dropout
 from finetune.jobs.session import Session, check_machine
 from finetune.jobs.untrained import answer, check_untrained, is_trained
 from finetune.machine.processes import is_first_process, join
