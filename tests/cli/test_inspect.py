@@ -206,7 +206,7 @@ def test_help_says_what_the_figures_do_not(kind: str, call: Call) -> None:
     outcome = call("inspect", *([kind] if kind else []), "--help")
     assert outcome.status == 0
     assert "inspect" in outcome.out
-    cautions = {"attention": "Jain and Wallace", "heads": "doing nothing", "probe": "Belinkov"}
+    cautions = {"attention": "Jain and Wallace", "heads": "does nothing", "probe": "Belinkov"}
     assert cautions.get(kind, "") in outcome.out
 
 

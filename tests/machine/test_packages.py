@@ -117,7 +117,7 @@ def test_both_live_in_one_process(first: str, tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text("MINE = 1\n")
     done = run_in(tmp_path, "-c", PROGRAM.format(first=first))
     assert done.stderr == ""
-    assert done.stdout == "finetune_tasks.glue ('ax',)\nfinetune_tasks.run_settings\n"
+    assert done.stdout == "finetune_tasks.glue.task ('ax',)\nfinetune_tasks.run_settings\n"
 
 
 def test_where_nothing_is_in_the_way_there_is_one_package_of_tasks() -> None:

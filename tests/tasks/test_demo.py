@@ -112,7 +112,7 @@ def test_where_it_is_stopped_nothing_is_said_of_resuming(
     def stopped(run: Any) -> None:
         raise Interrupted(signal.SIGINT, Path(run.out))
 
-    monkeypatch.setattr("finetune.jobs.pretraining", stopped)
+    monkeypatch.setattr("finetune.jobs.pretrain", stopped)
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 130
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == ("finetune: the demo was stopped; finetune demo starts again from the beginning")
