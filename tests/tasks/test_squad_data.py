@@ -95,7 +95,7 @@ def test_withheld_answers_are_no_label() -> None:
     assert len(examples) == 5_915
     assert {example.label for example in examples} == {None}
     assert task.score(task.baseline_answers([], examples)) == {}
-    with pytest.raises(DataError, match="in any of 5915 questions: they are withheld; name the"):
+    with pytest.raises(DataError, match="in any of 5,915 questions: they are withheld; name the"):
         task.examples("validation")
 
 
