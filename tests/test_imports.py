@@ -220,3 +220,14 @@ def test_help_imports_nothing_heavy() -> None:
     heavy = {"torch", "numpy", "pytorch_lightning", "lightning_fabric", *INSIDE_FUNCTIONS}
     assert not imported & heavy
     assert "pretrain" in done.stdout
+
+
+def test_listing_finished_runs_imports_no_numpy() -> None:
+    script = (
+        "import sys, finetune.runs.listing; from finetune.comparison import Run; "
+        "print(sorted({'numpy', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout == "[]\n"

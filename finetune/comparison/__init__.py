@@ -4,14 +4,46 @@ Over seeds: mean and deviation, the difference with a 95 % interval, t and rank 
 whether the order would hold if all was trained again. Over examples: paired bootstrap and McNemar.
 They say whether it would hold for these trained models on other examples of the kind. The verdict
 is about the seeds, and names the examples where they say otherwise.
+
+A name is imported from its module when it is first used: reading a group of runs does not wait for
+numpy.
 """
 
-from finetune.comparison.comparing import compare, corrected
-from finetune.comparison.differences import Comparison, Difference, as_json
-from finetune.comparison.examples import Bootstrap, McNemar, mcnemar, paired_bootstrap
-from finetune.comparison.groups import Answer, Group, Run
-from finetune.comparison.seeds import SeedTests, Spread, holm, seed_tests, seeds_needed, spread
-from finetune.comparison.tables import as_text, summary
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from finetune.comparison.comparing import compare, corrected
+    from finetune.comparison.differences import Comparison, Difference, as_json
+    from finetune.comparison.examples import Bootstrap, McNemar, mcnemar, paired_bootstrap
+    from finetune.comparison.groups import Answer, Group, Run
+    from finetune.comparison.seeds import SeedTests, Spread, holm, seed_tests, seeds_needed, spread
+    from finetune.comparison.tables import as_text, summary
+
+_HOMES = {
+    "Answer": "groups",
+    "Bootstrap": "examples",
+    "Comparison": "differences",
+    "Difference": "differences",
+    "Group": "groups",
+    "McNemar": "examples",
+    "Run": "groups",
+    "SeedTests": "seeds",
+    "Spread": "seeds",
+    "as_json": "differences",
+    "as_text": "tables",
+    "compare": "comparing",
+    "corrected": "comparing",
+    "holm": "seeds",
+    "mcnemar": "examples",
+    "paired_bootstrap": "examples",
+    "seed_tests": "seeds",
+    "seeds_needed": "seeds",
+    "spread": "seeds",
+    "summary": "tables",
+}
 
 __all__ = [
     "Answer",
@@ -35,3 +67,13 @@ __all__ = [
     "spread",
     "summary",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'finetune.comparison' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"finetune.comparison.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
