@@ -23,9 +23,9 @@ from finetune.runs.lock import held
 with held(Path(sys.argv[1])):
     child = os.fork()  # as a process that loads batches
     if child == 0:
+        print(os.getpid(), flush=True)  # by the child: now it has closed its copies of the lock
         time.sleep(60)
         os._exit(0)
-    print(child, flush=True)
     time.sleep(60)
 """
 
