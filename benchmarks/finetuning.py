@@ -214,7 +214,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(words)
     options.limit = dict(options.limit)
     for name in {*options.contestants, *options.limit} - {*CONTESTANTS}:
-        parser.error(f"expected of {', '.join(CONTESTANTS)}, found {name}")
+        parser.error(f"expected of {', '.join(CONTESTANTS)}, got {name}")
     if "recipe" in options.contestants and options.recipe is None:
         parser.error("the contestant recipe needs --recipe FILE")
     return options

@@ -277,10 +277,10 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(words)
     options.limit = dict(options.limit)
     if unknown := [word for word in options.tasks if word not in TASKS]:
-        parser.error(f"--tasks: expected {', '.join(TASKS)}, found {', '.join(unknown)}")
+        parser.error(f"--tasks: expected {', '.join(TASKS)}, got {', '.join(unknown)}")
     legal = ("plain", "config", "chosen")
     if unknown := [word for word in options.recipes if word.partition(":")[0] not in legal]:
-        parser.error(f"--recipes: expected {', '.join(legal)}, found {', '.join(unknown)}")
+        parser.error(f"--recipes: expected {', '.join(legal)}, got {', '.join(unknown)}")
     if options.choose and "chosen" not in options.recipes:
         options.recipes.append("chosen")
     return options

@@ -325,9 +325,9 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
         options.epochs, options.phase_epochs, options.lm_epochs = 2, 0.1, 1
     for name, known in (("sets", SETS), ("arms", ARMS)):
         if unknown := [word for word in getattr(options, name) if word not in known]:
-            parser.error(f"--{name}: expected {', '.join(known)}, found {', '.join(unknown)}")
+            parser.error(f"--{name}: expected {', '.join(known)}, got {', '.join(unknown)}")
     if len(options.imdb) != 4:
-        parser.error("--imdb: expected train,validation,test,unlabelled, found another count")
+        parser.error("--imdb: expected train,validation,test,unlabelled, got another count")
     return options
 
 

@@ -36,7 +36,7 @@ def sample(rows: Iterable[LabelledText], count: int, part: int) -> list[Labelled
     for number, label in enumerate(sorted(places)):
         if len(places[label]) < each:
             raise DataError(
-                f"expected {each:,} texts of class {label} to draw from, found "
+                f"expected {each:,} texts of class {label} to draw from, got "
                 f"{len(places[label]):,}; lower the --imdb sizes"
             )
         rng = np.random.default_rng([SAMPLE_SEED, part, number])

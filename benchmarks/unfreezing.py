@@ -251,7 +251,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     for name, known in (("sets", TOKENS), ("policies", POLICIES)):
         chosen = getattr(options, name).split(",")
         if unknown := [word for word in chosen if word not in known]:
-            parser.error(f"--{name}: expected {', '.join(known)}, found {', '.join(unknown)}")
+            parser.error(f"--{name}: expected {', '.join(known)}, got {', '.join(unknown)}")
         setattr(options, name, chosen)
     return options
 

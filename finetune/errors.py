@@ -5,7 +5,7 @@
     ├── DataError          a corpus, a task's file, a row
     └── CheckpointError    a checkpoint folder, a weight, a tokenizer that does not fit
 
-A message says what was expected, what was found (file and line, key or field) and how to fix it.
+A message says what was expected, what came instead (file and line, key or field) and how to fix it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DataError(FinetuneError):
     >>> from finetune import find_task
     >>> find_task("classify", train="data/trian.csv").examples("train")
     Traceback (most recent call last):
-    finetune.errors.DataError: data/trian.csv: expected the train file, found none; ...
+    finetune.errors.DataError: data/trian.csv: expected the train file, got none; ...
     """
 
 

@@ -72,7 +72,7 @@ def within(
     ...         check_values(self)
     >>> Toy(heads=0)
     Traceback (most recent call last):
-    finetune.errors.ConfigError: heads must be a whole number from 1 to 64, found 0
+    finetune.errors.ConfigError: heads must be a whole number from 1 to 64, got 0
 
     Args:
         least: The least number.
@@ -106,7 +106,7 @@ def check_values(instance: Any) -> None:
         if any(not can_be_written(text) for text in _texts(value)):
             raise ConfigError(
                 f"{each.name} must be text without NUL or half characters (lone surrogates), "
-                f"found {quoted(value)}"
+                f"got {quoted(value)}"
             )
 
 
@@ -147,7 +147,7 @@ def can_be_written(text: str) -> bool:
 def _refused(name: str, value: object, annotation: Any, allowed: Range | None) -> ConfigError:
     hint = f"; {allowed.hint}" if allowed is not None and allowed.hint else ""
     return ConfigError(
-        f"{name} must be {_expected(annotation, allowed)}, found {quoted(value)}{hint}"
+        f"{name} must be {_expected(annotation, allowed)}, got {quoted(value)}{hint}"
     )
 
 

@@ -94,17 +94,17 @@ def _lines(content: bytes) -> tuple[list[Problem], list[str]]:
     """Decode a file and cut it into lines; what is amiss with its bytes is reported once."""
     problems: list[Problem] = []
     if content.startswith(b"\xef\xbb\xbf"):
-        problems.append((1, "expected the header, found a byte order mark before it"))
+        problems.append((1, "expected the header, got a byte order mark before it"))
         content = content[3:]
     if b"\r" in content:
         line = 1 + content.count(b"\n", 0, content.index(b"\r"))
-        problems.append((line, "expected line ends of one line feed, found a carriage return"))
+        problems.append((line, "expected line ends of one line feed, got a carriage return"))
         content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = 1 + content.count(b"\n", 0, error.start)
-        problems.append((line, f"expected UTF-8, found the byte 0x{content[error.start]:02x}"))
+        problems.append((line, f"expected UTF-8, got the byte 0x{content[error.start]:02x}"))
         text = content.decode("utf-8", errors="replace")
     return problems, text.removesuffix("\n").split("\n")
 
@@ -112,22 +112,22 @@ def _lines(content: bytes) -> tuple[list[Problem], list[str]]:
 def _row_problems(form: Form, lines: list[str]) -> list[Problem]:
     problems: list[Problem] = []
     if lines[0] != HEADER:
-        problems.append((1, f"expected the header index<TAB>prediction, found {lines[0][:60]!r}"))
+        problems.append((1, f"expected the header index<TAB>prediction, got {lines[0][:60]!r}"))
     due = 0
     for number, line in enumerate(lines[1:], start=2):
         cells = line.split("\t")
         if len(cells) != 2:
-            problems.append((number, f"expected index<TAB>prediction, found {line[:60]!r}"))
+            problems.append((number, f"expected index<TAB>prediction, got {line[:60]!r}"))
             due += 1
             continue
         index, label = cells
         if index != str(due):
-            problems.append((number, f"expected the index {due}, found {index[:60]!r}"))
+            problems.append((number, f"expected the index {due}, got {index[:60]!r}"))
         # Count on from what is there, so that one row that is left out is one problem.
         due = int(index) + 1 if _INDEX.fullmatch(index) and len(index) < 12 else due + 1
         if not _is_legal(label, form):
             legal = f"one of {', '.join(form.legal)}" if form.legal else "a number from 0 to 5"
-            problems.append((number, f"expected {legal}, found {label[:60]!r}"))
+            problems.append((number, f"expected {legal}, got {label[:60]!r}"))
     return problems
 
 
@@ -142,13 +142,13 @@ def _count_problems(form: Form, rows: int, *, allow_subset: bool) -> list[str]:
     if rows == form.rows or (allow_subset and 0 < rows < form.rows):
         return []
     hint = "; --allow-subset lets fewer through" if 0 < rows < form.rows else ""
-    return [f"{form.name}:{rows + 1}: expected {form.rows:,} rows, found {rows:,}{hint}"]
+    return [f"{form.name}:{rows + 1}: expected {form.rows:,} rows, got {rows:,}{hint}"]
 
 
 def missing_problems(names: Iterable[str]) -> list[str]:
     """A line for each of the eleven files that is not among these."""
     return [
-        f"{name}: expected the answers of {FORMS[name].task}, found no such file"
+        f"{name}: expected the answers of {FORMS[name].task}, got no such file"
         for name in missing_files(names)
     ]
 
@@ -167,14 +167,14 @@ def zip_problems(
         A line a problem, `glue.zip: CoLA.tsv:7: …`; none if the leaderboard would take it.
     """
     if path.exists() and not path.is_file():
-        return [f"{path}: expected a zip, found no regular file"]
+        return [f"{path}: expected a zip, got no regular file"]
     try:
         with zipfile.ZipFile(path) as archive:
             found = list(_member_problems(archive, allow_subset=allow_subset))
             names = {_base_name(member.filename) for member in archive.infolist()}
     except (OSError, zipfile.BadZipFile, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        return [f"{path}: expected a zip, found none that can be read: {reason}"]
+        return [f"{path}: expected a zip, got none that can be read: {reason}"]
     if not allow_missing:
         found += missing_problems(names)
     return [f"{path}: {problem}" for problem in found]
@@ -188,10 +188,10 @@ def _member_problems(archive: zipfile.ZipFile, *, allow_subset: bool) -> Iterato
     members = archive.infolist()
     for name, count in Counter(member.filename for member in members).items():
         if count > 1:
-            yield f"{name}: expected one file of that name, found {count}"
+            yield f"{name}: expected one file of that name, got {count}"
     for member in members:
         if member.is_dir():
-            yield f"{member.filename}: expected files alone, found a folder; zip the files in it"
+            yield f"{member.filename}: expected files alone, got a folder; zip the files in it"
             continue
         yield from _place_problems(member)
         name = _base_name(member.filename)
@@ -203,11 +203,11 @@ def _place_problems(member: zipfile.ZipInfo) -> Iterator[str]:
     """What is wrong with a member before its content is looked at."""
     path = PurePosixPath(member.filename.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", member.filename):
-        yield f"{member.filename}: expected a plain file name, found a path out of the archive"
+        yield f"{member.filename}: expected a plain file name, got a path out of the archive"
     elif len(path.parts) > 1:
-        yield f"{member.filename}: expected the file at the top of the zip, found it in a folder"
+        yield f"{member.filename}: expected the file at the top of the zip, got it in a folder"
     if stat.S_ISLNK(member.external_attr >> 16):
-        yield f"{member.filename}: expected a file, found a link"
+        yield f"{member.filename}: expected a file, got a link"
     if path.name not in FORMS:
         yield (
             f"{member.filename}: expected no file beside the leaderboard's eleven; "
@@ -223,10 +223,10 @@ def _content_problems(
             content = file.read(LARGEST_FILE + 1)
     # An encrypted member is a RuntimeError, an unknown compression a NotImplementedError.
     except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        yield f"{member.filename}: expected a readable file, found: {error}"
+        yield f"{member.filename}: expected a readable file, got: {error}"
         return
     if len(content) > LARGEST_FILE:
-        yield f"{member.filename}: expected some {FORMS[name].rows:,} rows, found over 64 MiB"
+        yield f"{member.filename}: expected some {FORMS[name].rows:,} rows, got over 64 MiB"
         return
     yield from file_problems(name, content, allow_subset=allow_subset)
 

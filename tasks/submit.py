@@ -255,7 +255,7 @@ def read_entries(folders: Sequence[Path]) -> dict[str, Entry]:
         entry = _read_entry(folder)
         if entry.task in entries:
             raise ConfigError(
-                f"submit: expected one run of glue/{entry.task}, found {places[entry.task]} and "
+                f"submit: expected one run of glue/{entry.task}, got {places[entry.task]} and "
                 f"{folder}; leave one out"
             )
         entries[entry.task], places[entry.task] = entry, folder
@@ -270,10 +270,10 @@ def _read_entry(folder: Path) -> Entry:
     settings = place.read_config()
     if "task" not in settings:
         name = place.config_file.name
-        raise ConfigError(f"{folder}: expected a fine-tuning run with {name}, found none")
+        raise ConfigError(f"{folder}: expected a fine-tuning run with {name}, got none")
     family, _, name = str(settings["task"]).partition("/")
     if family != "glue":
-        raise ConfigError(f"{folder}: expected a run of a GLUE task, found {settings['task']}")
+        raise ConfigError(f"{folder}: expected a run of a GLUE task, got {settings['task']}")
     task, runs = glue_task(name).row.name, place.read_ended()
     if runs[0].folder == folder:
         return Entry(task, runs[0], settings)
@@ -354,7 +354,7 @@ def _answers(source: Source, data: str | None, predict: Predict) -> list[Answer]
     if [answer["id"] for answer in answers] != ids:
         raise DataError(
             f"{source.entry.folder.path}: expected answers to the {len(ids):,} examples of "
-            f"{source.task.data_files(split)[0]}, found {len(answers):,} with other ids; "
+            f"{source.task.data_files(split)[0]}, got {len(answers):,} with other ids; "
             "name the run's data folder by --data"
         )
     return answers

@@ -154,7 +154,7 @@ def test_a_sample_has_as_many_of_each_class_in_the_files_order(samples: Any) -> 
     assert found == sorted(found, key=every.index)
     assert found == samples.sample(every, 20, 0)
     assert found != samples.sample(every, 20, 1)
-    with pytest.raises(DataError, match="expected 35 texts of class neg to draw from, found 30"):
+    with pytest.raises(DataError, match="expected 35 texts of class neg to draw from, got 30"):
         samples.sample(every, 70, 0)
 
 

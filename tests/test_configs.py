@@ -77,7 +77,7 @@ def test_settings_that_name_no_encoder_are_not_described_as_another(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["describe", str(config)]) == 2
-    assert "found settings of training alone" in capsys.readouterr().err
+    assert "got settings of training alone" in capsys.readouterr().err
     named = tmp_path / "named.yaml"
     named.write_text(f"encoder_from: {tmp_path / 'none'}\n{config.read_text()}")
     assert main(["describe", str(named)]) == 2

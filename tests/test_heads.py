@@ -204,8 +204,8 @@ def test_kinds_are_the_names_in_a_checkpoint() -> None:
             "unknown pooling 'average'; choose one of cls, concat, last, max, mean",
         ),
         ({"pooling": "meen"}, "unknown pooling 'meen'; did you mean 'mean'?"),
-        ({"head_dropout": 1.0}, r"head_dropout must be a number from 0 to below 1.*, found 1\.0"),
-        ({"head_dropout": "no"}, r"head_dropout must be a number from 0 to below 1.*, found 'no'"),
+        ({"head_dropout": 1.0}, r"head_dropout must be a number from 0 to below 1.*, got 1\.0"),
+        ({"head_dropout": "no"}, r"head_dropout must be a number from 0 to below 1.*, got 'no'"),
     ],
 )
 def test_a_bad_head_setting_is_named(settings: dict[str, Any], message: str) -> None:

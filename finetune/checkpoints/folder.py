@@ -162,7 +162,7 @@ class Checkpoint:
 def _damaged(path: Path, error: Exception) -> CheckpointError:
     refuse_placeholder_file(path, CheckpointError)
     return CheckpointError(
-        f"{path}: expected weights in safetensors form, found {error}; "
+        f"{path}: expected weights in safetensors form, got {error}; "
         "take another checkpoint or train again"
     )
 
@@ -206,14 +206,14 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) 
     unknown = sorted(set(weights) - set(own))
     if missing or unknown:
         raise CheckpointError(
-            f"{where}: expected the {len(own)} tensors of this model, found {len(missing)} missing "
+            f"{where}: expected the {len(own)} tensors of this model, got {len(missing)} missing "
             f"{missing[:3]} and {len(unknown)} unknown {unknown[:3]}; the config does not fit "
             "the weights"
         )
     for name, tensor in own.items():
         if tensor.shape != weights[name].shape:
             raise CheckpointError(
-                f"{where}: {name} should have shape {tuple(tensor.shape)}, found "
+                f"{where}: {name} should have shape {tuple(tensor.shape)}, got "
                 f"{tuple(weights[name].shape)}; the config does not fit the weights"
             )
         if tensor.is_floating_point():  # a counter of batches is not
@@ -312,7 +312,7 @@ def load_checkpoint(place: str | Path) -> Checkpoint:
     folder = next(filter(None, map(find_folder, places)), None)
     if folder is None:
         raise CheckpointError(
-            f"{root}: expected a run folder or a checkpoint folder with {CONFIG}, found "
+            f"{root}: expected a run folder or a checkpoint folder with {CONFIG}, got "
             f"{_instead(root)}"
         )
     return _read_description(folder)
@@ -335,12 +335,12 @@ def _read_description(folder: Path) -> Checkpoint:
     description = read_json(path)
     if description.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: expected a checkpoint of this framework (format: {FORMAT}), found "
+            f"{path}: expected a checkpoint of this framework (format: {FORMAT}), got "
             "another format; folders of other libraries must be imported first"
         )
     if description.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(
-            f"{path}: expected format_version {FORMAT_VERSION}, found "
+            f"{path}: expected format_version {FORMAT_VERSION}, got "
             f"{description.get('format_version')!r}; use the version of finetune that wrote it"
         )
     check_kinds(description, path)
@@ -357,11 +357,11 @@ def _read_description(folder: Path) -> Checkpoint:
         )
     except KeyError as error:
         raise CheckpointError(
-            f"{path}: expected a field {error}, found none; take another checkpoint"
+            f"{path}: expected a field {error}, got none; take another checkpoint"
         ) from error
     except (ConfigError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path}: expected the shape of an encoder, found: {error}; take another checkpoint"
+            f"{path}: expected the shape of an encoder, got: {error}; take another checkpoint"
         ) from error
     check_file_size(parameters(checkpoint.encoder_config), [folder / WEIGHTS], path)
     checkpoint.check(CONFIG)
@@ -385,7 +385,7 @@ def load_trainer_state(folder: Path) -> dict[str, Any] | None:
     except Exception as error:  # torch raises many types for a damaged file
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise CheckpointError(
-            f"{found / TRAINER}: expected the state of an interrupted run, found a damaged file "
+            f"{found / TRAINER}: expected the state of an interrupted run, got a damaged file "
             f"({reason}); start again with --overwrite"
         ) from error
     check_files(found, [TRAINER])

@@ -113,7 +113,7 @@ def import_hf(place: str | Path, out: Path) -> Imported:
     folder = local_folder(place)
     if folder is None:
         raise CheckpointError(
-            f"{place}: expected a Hugging Face folder with {CONFIG}, found {_instead(Path(place))}"
+            f"{place}: expected a Hugging Face folder with {CONFIG}, got {_instead(Path(place))}"
         )
     return _write(folder, out, str(place))
 

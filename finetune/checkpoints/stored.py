@@ -43,7 +43,7 @@ def check_kinds(description: Mapping[str, Any], path: Path) -> None:
         )
         if not fits:
             raise CheckpointError(
-                f"{path}: expected {name} to be {words}, found {quoted(value)}; take another "
+                f"{path}: expected {name} to be {words}, got {quoted(value)}; take another "
                 "checkpoint"
             )
 
@@ -62,7 +62,7 @@ def check_file_size(needed: int, weights: Iterable[Path], where: Path) -> None:
     sizes = [file.stat().st_size for file in weights if file.is_file()]
     if sizes and needed > max(sum(sizes), SMALL):
         raise CheckpointError(
-            f"{where}: expected the sizes of the weights beside it, found those of an encoder with "
+            f"{where}: expected the sizes of the weights beside it, got those of an encoder with "
             f"{needed:,} weights beside files of {sum(sizes):,} bytes; the config does not fit the "
             "weights"
         )
@@ -87,11 +87,11 @@ def check_numbers(tensor: Tensor, name: str, where: Path) -> None:
     if not is_precise(tensor):
         kind = str(tensor.dtype).removeprefix("torch.")
         raise CheckpointError(
-            f"{where}: expected floating-point numbers of 16 bits or more in {name}, found {kind}; "
+            f"{where}: expected floating-point numbers of 16 bits or more in {name}, got {kind}; "
             "take the weights as they were before they were quantized"
         )
     if not tensor.isfinite().all():
         raise CheckpointError(
-            f"{where}: expected numbers in {name}, found NaN or infinity; such weights answer "
+            f"{where}: expected numbers in {name}, got NaN or infinity; such weights answer "
             "nothing: download the folder again, or take another"
         )

@@ -203,7 +203,7 @@ def _attention(words: list[str], families: Mapping[str, Family]) -> int:
 def _number(name: str, given: int | None, count: int) -> int:
     """A layer or head counted from 0; -1 where none is named."""
     if given is not None and not 1 <= given <= count:
-        raise ConfigError(f"--{name}: expected 1 to {count}, found {given}")
+        raise ConfigError(f"--{name}: expected 1 to {count}, got {given}")
     return -1 if given is None else given - 1
 
 
@@ -329,7 +329,7 @@ def _similarity(words: list[str], families: Mapping[str, Family]) -> int:
     check_pooling(space.pooling, TOKENS)
     models = _models(space.run)
     if len(models) < 2:
-        raise ConfigError(f"inspect similarity: expected two runs or more, found {space.run[0]}")
+        raise ConfigError(f"inspect similarity: expected two runs or more, got {space.run[0]}")
     choice = _same_texts(space, models, families)
     sequences = [read_sequences(model, choice, families) for _, model in models]
     only = [model for _, model in models]

@@ -119,7 +119,7 @@ def _check_words(words: Sequence[str]) -> None:
                     "PYTHONUTF8=1"
                 )
             raise ConfigError(
-                f"expected words in UTF-8, without NUL, found {quoted(word)}; rename the file, or "
+                f"expected words in UTF-8, without NUL, got {quoted(word)}; rename the file, or "
                 "write the word in UTF-8"
             )
 

@@ -64,7 +64,7 @@ def cache(words: list[str]) -> int:
 
     folder = cache_folder(space.cache_dir) / "hidden"
     if folder.parent.exists() and not folder.parent.is_dir():
-        raise ConfigError(f"--cache-dir: expected a folder, found the file {folder.parent}")
+        raise ConfigError(f"--cache-dir: expected a folder, got the file {folder.parent}")
     return (_clear if space.action == "clear" else _list)(folder, in_json=space.json)
 
 
@@ -172,7 +172,7 @@ def _of_settings(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
 
     content = load(source)
     if not isinstance(content, dict):
-        raise ConfigError(f"{source}: expected the settings of a run, found none")
+        raise ConfigError(f"{source}: expected the settings of a run, got none")
     kind = _kind_of(content, families)
     missing = {"encoder_from": "none", "corpus": ["-"], "out": "-"}
     wanted = {field.name for field in fields(kind)} - content.keys()
@@ -206,5 +206,5 @@ def _check_names_encoder(source: Path, content: Mapping[str, object], kind: type
     if not names & content.keys():
         raise ConfigError(
             f"{source}: expected an encoder (encoder: its sizes, or encoder_from: where it is), "
-            "found settings of training alone; describe the encoder that --encoder names"
+            "got settings of training alone; describe the encoder that --encoder names"
         )

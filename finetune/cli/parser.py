@@ -103,7 +103,7 @@ def whole(least: int, most: int = 10**9) -> Callable[[str], int]:
         digits = text.isascii() and text.isdecimal() and len(text) < 30
         if not digits or not allowed.allows(int(text)):
             raise argparse.ArgumentTypeError(
-                f"expected a whole number {allowed}, found {quoted(text)}"
+                f"expected a whole number {allowed}, got {quoted(text)}"
             )
         return int(text)
 
@@ -122,7 +122,7 @@ def seconds(text: str) -> float:
         number = math.nan
     allowed = Range(0, 86_400, above=True)
     if not allowed.allows(number):
-        raise argparse.ArgumentTypeError(f"expected a number {allowed}, found {quoted(text)}")
+        raise argparse.ArgumentTypeError(f"expected a number {allowed}, got {quoted(text)}")
     return number
 
 

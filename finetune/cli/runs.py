@@ -49,7 +49,7 @@ def command(words: list[str]) -> int:
     space = parser.parse_args(words)
     if not space.folder.is_dir():
         found = "a file" if space.folder.exists() else "no such folder"
-        raise ConfigError(f"{space.folder}: expected a folder of runs, found {found}")
+        raise ConfigError(f"{space.folder}: expected a folder of runs, got {found}")
     from finetune.runs.listing import list_runs
 
     listing = list_runs(space.folder)

@@ -43,18 +43,18 @@ def compare(
     """
     if (a.task, a.split) != (b.task, b.split):
         raise DataError(
-            f"expected runs of one task, found {a.task} ({a.split}) in {a.name} and {b.task} "
+            f"expected runs of one task, got {a.task} ({a.split}) in {a.name} and {b.task} "
             f"({b.split}) in {b.name}; compare runs of the same task and split"
         )
     twice = {run.folder.resolve() for run in a.runs if run.folder} & {
         run.folder.resolve() for run in b.runs if run.folder
     }
     if twice:
-        raise DataError(f"expected two different runs, found {min(twice)} on both sides")
+        raise DataError(f"expected two different runs, got {min(twice)} on both sides")
     names = [metric] if metric else [name for name in a.metrics if name in b.metrics]
     if not names:
         raise ConfigError(
-            f"expected a metric that both have, found {', '.join(a.metrics) or 'none'} in {a.name} "
+            f"expected a metric that both have, got {', '.join(a.metrics) or 'none'} in {a.name} "
             f"and {', '.join(b.metrics) or 'none'} in {b.name}"
         )
     over_examples = ExampleTests(a, b, score, resamples=resamples, seed=seed)

@@ -138,7 +138,7 @@ class ExampleTests:
         a, b = self._groups
         return DataError(
             f"{a.name} or {b.name}: expected the {name} of results.json in "
-            f"predictions/{split}.jsonl, found another; run `finetune evaluate` on both"
+            f"predictions/{split}.jsonl, got another; run `finetune evaluate` on both"
         )
 
 

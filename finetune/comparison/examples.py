@@ -246,7 +246,7 @@ def align(rows: Sequence[Answer], reference: Sequence[Answer], where: str) -> Se
         by_id = {row["id"]: row for row in rows}
         if len(by_id) != len(rows) or len(rows) != len(ids) or by_id.keys() != set(ids):
             raise DataError(
-                f"{where}: expected answers to the same examples, found {len(rows)} and {len(ids)} "
+                f"{where}: expected answers to the same examples, got {len(rows)} and {len(ids)} "
                 f"with {len(by_id.keys() & set(ids))} ids in common; compare runs that were scored "
                 "on the same data"
             )

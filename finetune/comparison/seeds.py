@@ -85,7 +85,7 @@ def seed_tests(a: Sequence[float], b: Sequence[float], *, paired: bool) -> SeedT
         ValueError: Paired groups of different sizes.
     """
     if paired and len(a) != len(b):
-        raise ValueError(f"expected as many values on both sides, found {len(a)} and {len(b)}")
+        raise ValueError(f"expected as many values on both sides, got {len(a)} and {len(b)}")
     first, second = _rounded(a), _rounded(b)
     by_t = t_test(first, second, paired=paired)
     by_rank = _rank_test(first, second, paired=paired)

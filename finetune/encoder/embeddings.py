@@ -149,6 +149,6 @@ class Embeddings(nn.Module):
         if length > longest:
             raise ConfigError(
                 f"learned positions reach {longest} tokens (max_position_embeddings), "
-                f"found a sequence of {length}; lower max_length or choose another position."
+                f"got a sequence of {length}; lower max_length or choose another position."
             )
         return self.position_embeddings.weight[:length]  # (T, E)

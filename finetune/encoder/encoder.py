@@ -270,5 +270,5 @@ class Encoder(nn.Module):
         if not 0 <= depth <= len(self.blocks):
             raise ConfigError(
                 f"an encoder of {counted(len(self.blocks), 'block')} can be cut at depth "
-                f"0 to {len(self.blocks)}, found {depth}."
+                f"0 to {len(self.blocks)}, got {depth}."
             )

@@ -52,7 +52,7 @@ def visible_tokens(
 def _checked(attention_mask: Tensor) -> Tensor:
     if attention_mask.dtype != torch.bool or attention_mask.dim() not in (2, 3):
         raise ConfigError(
-            "attention_mask must be bool (B, T) or (B, T, T), found "
+            "attention_mask must be bool (B, T) or (B, T, T), got "
             f"{attention_mask.dtype} {tuple(attention_mask.shape)}."
         )
     return attention_mask

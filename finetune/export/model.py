@@ -124,7 +124,7 @@ def _head(checkpoint: Checkpoint, kind: str, encoder: Encoder) -> TaskHead | Mas
         return MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
     if kind not in HEADS:
         raise CheckpointError(
-            f"{checkpoint.folder}: expected a head that can be exported, found the kind {kind!r}; "
+            f"{checkpoint.folder}: expected a head that can be exported, got the kind {kind!r}; "
             f"{nearest(kind, [*HEADS, 'masked_lm'])}"
         )
     return HEADS[kind](encoder.config, head_config(checkpoint), len(checkpoint.labels))

@@ -44,7 +44,7 @@ def check_packages() -> None:
     for name in PACKAGES:
         if not is_installed(name):
             raise ConfigError(
-                f"the export to ONNX needs the package {name}, found none; "
+                f"the export to ONNX needs the package {name}, which is not installed; "
                 "pip install 'finetune[onnx]'"
             )
 

@@ -94,7 +94,7 @@ def _best_seed(run: RunFolder, results: Results, settings: dict[str, Any]) -> So
         started = [seed.path for seed in run.seeds if seed.has_started]
         rest = f"or name one of its seeds: {started[0]}" if started else "then export it"
         raise CheckpointError(
-            f"{run.path}: expected a finished run, found no results.json of all its seeds; "
+            f"{run.path}: expected a finished run, got no results.json of all its seeds; "
             f"continue with --resume, {rest}"
         )
     best = run.best_seed()

@@ -54,7 +54,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 def _damaged(path: Path, reason: str) -> str:
     return (
-        f"{path}: expected the digests of the files beside it, found {reason}; restore the folder "
+        f"{path}: expected the digests of the files beside it, got {reason}; restore the folder "
         "from a copy or train again"
     )
 
@@ -76,7 +76,7 @@ def check_files(
     for name in names:
         if name in digests and _digest_or_none(folder / name) != digests[name]:
             raise CheckpointError(
-                f"{folder / name}: expected the file as it was saved, found "
+                f"{folder / name}: expected the file as it was saved, got "
                 f"{'other content' if (folder / name).is_file() else 'none'} (its checksum "
                 f"differs from {CHECKSUMS}); restore it from a copy, use another checkpoint or "
                 "train again; or try again, if a run is saving it just now"

@@ -37,14 +37,14 @@ def refuse_placeholder(start: bytes, where: Path | str, error: type[FinetuneErro
         size = _SIZE.search(start)
         whole = f" of {int(size[1]):,} bytes" if size else ""
         raise error(
-            f"{where}: expected the file itself, found a git-lfs pointer to a file{whole}; fetch "
+            f"{where}: expected the file itself, got a git-lfs pointer to a file{whole}; fetch "
             "it with `git lfs pull`, or download it"
         )
     if _PAGE.match(start):
         title = _TITLE.search(start)
         named = f" titled '{title[1].decode(errors='replace')[:60]}'" if title else ""
         raise error(
-            f"{where}: expected the file itself, found a web page (HTML){named}; download the file "
+            f"{where}: expected the file itself, got a web page (HTML){named}; download the file "
             "by its direct address (on Hugging Face /resolve/ in place of /blob/), logged in where "
             "the site asks for it"
         )

@@ -32,7 +32,7 @@ def unpacked(content: bytes, where: Path) -> bytes:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise DataError(
-            f"{where}: expected at most {MOST_BYTES >> 20:,} MiB, found more when it is unpacked; "
+            f"{where}: expected at most {MOST_BYTES >> 20:,} MiB, got more when it is unpacked; "
             "download the file again from its makers"
         )
     return data
@@ -53,7 +53,7 @@ def lines_of(stream: BinaryIO, where: Path | str) -> Iterator[bytes]:
         number += 1
         if len(line) > MOST_LINE:
             raise DataError(
-                f"{where}:{number}: expected a line of at most {MOST_LINE >> 20:,} MiB, found a "
+                f"{where}:{number}: expected a line of at most {MOST_LINE >> 20:,} MiB, got a "
                 "longer one; is it a text file?"
             )
         yield line

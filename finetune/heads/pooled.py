@@ -261,7 +261,7 @@ class Classification(PooledHead):
         """
         super().__init__(config, head, num_labels)
         if class_weights is not None and len(class_weights) != num_labels:
-            raise ValueError(f"expected {num_labels} class weights, found {len(class_weights)}")
+            raise ValueError(f"expected {num_labels} class weights, got {len(class_weights)}")
         weights = None if class_weights is None else torch.tensor(class_weights)
         # A checkpoint holds what was learnt; the weights are a setting of the training.
         self.register_buffer("class_weights", weights, persistent=False)

@@ -67,7 +67,7 @@ class ProbeConfig:
         check_values(self)
         check_pooling(self.pooling)
         if not self.seeds:
-            raise ConfigError("a probe needs a seed at least, found none")
+            raise ConfigError("a probe needs a seed at least, got none")
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def hold_out(count: int, seed: int) -> Tensor:
         ConfigError: There is only one example.
     """
     if count < 2:
-        raise ConfigError(f"a probe needs two training examples at least, found {count}")
+        raise ConfigError(f"a probe needs two training examples at least, got {count}")
     rng = np.random.default_rng(keyed_seed(seed, "probe"))
     held_out = torch.zeros(count, dtype=torch.bool)
     held_out[torch.from_numpy(rng.permutation(count)[: max(1, round(HELD_OUT * count))])] = True

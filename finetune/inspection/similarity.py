@@ -71,7 +71,7 @@ class Moments:
     def products(self) -> Tensor:
         """Xᵀ Y of centred columns, float64 (F, G)."""
         if self._products is None:
-            raise ValueError("expected rows, found none")
+            raise ValueError("expected rows, got none")
         return self._products
 
 

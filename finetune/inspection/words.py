@@ -47,7 +47,7 @@ def _neighbours(
 ) -> dict[str, Any]:
     ids = tokenizer.encode_ids([word])[0]
     if not ids or tokenizer.unk_token_id in ids:
-        raise DataError(f"{word!r}: expected a word of the vocabulary, found none of its tokens")
+        raise DataError(f"{word!r}: expected a word of the vocabulary, got none of its tokens")
     cosines = torch.cosine_similarity(vectors[ids].mean(0, keepdim=True), vectors)
     cosines[left_out] = -torch.inf
     cosines[ids] = -torch.inf

@@ -141,7 +141,7 @@ def _written_texts(task: Task, cache: Path) -> Path:
     """A JSONL file of the task's texts; a corpus is read from files."""
     lines = _lines(task.language_texts())
     if not lines:
-        raise DataError(f"{task.name}: expected texts to adapt to, found none")
+        raise DataError(f"{task.name}: expected texts to adapt to, got none")
     content = "".join(lines)
     name = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     path = cache / f"texts-{name}.jsonl"

@@ -102,7 +102,7 @@ def _tuner(
     head = task.head(config, head_config(checkpoint))
     if checkpoint.head.get("kind") != head.kind:
         raise CheckpointError(
-            f"{place}: {task.name} needs a head of the kind {head.kind}, found "
+            f"{place}: {task.name} needs a head of the kind {head.kind}, got "
             f"{checkpoint.head.get('kind')}; name a run that was fine-tuned on such a task"
         )
     module = FineTuner(Encoder(config), head, task)
@@ -192,7 +192,7 @@ def evaluate(
     if file is not None:
         split = split or "test"
         if split not in FILE_SPLITS:
-            raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, found --split {split}")
+            raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, got --split {split}")
         run = replace(run, **{split: file})  # type: ignore[arg-type]
     if run.seeds:
         places = [RunFolder(folder).seed(seed).path for seed in run.seeds]

@@ -116,7 +116,7 @@ class MaskFiller:
         found = [match.start() for match in self._name.finditer(text)]
         if not found:
             raise DataError(
-                f"{where}: expected a text with {self.mask} in it, found none in {text[:40]!r}; "
+                f"{where}: expected a text with {self.mask} in it, got none in {text[:40]!r}; "
                 "write it where a word is to be found"
             )
         return found
@@ -156,7 +156,7 @@ def _fields(where: str, row: Mapping[str, Any], number: int) -> dict[str, Any]:
     text = row.get("text")
     if not isinstance(text, str):
         raise DataError(
-            f"{where}: expected the field 'text' with a text in it, found "
+            f"{where}: expected the field 'text' with a text in it, got "
             f"{', '.join(map(str, row)) or 'no field'}"
         )
     return {"id": row.get("id", number), "text": text}
@@ -192,7 +192,7 @@ def load_filler(
     config = module.encoder.config
     if config.causal:
         raise ConfigError(
-            f"{run}: expected an encoder that reads in both directions, found a causal one, "
+            f"{run}: expected an encoder that reads in both directions, got a causal one, "
             "which was never shown a mask; name another run"
         )
     return MaskFiller(

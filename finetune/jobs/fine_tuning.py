@@ -352,7 +352,7 @@ def _baseline(data: TaskData) -> dict[str, float]:
     if task.monitor not in scores:
         raise DataError(
             f"{task.name}: expected a labelled {split} split to choose the best checkpoint on, "
-            "found none of its answers; name another file by --validation"
+            "got none of its answers; name another file by --validation"
         )
     return scores
 

@@ -222,7 +222,7 @@ def predict_file(
     stream = predictor.stream(read_rows(source, kind))
     first = list(islice(stream, 1))
     if not first:
-        raise DataError(f"{source}: expected rows to answer, found none")
+        raise DataError(f"{source}: expected rows to answer, got none")
     answers = _Counted(chain(first, stream))
     if target == "-":
         for answer in answers:

@@ -75,7 +75,7 @@ def load_language_model(folder: Path) -> tuple[Pretrainer, Tokenizer]:
     checkpoint = find_checkpoint(folder)
     if (kind := checkpoint.head.get("kind")) != "masked_lm":
         raise CheckpointError(
-            f"{folder}: expected a pretraining run, whose head names words, found a head of the "
+            f"{folder}: expected a pretraining run, whose head names words, got a head of the "
             f"kind {kind}; name the run that this one started from"
         )
     module = Pretrainer(Encoder(checkpoint.encoder_config))
@@ -189,7 +189,7 @@ def _settings(model: Model, choice: TextChoice, families: Mapping[str, Family]) 
     if (run := fine_tuning(choice.run or model.place, families)) is None:
         raise ConfigError(
             f"{model.place}: expected a fine-tuning run, whose task says which texts to read, "
-            "found none; name a task by --task glue/sst2"
+            "got none; name a task by --task glue/sst2"
         )
     return replace(run, data=choice.data or run.data, cache_dir=None)
 
@@ -215,7 +215,7 @@ def _from_file(model: Model, choice: TextChoice) -> Sequences:
     length = longest_text(model.encoder.config, choice.max_length)
     rows = [_texts(row, where) for where, row in read_rows(str(choice.file))]
     if not rows:
-        raise DataError(f"{choice.file}: expected texts, found none")
+        raise DataError(f"{choice.file}: expected texts, got none")
     features: list[Features | None] = [None] * len(rows)
     for size in (1, 2):
         numbers = [number for number, texts in enumerate(rows) if len(texts) == size]
@@ -233,6 +233,6 @@ def _texts(row: Mapping[str, Any], where: str) -> Sequence[str]:
     if not found or not all(isinstance(text, str) for text in found) or len(found) > 2:
         raise DataError(
             f"{where}: expected the field 'text', or 'text1' and 'text2', with text in them; "
-            f"found {', '.join(map(str, row)) or 'no field'}"
+            f"got {', '.join(map(str, row)) or 'no field'}"
         )
     return found

@@ -54,7 +54,7 @@ def _check_not_hidden(package: str) -> None:
     top = file.parent.parent if file.name == "__init__.py" else file.parent
     if top.resolve() == Path.cwd() and "site-packages" not in top.parts:
         raise ConfigError(
-            f"{file}: expected the installed package {package}, found this file in its place; "
+            f"{file}: expected the installed package {package}, got this file in its place; "
             "rename it, or work in another folder"
         )
 

@@ -159,6 +159,6 @@ def _pair(
     if predicted.shape != true.shape or not predicted.size:
         raise ValueError(
             "expected predictions and references of the same shape and of at least 1 example; "
-            f"found {predicted.shape} and {true.shape}"
+            f"got {predicted.shape} and {true.shape}"
         )
     return predicted, true

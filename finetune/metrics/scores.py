@@ -161,7 +161,7 @@ def _pair(
     if predicted.ndim != 1 or predicted.shape != true.shape or not predicted.size:
         raise ValueError(
             "expected two series of the same length, at least 1; "
-            f"found predictions {predicted.shape} and references {true.shape}"
+            f"got predictions {predicted.shape} and references {true.shape}"
         )
     return predicted, true
 

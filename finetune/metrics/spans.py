@@ -98,7 +98,7 @@ def span_scores(rows: Sequence[Row], version: str) -> dict[str, float]:
     """
     _check(version)
     if not rows:
-        raise ValueError("expected at least one row to score, found none")
+        raise ValueError("expected at least one row to score, got none")
     normalise = functools.cache(normalise_answer)  # many answers occur several times
     golds = _golds(rows, version, normalise)
     exact, f1 = _scores([row["prediction"] for row in rows], golds, version, normalise)
@@ -248,7 +248,7 @@ def _passage(row: Row) -> str:
 
 def _check(version: str) -> None:
     if version not in VERSIONS:
-        raise ValueError(f"expected the version {' or '.join(VERSIONS)}, found '{version}'")
+        raise ValueError(f"expected the version {' or '.join(VERSIONS)}, got '{version}'")
 
 
 def load_spans(version: str = "1.1") -> evaluate.Metric:
@@ -309,7 +309,7 @@ def _rows(predictions: Sequence[Row], references: Sequence[Row]) -> list[Row]:
     said = {prediction["id"]: prediction for prediction in predictions}
     missing = [reference["id"] for reference in references if reference["id"] not in said]
     if missing:
-        raise ValueError(f"expected a prediction for every reference, found none for {missing[0]}")
+        raise ValueError(f"expected a prediction for every reference, got none for {missing[0]}")
     return [
         {
             "prediction": said[reference["id"]]["prediction_text"],

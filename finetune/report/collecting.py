@@ -152,7 +152,7 @@ def collect(places: Sequence[Path]) -> Collection:
         for folder in inside:
             folders.setdefault(folder.path.resolve(), folder)
         if not inside:
-            expected = f"expected a run or a folder of runs, found {_what_is(place)}"
+            expected = f"expected a run or a folder of runs, got {_what_is(place)}"
             found.problems.append(Problem(str(place), expected))
     names = short_names([folder.path for folder in folders.values()])
     for folder, name in zip(folders.values(), names, strict=True):

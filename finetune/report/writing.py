@@ -65,7 +65,7 @@ def write_report(
     found = collect([*places, *baselines])
     if not found.runs and not more:
         reasons = "; ".join(f"{problem.place}: {problem.what}" for problem in found.problems)
-        raise DataError(f"expected runs to report, found none ({reasons}); name a run folder")
+        raise DataError(f"expected runs to report, got none ({reasons}); name a run folder")
     views = task_views(found, baselines, _anchors(families))
     shown = parts(found, views, families, data, more)
     write_text(out, page(title or _title(views), _subtitle(found, views), shown))

@@ -180,13 +180,13 @@ class RunFolder:
             ConfigError: The folder holds no run, or one of another kind.
         """
         if not self.config_file.is_file():
-            raise ConfigError(f"{self.path}: expected a run folder with {CONFIG}, found none")
+            raise ConfigError(f"{self.path}: expected a run folder with {CONFIG}, got none")
         known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         if not self.read_config().keys() <= known:
             about = (cls.__doc__ or "").partition("\n")[0].rstrip(".")
             wanted = about[:1].lower() + about[1:]
             raise ConfigError(
-                f"{self.path}: expected a run that was made to {wanted}, found one of another kind"
+                f"{self.path}: expected a run that was made to {wanted}, got one of another kind"
             )
         return settings.read(cls, self.config_file, warn=False)  # a record is not to be edited
 
@@ -201,7 +201,7 @@ class RunFolder:
         content = with_new_names(load(self.config_file))
         if not isinstance(content, dict):
             raise ConfigError(
-                f"{self.config_file}: expected settings by name, found {type(content).__name__}"
+                f"{self.config_file}: expected settings by name, got {type(content).__name__}"
             )
         return content
 
@@ -221,9 +221,9 @@ class RunFolder:
         except OSError as error:
             raise DataError(f"{file}: cannot be read: {error.strerror}") from None
         except ValueError as error:
-            raise DataError(f"{file}: expected JSON, found {error}") from None
+            raise DataError(f"{file}: expected JSON, got {error}") from None
         if not isinstance(results, dict):
-            raise DataError(f"{file}: expected results by name, found {type(results).__name__}")
+            raise DataError(f"{file}: expected results by name, got {type(results).__name__}")
         return results
 
     def read_metrics(self) -> tuple[list[dict[str, Any]], int]:
@@ -265,7 +265,7 @@ class RunFolder:
         runs = self.read_ended()
         metric = headline(runs[0].metrics)
         if metric is None:
-            raise DataError(f"{self.results_file}: expected a metric, found none; evaluate again")
+            raise DataError(f"{self.results_file}: expected a metric, got none; evaluate again")
         runs = [run for run in runs if metric in run.metrics]
         return runs[best_index(metric, [run.metrics[metric] for run in runs])]
 

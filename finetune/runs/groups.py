@@ -33,7 +33,7 @@ def read_group(places: Places) -> Group:
     """
     folders = [places] if isinstance(places, Path) else list(places)
     if not folders:
-        raise DataError("expected at least one run folder, found none; name a run")
+        raise DataError("expected at least one run folder, got none; name a run")
     notes: list[str] = []
     found = [run for folder in folders for run in _ended_in(RunFolder(folder), notes)]
     more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
@@ -54,7 +54,7 @@ def group_of(found: Sequence[Run], name: str) -> Group:
     if len(kinds) > 1:
         (one, here), (other, there) = list(kinds.items())[:2]
         raise DataError(
-            f"expected runs of one task, found {_kind(one)} in {here} and {_kind(other)} in "
+            f"expected runs of one task, got {_kind(one)} in {here} and {_kind(other)} in "
             f"{there}; name runs that differ by their seed only"
         )
     runs = sorted(found, key=lambda run: run.seed)
@@ -62,7 +62,7 @@ def group_of(found: Sequence[Run], name: str) -> Group:
     if times > 1:
         places_of = " and ".join(str(run.folder) for run in runs if run.seed == seed)
         raise DataError(
-            f"expected one run a seed, found seed {seed} {times} times: {places_of}; leave all but "
+            f"expected one run a seed, got seed {seed} {times} times: {places_of}; leave all but "
             "one out"
         )
     ((task, split),) = kinds
@@ -81,7 +81,7 @@ def _ended_in(place: RunFolder, notes: list[str]) -> list[Run]:
     if not inside:
         raise DataError(
             f"{place.path}: expected a run with {place.results_file.name}, or a folder of such "
-            "runs, found neither; name a run that has ended"
+            "runs, got neither; name a run that has ended"
         )
     notes.append(
         f"{place.path} has no {place.results_file.name} of its own: the "

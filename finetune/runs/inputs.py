@@ -69,7 +69,7 @@ def read_inputs(folder: Path) -> dict[str, Input] | None:
         return None
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{path}: expected the digests of what the run reads, found {error}; restore the file, "
+            f"{path}: expected the digests of what the run reads, got {error}; restore the file, "
             "or remove it to resume without a check of the inputs"
         ) from error
 

@@ -117,6 +117,6 @@ def in_use(folder: Path) -> ConfigError:
         number = ""
     process = f"process {number}" if number else "another process"
     return ConfigError(
-        f"{folder}: expected a folder that no running process uses, found {process}; wait for its "
+        f"{folder}: expected a folder that no running process uses, got {process}; wait for its "
         "end, or choose another --out"
     )

@@ -82,7 +82,7 @@ def read_predictions(path: Path) -> list[dict[str, Any]]:
     """
     if not path.is_file():
         raise DataError(
-            f"expected a predictions file at {path}, found none; "
+            f"expected a predictions file at {path}, got none; "
             "`finetune evaluate` and `finetune predict` write them"
         )
     refuse_placeholder_file(path, DataError)
@@ -107,7 +107,7 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         row = None
     if not isinstance(row, dict) or not {"id", "prediction"} <= row.keys():
         raise DataError(
-            f"{where}: expected a JSON object with id and prediction, found {line[:40]!r}; "
+            f"{where}: expected a JSON object with id and prediction, got {line[:40]!r}; "
             "`finetune evaluate` writes the file again"
         )
     return row

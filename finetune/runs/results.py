@@ -177,7 +177,7 @@ def checked_runs(results: Mapping[str, Any], file: Path) -> list[RunResults]:
     runs = results.get("runs")
     if not isinstance(runs, list) or not runs:
         raise DataError(
-            f"{file}: expected the results of each seed under 'runs', found none; train again"
+            f"{file}: expected the results of each seed under 'runs', got none; train again"
         )
     return [_checked(run, file) for run in runs]
 
@@ -187,11 +187,11 @@ def _checked(results: Any, file: Path) -> RunResults:
     for key, kind in kinds.items():
         if not isinstance(results, dict) or not isinstance(results.get(key), kind):
             raise DataError(
-                f"{file}: expected results with task, split, metrics and seed, found no {key}; "
+                f"{file}: expected results with task, split, metrics and seed, got no {key}; "
                 "train or evaluate again"
             )
     for name, value in results["metrics"].items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value):
-            raise DataError(f"{file}: expected a number as {name}, found {value!r}; train again")
+            raise DataError(f"{file}: expected a number as {name}, got {value!r}; train again")
     return cast(RunResults, results)

@@ -213,7 +213,7 @@ class FitRun:
         found = re.fullmatch(r"([1-9]\d*)\s*(epochs?|steps?)?", str(self.adapt))
         if found is None:
             raise ConfigError(
-                f"adapt: expected epochs as 2 or steps as 500steps, found '{self.adapt}'"
+                f"adapt: expected epochs as 2 or steps as 500steps, got '{self.adapt}'"
             )
         if self.encoder_from == "none":
             raise ConfigError("adapt: an encoder of random weights has nothing to adapt; pretrain")

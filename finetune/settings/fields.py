@@ -257,9 +257,7 @@ def _checked(cls: type[Any], mapping: Any, prefix: str, source: _Source) -> dict
     """Convert a mapping read from a file, section by section."""
     if not isinstance(mapping, dict):
         where = f"{prefix[:-1]}: " if prefix else ""
-        raise ConfigError(
-            f"{source.name}: {where}expected keys with values, found {quoted(mapping)}"
-        )
+        raise ConfigError(f"{source.name}: {where}expected keys with values, got {quoted(mapping)}")
     types = {field.name: typing.get_type_hints(cls)[field.name] for field in _fields(cls)}
     checked: dict[str, Any] = {}
     for name, value in mapping.items():

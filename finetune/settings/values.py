@@ -103,7 +103,7 @@ def is_list(annotation: Any) -> bool:
 
 
 def _found(value: object, hint: str = "") -> ValueError:
-    return ValueError(f"found {quoted(value)}{hint}")
+    return ValueError(f"got {quoted(value)}{hint}")
 
 
 def _convert_union(value: object, annotation: Any) -> Any:
@@ -203,7 +203,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):  # a few lines of them can stand for gigabytes
             events: Any = self  # whose types leave this out
-            problem = "expected values, found an alias (*name); write the value out"
+            problem = "expected values, got an alias (*name); write the value out"
             raise yaml.composer.ComposerError(None, None, problem, events.peek_event().start_mark)
         return super().compose_node(parent, index)
 
@@ -266,10 +266,10 @@ def load(file: Path) -> Any:
         with file.open("rb") as stream:
             text = stream.read(_LONGEST + 1)
         if len(text) > _LONGEST:
-            raise ConfigError(f"{file}: expected settings, found more than {_LONGEST:,} bytes")
+            raise ConfigError(f"{file}: expected settings, got more than {_LONGEST:,} bytes")
         content = yaml.load(text, Loader=_Loader)
     except RecursionError:
-        raise ConfigError(f"{file}: expected settings, found values nested too deeply") from None
+        raise ConfigError(f"{file}: expected settings, got values nested too deeply") from None
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except yaml.MarkedYAMLError as error:

@@ -42,6 +42,6 @@ class TrackingConfig:
         for name in self.logger:
             if name not in FURTHER:
                 raise ConfigError(
-                    f"logger: expected {' or '.join(FURTHER)}, found {name!r} (Weights & Biases is "
+                    f"logger: expected {' or '.join(FURTHER)}, got {name!r} (Weights & Biases is "
                     "on unless --no-wandb is given)"
                 )

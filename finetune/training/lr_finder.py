@@ -313,7 +313,7 @@ def _again_and_again(batches: Iterable[Mapping[str, Tensor]]) -> Iterator[Mappin
             empty = False
             yield batch
         if empty and number == 0:
-            raise DataError("expected batches to try learning rates on, found none")
+            raise DataError("expected batches to try learning rates on, got none")
         if empty:
             return
 

@@ -60,7 +60,7 @@ def check_regularization(config: RegularizationConfig, head: Head) -> None:
     for name in ("label_smoothing", "r_drop"):
         if getattr(config, name) and head.kind not in CLASS_HEADS:
             raise ConfigError(
-                f"{name} is for one class of several, found a head of the kind {head.kind}; "
+                f"{name} is for one class of several, got a head of the kind {head.kind}; "
                 "leave it out"
             )
 
@@ -83,7 +83,7 @@ def reinitialise(encoder: Encoder, count: int, seed: int, head: Head | None = No
     total = len(encoder.blocks)
     if count > total:
         raise ConfigError(
-            f"reinit_blocks: expected at most {total}, the blocks of the encoder, found {count}"
+            f"reinit_blocks: expected at most {total}, the blocks of the encoder, got {count}"
         )
     if count == 0:
         return

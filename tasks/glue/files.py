@@ -42,7 +42,7 @@ def read_examples(
     examples = list(_examples(row, table))
     if MOST_SHORT * len(short) > (rows := len(short) + len(examples)):
         raise DataError(
-            f"{path}: expected the official file, found {len(short):,} of {rows:,} rows with too "
+            f"{path}: expected the official file, got {len(short):,} of {rows:,} rows with too "
             f"few cells, the first in {short[0]}; download it again"
         )
     return examples, len(short)
@@ -53,7 +53,7 @@ def _examples(row: GlueRow, table: Iterable[tuple[str, dict[str, str]]]) -> Iter
     for number, (where, cells) in enumerate(table):
         own = row_id(cells.get(row.index), number)
         if own in seen:
-            raise DataError(f"{where}: expected an id of its own, found {own!r} a second time")
+            raise DataError(f"{where}: expected an id of its own, got {own!r} a second time")
         seen.add(own)
         yield Example(
             id=own,
@@ -72,7 +72,7 @@ def _label(row: GlueRow, cell: str, where: str) -> str | float:
                 else ""
             )
             raise DataError(
-                f"{where}: expected a {row.label} of {', '.join(written)}, found '{cell}'{way_out}"
+                f"{where}: expected a {row.label} of {', '.join(written)}, got '{cell}'{way_out}"
             )
         return row.labels[written.index(cell)]
     try:
@@ -82,7 +82,7 @@ def _label(row: GlueRow, cell: str, where: str) -> str | float:
     if not LOWEST_SCORE <= score <= HIGHEST_SCORE:  # false for NaN too
         raise DataError(
             f"{where}: expected a {row.label} from {LOWEST_SCORE:g} to {HIGHEST_SCORE:g}, "
-            f"found '{cell}'"
+            f"got '{cell}'"
         )
     return score
 

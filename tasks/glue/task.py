@@ -85,7 +85,7 @@ def _files_by_split(row: GlueRow, files: Mapping[str, Path]) -> dict[str, Path]:
     for split, path in files.items():
         if split not in legal:
             raise ConfigError(
-                f"glue/{row.name} has no {split} split, found the file {path} for it; "
+                f"glue/{row.name} has no {split} split, got the file {path} for it; "
                 f"{nearest(split, legal)}"
             )
     return dict(files)
@@ -114,7 +114,7 @@ class GlueTask(Task):
         """Refuse the head of another task: an answer would get a wrong name."""
         if self.order is not None and sorted(self.order) != sorted(self.row.labels):
             raise CheckpointError(
-                f"{self.name}: expected a head for the labels {_listed(self.row.labels)}, found "
+                f"{self.name}: expected a head for the labels {_listed(self.row.labels)}, got "
                 f"one for {_listed(self.order)}; name a run that has learnt them"
             )
 
@@ -183,7 +183,7 @@ class GlueTask(Task):
             self.row, path, labelled=labelled, skip_short=lenient
         )
         if not examples:
-            raise DataError(f"{path}: expected rows of examples, found none after the header")
+            raise DataError(f"{path}: expected rows of examples, got none after the header")
         if split == self.train_split:
             self._check_training(examples, path)
         return examples
@@ -197,11 +197,11 @@ class GlueTask(Task):
         """Refuse a file that nothing can be learnt from."""
         if all(is_empty(text) for example in examples for text in example.texts):
             columns = " and ".join(self.row.texts)
-            raise DataError(f"{path}: expected texts to train on, found every {columns} empty")
+            raise DataError(f"{path}: expected texts to train on, got every {columns} empty")
         found = {example.label for example in examples}
         if self.labels and len(examples) > 1 and len(found) == 1:
             raise DataError(
-                f"{path}: expected rows of {' and '.join(self.row.labels)} to train on, found "
+                f"{path}: expected rows of {' and '.join(self.row.labels)} to train on, got "
                 f"'{examples[0].label}' in all {len(examples):,}"
             )
 
@@ -214,11 +214,11 @@ class GlueTask(Task):
         texts = tuple(row[column] for column in self._text_columns(tuple(row), where))
         for text in texts:
             if not isinstance(text, str):
-                raise DataError(f"{where}: expected a text, found {text!r}; put it in quotes")
+                raise DataError(f"{where}: expected a text, got {text!r}; put it in quotes")
         named = (self.row.index, id_column(row))
         own = next((row[name] for name in named if name is not None and name in row), None)
         if isinstance(own, (bool, float)) or not isinstance(own, (int, str, type(None))):
-            raise DataError(f"{where}: expected a text or a whole number as id, found {own!r}")
+            raise DataError(f"{where}: expected a text or a whole number as id, got {own!r}")
         return Example(own if isinstance(own, int) else row_id(own, number), texts)
 
     def _text_columns(self, header: Sequence[str], where: str) -> Sequence[str]:
@@ -233,7 +233,7 @@ class GlueTask(Task):
         if len(found) != len(self.row.texts):
             listed = ", ".join(header)[:100] or "none"
             raise DataError(
-                f"{where}: expected {' and '.join(self.row.texts)}, found the fields {listed}"
+                f"{where}: expected {' and '.join(self.row.texts)}, got the fields {listed}"
             )
         return found
 
@@ -268,7 +268,7 @@ class GlueTask(Task):
 
     def _unknown(self, label: object, row: object) -> DataError:
         legal = f"one of {_listed(self.row.labels)}" if self.row.labels else "a number"
-        return DataError(f"{self.name}: expected {legal}, found {label!r} in the row of id {row!r}")
+        return DataError(f"{self.name}: expected {legal}, got {label!r} in the row of id {row!r}")
 
     def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
         """A `Classification` head over `labels`, or a `Regression` head."""
@@ -296,12 +296,12 @@ class GlueTask(Task):
         """Compute the official metrics from rows that carry a label."""
         if DIAGNOSTIC in self.row.splits:
             raise DataError(
-                f"{self.name}: expected answers with labels, found the diagnostic set, which is "
+                f"{self.name}: expected answers with labels, got the diagnostic set, which is "
                 "unlabelled: GLUE's leaderboard alone can score it"
             )
         if not answers or any("label" not in answer for answer in answers):
             raise DataError(
-                f"{self.name}: expected answers with labels, found some without: GLUE withholds "
+                f"{self.name}: expected answers with labels, got some without: GLUE withholds "
                 "the labels of its test and diagnostic files; score a validation split"
             )
         predictions = [self._number(answer, "prediction") for answer in answers]
@@ -349,7 +349,7 @@ class GlueTask(Task):
             else "--data DIR (or FINETUNE_DATA) names the folder with glue_data/"
         )
         raise DataError(
-            f"expected the {split} file of {self.name} at {places[0]} (or .gz), found none; {hint}"
+            f"expected the {split} file of {self.name} at {places[0]} (or .gz), got none; {hint}"
         )
 
     def _official_places(self, split: str) -> list[Path]:

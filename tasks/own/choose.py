@@ -50,12 +50,12 @@ def choose_task(files: Mapping[str, Path], labels: Sequence[str] | None = None) 
     for split, path in files.items():
         if split not in SPLITS:
             raise ConfigError(
-                f"choose/own has no {split} split, found the file {path} for it; "
+                f"choose/own has no {split} split, got the file {path} for it; "
                 f"{nearest(split, SPLITS)}"
             )
     if labels is not None and (not labels or sorted(labels) != sorted(letters(len(labels)))):
         raise CheckpointError(
-            "choose/own: expected a head for the options A, B, …, found one for "
+            "choose/own: expected a head for the options A, B, …, got one for "
             f"{', '.join(labels) or 'no options'}; name a run that has learnt to choose"
         )
     return ChooseTask(files, None if labels is None else tuple(labels))
@@ -91,10 +91,10 @@ def chosen(answer: Any, options: Sequence[str], where: str) -> int:
         f"an answer of {names[0]} to {names[-1]}, 0 to {len(options) - 1} or an option's text"
     )
     if not meant:
-        raise DataError(f"{where}: expected {expected}, found {shown(answer)}")
+        raise DataError(f"{where}: expected {expected}, got {shown(answer)}")
     several = ", ".join(names[number] for number in sorted(meant))
     raise DataError(
-        f"{where}: expected {expected}, found {shown(answer)}, which may be any of {several}; "
+        f"{where}: expected {expected}, got {shown(answer)}, which may be any of {several}; "
         "write its letter, or its number without quotes"
     )
 
@@ -133,7 +133,7 @@ class ChooseTask(ChoiceTask):
         split = next((split for split in SPLITS if split in self.files), None)
         if split is None:
             raise ConfigError(
-                "choose/own: expected a file of questions or a trained run, found neither"
+                "choose/own: expected a file of questions or a trained run, got neither"
             )
         where, row = next(self._rows(split))
         return letters(len(read_question(row, where)) - 2)
@@ -152,7 +152,7 @@ class ChooseTask(ChoiceTask):
             example = self.example(row, where, number)
             if example.id in seen:
                 raise DataError(
-                    f"{where}: expected an id of its own, found '{example.id}', which is that of "
+                    f"{where}: expected an id of its own, got '{example.id}', which is that of "
                     f"{seen[example.id]} too"
                 )
             seen[example.id] = where
@@ -187,7 +187,7 @@ class ChooseTask(ChoiceTask):
         rows = read_rows(self._file(split))
         first = next(rows, None)
         if first is None:
-            raise DataError(f"{self._file(split)}: expected rows of questions, found none")
+            raise DataError(f"{self._file(split)}: expected rows of questions, got none")
         yield first
         yield from rows
 
@@ -197,7 +197,7 @@ class ChooseTask(ChoiceTask):
         path = self.files[split]
         if not path.is_file():
             raise DataError(
-                f"expected the {split} file of choose/own at {path}, found none; name a file that "
+                f"expected the {split} file of choose/own at {path}, got none; name a file that "
                 "is there"
             )
         return path

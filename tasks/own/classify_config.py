@@ -50,6 +50,6 @@ class ClassifyConfig:
             raise ConfigError("separator is empty; name the text between two classes, such as ';'")
         if self.separator is not None and self.kind not in ("auto", MULTI_LABEL):
             raise ConfigError(
-                f"separator '{self.separator}' joins the classes of a multi_label table, found "
+                f"separator '{self.separator}' joins the classes of a multi_label table, got "
                 f"kind {self.kind}; remove one of the two"
             )

@@ -129,13 +129,13 @@ class _Search:
             return
         if name not in self.header:
             raise DataError(
-                f"{self.where}: expected a column '{name}', found {self._listed()}; "
+                f"{self.where}: expected a column '{name}', got {self._listed()}; "
                 f"{nearest(name, self.header)}"
             )
         if name in self.taken:
             raise DataError(
                 f"{self.where}: expected a column of its own for each of text, pair "
-                f"and label, found '{name}' named twice"
+                f"and label, got '{name}' named twice"
             )
         self.taken.append(name)
 
@@ -149,7 +149,7 @@ class _Search:
         if len(chosen := first or found) > 1 and needed:
             role = "label" if usual is LABELS else "text"
             raise DataError(
-                f"{self.where}: expected one {role} column, found {', '.join(chosen)}; "
+                f"{self.where}: expected one {role} column, got {', '.join(chosen)}; "
                 f"say which by --{role}-column"
             )
         self.taken.extend(chosen)
@@ -162,7 +162,7 @@ class _Search:
             if first in columns and second in columns:
                 if TEXTS[0] in columns and TEXTS[0] != first:
                     raise DataError(
-                        f"{self.where}: expected a text or a pair of texts, found both "
+                        f"{self.where}: expected a text or a pair of texts, got both "
                         f"({self._listed()}); say which by --text-column and --pair-column"
                     )
                 self.taken.extend((columns[first], columns[second]))
@@ -176,7 +176,7 @@ class _Search:
 
     def unclear(self, role: str, usual: Sequence[str]) -> DataError:
         return DataError(
-            f"{self.where}: expected a {role} column ({', '.join(usual[:4])}, …), found "
+            f"{self.where}: expected a {role} column ({', '.join(usual[:4])}, …), got "
             f"{self._listed()}; say which by --{role}-column"
         )
 

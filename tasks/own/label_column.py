@@ -195,12 +195,12 @@ def check_commas(rows: Rows) -> None:
     points = [row for row in rows if isinstance(row.label, float) or "." in str(row.label)]
     if points:
         raise DataError(
-            f"{first.where}: expected one decimal sign, found {shown(first.label)} here and "
+            f"{first.where}: expected one decimal sign, got {shown(first.label)} here and "
             f"{shown(points[0].label)} in {points[0].where}; write all numbers with a point"
         )
     if all(_may_be_thousand(row.label) for row in with_comma):
         raise DataError(
-            f"{first.where}: expected a number, found {shown(first.label)}, of which the comma may "
+            f"{first.where}: expected a number, got {shown(first.label)}, of which the comma may "
             "part thousands or decimals; write numbers with a point and without commas"
         )
 
@@ -221,7 +221,7 @@ def unlabeled_error(missing: Rows, count: int, column: LabelColumn) -> DataError
         other += "; [] says that no class applies"
     found = shown(first.label) if is_mark or first.label is not None else "none"
     return DataError(
-        f"{first.where}: expected a label, found {found}{sign} (in {len(missing):,} of {count:,} "
+        f"{first.where}: expected a label, got {found}{sign} (in {len(missing):,} of {count:,} "
         f"rows); --unlabeled drop leaves such rows out{other}"
     )
 
@@ -242,7 +242,7 @@ def check_header(rows: Rows, names: Iterable[str], label_column: str) -> None:
         cells = [*row.texts, class_name(row.label)]
         if [cell.strip().casefold() for cell in cells] == header:
             raise DataError(
-                f"{row.where}: expected a text and its label, found the names of the columns "
+                f"{row.where}: expected a text and its label, got the names of the columns "
                 f"({', '.join(header)}); remove this line"
             )
 
@@ -292,7 +292,7 @@ def _are_lists(rows: Rows) -> bool:
         odd = rows[read.index(None)]
         raise DataError(
             f"{odd.where}: expected a list of classes such as ['a', 'b'], as {found:,} of "
-            f"{len(rows):,} labels are, found {shown(odd.label)}; write all labels so, or join the "
+            f"{len(rows):,} labels are, got {shown(odd.label)}; write all labels so, or join the "
             "classes of a row by a --separator, or say --kind classes if each is one class"
         )
     return True
@@ -309,7 +309,7 @@ def _have_commas(rows: Rows) -> bool:
 def _unclear_comma(rows: Rows) -> DataError:
     row = next(row for row in rows if is_decimal_comma(row.label))
     return DataError(
-        f"{row.where}: expected a class or a number with a decimal point, found "
+        f"{row.where}: expected a class or a number with a decimal point, got "
         f"{shown(row.label)}; say --kind regression if the comma is a decimal sign, --separator , "
         "if it joins two classes, or --kind classes if this is one class"
     )
@@ -335,7 +335,7 @@ def _refuse(rows: Rows, odd: Sequence[bool]) -> None:
     for row, is_odd in zip(rows, odd, strict=True):
         if is_odd:
             raise DataError(
-                f"{row.where}: expected a finite number as the other labels are, found "
+                f"{row.where}: expected a finite number as the other labels are, got "
                 f"'{row.label}'; correct the row, or say --kind classes if it is a class's name"
             )
 
@@ -348,7 +348,7 @@ def _refuse_single_classes(rows: Rows) -> None:
     single = sum(count == 1 for count in counts.values())
     if len(counts) > MANY_VALUES and 2 * single > len(counts):
         raise DataError(
-            f"{rows[0].where}: expected a column of classes, found {len(counts):,} different "
+            f"{rows[0].where}: expected a column of classes, got {len(counts):,} different "
             f"labels in {len(rows):,} rows, {single:,} of them once; name another column by "
             "--label-column, or say --kind classes if they are classes"
         )

@@ -113,7 +113,7 @@ def read_number(raw: Any, where: str) -> float:
                 number = None
     if number is None or not math.isfinite(number):
         raise DataError(
-            f"{where}: expected a finite number as the label, found {shown(raw)}; correct the row"
+            f"{where}: expected a finite number as the label, got {shown(raw)}; correct the row"
         )
     return number
 
@@ -131,7 +131,7 @@ def read_class(raw: Any, where: str) -> str:
     """
     name = class_name(raw)
     if not name:
-        raise DataError(f"{where}: expected a class as the label, found {shown(raw)}")
+        raise DataError(f"{where}: expected a class as the label, got {shown(raw)}")
     return name
 
 
@@ -152,19 +152,19 @@ def read_classes(raw: Any, separator: str | None, where: str) -> tuple[str, ...]
         classes = [read_class(name, where) for name in names]
         if len(set(classes)) < len(classes) and set(classes) <= _INDICATORS:
             raise DataError(
-                f"{where}: expected the names of the classes that apply, found 0 or 1 for each "
+                f"{where}: expected the names of the classes that apply, got 0 or 1 for each "
                 f"class, {shown(raw)}; write the names, as a list in JSON lines or joined by a "
                 "--separator"
             )
         return tuple(class_order(set(classes)))
     if not isinstance(raw, str):
         raise DataError(
-            f"{where}: expected a list of classes as the label, found {shown(raw)}; write [] "
+            f"{where}: expected a list of classes as the label, got {shown(raw)}; write [] "
             "where none applies"
         )
     if separator is None:
         raise DataError(
-            f"{where}: expected a list of classes as the label, found {shown(raw)}; "
+            f"{where}: expected a list of classes as the label, got {shown(raw)}; "
             "--separator says what joins the classes in a text, such as ';'"
         )
     return tuple(class_order({name.strip() for name in raw.split(separator) if name.strip()}))

@@ -84,7 +84,7 @@ class LabelledRows:
             raise unlabeled_error(missing, len(rows), self.column)
         if len(missing) == len(rows):
             raise DataError(
-                f"{self.source.files(split)[0]}: expected rows with a label, found none in "
+                f"{self.source.files(split)[0]}: expected rows with a label, got none in "
                 f"{counted(len(rows), 'row')}; name another file or column"
             )
         return [row for row in rows if not self.column.is_unlabeled(row.label)]

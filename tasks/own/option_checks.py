@@ -37,7 +37,7 @@ def check_options(rows: Rows, path: object) -> None:
             name for name, text in zip(letters(len(texts)), texts, strict=False) if _is_hole(text)
         )
         raise DataError(
-            f"{holes[0]}: expected a text for every option, found option {letter} empty, and an "
+            f"{holes[0]}: expected a text for every option, got option {letter} empty, and an "
             f"empty one in {len(holes):,} of {len(rows):,} questions ({_listed(holes)}); write "
             "the missing texts, or remove these questions"
         )
@@ -60,7 +60,7 @@ def _check_counts(options: Sequence[tuple[str, list[Any]]], rows: Rows, path: ob
         way_out += f" (jq -c 'select(.{field} | length == {usual})' FILE)"
     raise DataError(
         f"{where}: expected {usual} options ({', '.join(letters(usual))}) for every question, "
-        f"found {len(odd)}; of the file's {len(rows):,} questions there are {found}; {way_out}, or "
+        f"got {len(odd)}; of the file's {len(rows):,} questions there are {found}; {way_out}, or "
         "train a run for each number"
     )
 

@@ -77,10 +77,10 @@ def read_question(row: Mapping[str, Any], where: str) -> tuple[str, ...]:
     row = unfolded(row, where)
     options = options_of(row, where)
     if not all(isinstance(option, str) for option in options):
-        raise DataError(f"{where}: expected options as a list of texts, found {shown(options)}")
+        raise DataError(f"{where}: expected options as a list of texts, got {shown(options)}")
     if not FEWEST_OPTIONS <= len(options) <= MOST_OPTIONS:
         raise DataError(
-            f"{where}: expected {FEWEST_OPTIONS} to {MOST_OPTIONS} options, found {len(options)}"
+            f"{where}: expected {FEWEST_OPTIONS} to {MOST_OPTIONS} options, got {len(options)}"
         )
     return _text(row, PASSAGES, where), _text(row, QUESTIONS, where), *options
 
@@ -113,7 +113,7 @@ def unfolded(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     names, texts = sides.get("label"), sides.get("text")
     if not (isinstance(names, list) and isinstance(texts, list) and len(names) == len(texts)):
         raise DataError(
-            f"{where}: expected choices with a label and a text each, found {shown(choices)}"
+            f"{where}: expected choices with a label and a text each, got {shown(choices)}"
         )
     rest = {name: value for name, value in row.items() if name not in ("choices", "answerKey")}
     plain = {"context": "", **rest, "options": texts}
@@ -121,7 +121,7 @@ def unfolded(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         return plain
     if names.count(row["answerKey"]) != 1:
         raise DataError(
-            f"{where}: expected an answerKey of {', '.join(map(str, names))}, found "
+            f"{where}: expected an answerKey of {', '.join(map(str, names))}, got "
             f"{shown(row['answerKey'])}"
         )
     return {**plain, "answer": string.ascii_uppercase[names.index(row["answerKey"])]}
@@ -141,7 +141,7 @@ def _text(row: Mapping[str, Any], names: Sequence[str], where: str) -> str:
     value = row[field_of(row, names, where)]
     if not isinstance(value, str):
         raise DataError(
-            f"{where}: expected '{field_of(row, names, where)}' to be a text, found {shown(value)}"
+            f"{where}: expected '{field_of(row, names, where)}' to be a text, got {shown(value)}"
         )
     return value
 
@@ -157,13 +157,13 @@ def options_of(row: Mapping[str, Any], where: str) -> list[Any]:
         expected = [f"ending{number}" for number in range(len(endings))]
         if sorted(expected) != sorted(endings):
             raise DataError(
-                f"{where}: expected the fields {', '.join(expected)}, found {', '.join(endings)}"
+                f"{where}: expected the fields {', '.join(expected)}, got {', '.join(endings)}"
             )
         options: Any = [row[name] for name in expected]
     else:
         options = row[field_of(row, OPTIONS, where)]
     if not isinstance(options, list):
-        raise DataError(f"{where}: expected options as a list of texts, found {shown(options)}")
+        raise DataError(f"{where}: expected options as a list of texts, got {shown(options)}")
     return options
 
 
@@ -177,7 +177,7 @@ def field_of(row: Mapping[str, Any], names: Sequence[str], where: str) -> str:
         if name in row:
             return name
     found = ", ".join(row) or "none"
-    raise DataError(f"{where}: expected a field {' or '.join(names)}, found the fields {found}")
+    raise DataError(f"{where}: expected a field {' or '.join(names)}, got the fields {found}")
 
 
 def shown(value: Any) -> str:
@@ -206,7 +206,7 @@ class ChoiceTask(Task):
         texts = self.checked(read_question(row, where), where)
         given = next((row[name] for name in IDS if row.get(name) not in (None, "")), number)
         if isinstance(given, bool) or not isinstance(given, (int, str)):
-            raise DataError(f"{where}: expected a text or a number as id, found {shown(given)}")
+            raise DataError(f"{where}: expected a text or a number as id, got {shown(given)}")
         return Example(id=given, texts=texts)
 
     def checked(self, texts: tuple[str, ...], where: str) -> tuple[str, ...]:
@@ -218,7 +218,7 @@ class ChoiceTask(Task):
         if len(texts) - 2 != self.sequences_per_example:
             raise DataError(
                 f"{where}: expected {len(self.labels)} options ({', '.join(self.labels)}) for "
-                f"every question, found {len(texts) - 2}"
+                f"every question, got {len(texts) - 2}"
             )
         return texts
 
@@ -283,7 +283,7 @@ class ChoiceTask(Task):
         """
         if not answers or any("label" not in answer for answer in answers):
             raise DataError(
-                f"{self.name}: expected answers with labels, found some without; score a split "
+                f"{self.name}: expected answers with labels, got some without; score a split "
                 "whose file says the right options"
             )
         predictions = [answer["prediction"] for answer in answers]

@@ -68,9 +68,7 @@ class OwnTable:
             )
         path = self.paths[split]
         if not path.is_file():
-            raise DataError(
-                f"{path}: expected the {split} file, found none; name one that is there"
-            )
+            raise DataError(f"{path}: expected the {split} file, got none; name one that is there")
         return [path]
 
     def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -78,14 +76,14 @@ class OwnTable:
         (path,) = self.files(split)
         if (kind := kind_of(path)) == "text":
             raise DataError(
-                f"{path}: expected a table with labels (.csv, .tsv, .jsonl), found plain text"
+                f"{path}: expected a table with labels (.csv, .tsv, .jsonl), got plain text"
             )
         count = 0
         for count, (where, row) in enumerate(read_rows(path, kind), start=1):  # noqa: B007
             yield where, row
         if count == 0:
             header = "" if kind == "jsonl" else " after the header"
-            raise DataError(f"{path}: expected rows of examples, found none{header}")
+            raise DataError(f"{path}: expected rows of examples, got none{header}")
 
     def rows(self, split: str) -> Iterator[LabelledText]:
         """Read a split.
@@ -104,7 +102,7 @@ class OwnTable:
             read = self._read(row, where, number, ids)
             if read.id in seen:
                 raise DataError(
-                    f"{where}: expected an id of its own for each row, found '{read.id}' as in "
+                    f"{where}: expected an id of its own for each row, got '{read.id}' as in "
                     f"{seen[read.id]}; correct it, or rename column '{ids}' if it contains no ids"
                 )
             if ids is not None:
@@ -147,11 +145,11 @@ def _header_place(path: Path, first_row: str) -> str:
 def _text(row: Mapping[str, Any], column: str, where: str) -> str:
     if column not in row:
         fields = ", ".join(f"'{name}'" for name in row) or "none"
-        raise DataError(f"{where}: expected a field '{column}', found {fields}")
+        raise DataError(f"{where}: expected a field '{column}', got {fields}")
     text = row[column]
     if not isinstance(text, str):
         found = "null" if text is None else type(text).__name__
-        raise DataError(f"{where}: expected text in '{column}', found {found}")
+        raise DataError(f"{where}: expected text in '{column}', got {found}")
     return text
 
 
@@ -167,4 +165,4 @@ def row_id(raw: Any, where: str) -> int | str:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     found = "none" if raw is None or raw == "" else str(raw)[:60]
-    raise DataError(f"{where}: expected an id, text or a whole number, found {found}")
+    raise DataError(f"{where}: expected an id, text or a whole number, got {found}")

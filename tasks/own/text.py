@@ -155,7 +155,7 @@ class ClassifyTask(Task):
         """
         if self.order is not None and sorted(self.order) != sorted(self._own_labels):
             raise CheckpointError(
-                f"{self.name}: expected a head for the classes {_listed(self._own_labels)}, found "
+                f"{self.name}: expected a head for the classes {_listed(self._own_labels)}, got "
                 f"one for {_listed(self.order)}; name a run that has learnt them"
             )
 
@@ -225,7 +225,7 @@ class ClassifyTask(Task):
         if len(same) != 1:
             raise DataError(
                 f"{where}: expected a class that the training data have "
-                f"({_listed(self.labels)}), found '{name}'"
+                f"({_listed(self.labels)}), got '{name}'"
             )
         return same[0]
 
@@ -241,11 +241,11 @@ class ClassifyTask(Task):
         place = self.source.files("train")[0]
         if all(is_empty(text) for example in examples for text in example.texts):
             raise DataError(
-                f"{place}: expected texts to train on, found all {len(examples)} of them empty"
+                f"{place}: expected texts to train on, got all {len(examples)} of them empty"
             )
         if len({example.label for example in examples}) < 2:
             raise DataError(
-                f"{place}: expected at least two different labels, found "
+                f"{place}: expected at least two different labels, got "
                 f"{examples[0].label!r} in all {len(examples)} rows, the first in {rows[0].where}"
             )
         self.check_order()
@@ -312,7 +312,7 @@ class ClassifyTask(Task):
 
         if self.config.class_weights != "none" and self.kind != CLASSES:
             raise ConfigError(
-                f"class_weights {self.config.class_weights}: expected one class a row, found "
+                f"class_weights {self.config.class_weights}: expected one class a row, got "
                 f"labels of the kind {self.kind}; leave the weights out"
             )
         if self.kind == REGRESSION:
@@ -367,7 +367,7 @@ class ClassifyTask(Task):
     def _check_labelled(self, answers: Sequence[Answer]) -> None:
         if not answers or any("label" not in answer for answer in answers):
             raise DataError(
-                f"{self.name}: expected answers with labels, found some without; score a split "
+                f"{self.name}: expected answers with labels, got some without; score a split "
                 "whose file has a label column"
             )
 

@@ -85,7 +85,7 @@ class TextSet:
     def _train(self) -> tuple[list[LabelledText], list[bool]]:
         rows = list(self.official("train"))
         if not rows:
-            raise DataError(f"{self.files('train')[0]}: expected rows of examples, found none")
+            raise DataError(f"{self.files('train')[0]}: expected rows of examples, got none")
         return rows, held_out(rows)
 
     def files(self, split: str) -> list[Path]:
@@ -100,7 +100,7 @@ class TextSet:
             if place.exists():
                 return [place]
         raise DataError(
-            f"expected the {part} part of {self.name} at {places[0]} (or packed), found none; "
+            f"expected the {part} part of {self.name} at {places[0]} (or packed), got none; "
             "--data DIR (or FINETUNE_DATA) names the folder with it"
         )
 
@@ -118,7 +118,7 @@ class TextSet:
         text = row.get("text")
         if not isinstance(text, str):
             fields = ", ".join(f"'{name}'" for name in row) or "none"
-            raise DataError(f"{where}: expected a field 'text' with text, found {fields}")
+            raise DataError(f"{where}: expected a field 'text' with text, got {fields}")
         ids = id_column(row)
         identity = number if ids is None else row_id(row[ids], where)
         return LabelledText(where, identity, (text,), None)
@@ -129,7 +129,7 @@ class TextSet:
 
     def _class(self, name: str, where: str) -> str:
         if self.classes is not None and name not in self.classes:
-            raise DataError(f"{where}: expected a class of {_listed(self.classes)}, found '{name}'")
+            raise DataError(f"{where}: expected a class of {_listed(self.classes)}, got '{name}'")
         return name
 
 
@@ -168,7 +168,7 @@ class Imdb(TextSet):
         places = [place for place in self.places("unsup") if place.exists()]
         if not places:
             raise DataError(
-                f"expected unlabelled reviews at {self.places('unsup')[0]}, found none; "
+                f"expected unlabelled reviews at {self.places('unsup')[0]}, got none; "
                 "--data DIR (or FINETUNE_DATA) names the folder with them"
             )
         return (text for _, _, text in _reviews(places[0], "train", "unsup"))
@@ -179,7 +179,7 @@ class Imdb(TextSet):
         for found, review in enumerate(_reviews(place, part, kinds), start=1):  # noqa: B007
             yield review
         if not found:
-            raise DataError(f"{place}: expected reviews in {part}/pos and {part}/neg, found none")
+            raise DataError(f"{place}: expected reviews in {part}/pos and {part}/neg, got none")
 
 
 def _reviews(place: Path, part: str, kinds: str) -> Iterator[tuple[str, str, str]]:
@@ -209,7 +209,7 @@ class Trec(TextSet):
             written, space, text = line.partition(" ")
             coarse, colon, fine = written.partition(":")
             if not (space and coarse and colon and fine):
-                raise DataError(f"{where}: expected 'COARSE:fine text', found '{line[:60]}'")
+                raise DataError(f"{where}: expected 'COARSE:fine text', got '{line[:60]}'")
             yield LabelledText(where, number, (text,), self._class(self.label_of(written), where))
 
 
@@ -253,7 +253,7 @@ class AgNews(TextSet):
         for number, (where, cells) in enumerate(read_records(path)):
             if len(cells) != 3:
                 raise DataError(
-                    f"{where}: expected class, title and description, found {len(cells)} cells"
+                    f"{where}: expected class, title and description, got {len(cells)} cells"
                 )
             label = self._numbered(cells[0], where)
             yield LabelledText(where, number, (_article(*cells[1:]),), label)
@@ -261,7 +261,7 @@ class AgNews(TextSet):
     def _numbered(self, cell: str, where: str) -> str:
         numbers = [str(number) for number in range(1, len(self.classes) + 1)]
         if cell not in numbers:
-            raise DataError(f"{where}: expected a class from 1 to {numbers[-1]}, found '{cell}'")
+            raise DataError(f"{where}: expected a class from 1 to {numbers[-1]}, got '{cell}'")
         return self.classes[numbers.index(cell)]
 
     def read(self, row: Mapping[str, Any], where: str, number: int) -> LabelledText:
@@ -289,7 +289,7 @@ def _lines(path: Path) -> list[str]:
         if path.suffix == ".gz":
             content = unpacked(content, path)
     except DAMAGED as error:
-        raise DataError(f"{path}: expected a readable file, found: {error}") from error
+        raise DataError(f"{path}: expected a readable file, got: {error}") from error
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     return [_utf8_or_latin(line).removesuffix("\r") for line in lines]
 
@@ -306,7 +306,7 @@ def _utf8(content: bytes, where: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{where}: expected UTF-8, found the byte 0x{content[error.start]:02x} at offset "
+            f"{where}: expected UTF-8, got the byte 0x{content[error.start]:02x} at offset "
             f"{error.start}; save the file as UTF-8"
         ) from error
 

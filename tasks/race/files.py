@@ -37,13 +37,13 @@ def read_passage(content: bytes, where: str, *, answered: bool) -> dict[str, Any
         passage = json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{where}: expected UTF-8, found the byte 0x{content[error.start]:02x} at offset "
+            f"{where}: expected UTF-8, got the byte 0x{content[error.start]:02x} at offset "
             f"{error.start}; save the file as UTF-8"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: expected JSON, found: {error}") from error
+        raise DataError(f"{where}: expected JSON, got: {error}") from error
     if not isinstance(passage, dict):
-        raise DataError(f"{where}: expected a JSON object, found {shown(passage)}")
+        raise DataError(f"{where}: expected a JSON object, got {shown(passage)}")
     for name in ("id", "article"):
         _check(isinstance(_field(passage, name, where), str), "a text", passage, name, where)
     for name in ("questions", "answers") if answered or "answers" in passage else ("questions",):
@@ -58,13 +58,13 @@ def read_passage(content: bytes, where: str, *, answered: bool) -> dict[str, Any
 def _field(passage: Mapping[str, Any], name: str, where: str) -> Any:
     if name not in passage:
         found = ", ".join(passage) or "none"
-        raise DataError(f"{where}: expected a field {name}, found the fields {found}")
+        raise DataError(f"{where}: expected a field {name}, got the fields {found}")
     return passage[name]
 
 
 def _check(holds: bool, form: str, passage: Mapping[str, Any], name: str, where: str) -> None:
     if not holds:
-        raise DataError(f"{where}: expected '{name}' to be {form}, found {shown(passage[name])}")
+        raise DataError(f"{where}: expected '{name}' to be {form}, got {shown(passage[name])}")
 
 
 def _are_texts(value: Any) -> bool:
@@ -76,7 +76,7 @@ def _check_counts(passage: Mapping[str, Any], where: str) -> None:
     for name in ("options", "answers"):
         if name in passage and len(passage[name]) != count:
             raise DataError(
-                f"{where}: expected {name} for each of {counted(count, 'question')}, found "
+                f"{where}: expected {name} for each of {counted(count, 'question')}, got "
                 f"{len(passage[name])}"
             )
     for number, options in enumerate(passage["options"]):
@@ -88,15 +88,13 @@ def _check_counts(passage: Mapping[str, Any], where: str) -> None:
 def check_options(options: Sequence[str], where: str) -> None:
     """Refuse a question that has not four options."""
     if len(options) != len(LETTERS):
-        raise DataError(f"{where}: expected {len(LETTERS)} options, found {len(options)}")
+        raise DataError(f"{where}: expected {len(LETTERS)} options, got {len(options)}")
 
 
 def check_answer(answer: Any, where: str) -> None:
     """Refuse an answer that is not the letter of an option."""
     if answer not in LETTERS:
-        raise DataError(
-            f"{where}: expected an answer of {', '.join(LETTERS)}, found {shown(answer)}"
-        )
+        raise DataError(f"{where}: expected an answer of {', '.join(LETTERS)}, got {shown(answer)}")
 
 
 def questions(passage: Mapping[str, Any], level: str) -> Iterator[Example]:

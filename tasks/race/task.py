@@ -56,7 +56,7 @@ def race_task(
     for split, path in (files or {}).items():
         if split not in FOLDERS:
             raise ConfigError(
-                f"race/{key} has no {split} split, found the file {path} for it; "
+                f"race/{key} has no {split} split, got the file {path} for it; "
                 f"{nearest(split, FOLDERS)}"
             )
     if data is None and os.environ.get("FINETUNE_DATA"):
@@ -85,7 +85,7 @@ class RaceTask(ChoiceTask):
         """Refuse the head of another task: its answers would get wrong names."""
         if sorted(self.labels) != sorted(LETTERS):
             raise CheckpointError(
-                f"{self.name}: expected a head for the options {', '.join(LETTERS)}, found one for "
+                f"{self.name}: expected a head for the options {', '.join(LETTERS)}, got one for "
                 f"{', '.join(self.labels) or 'no options'}; name a run that has learnt them"
             )
 
@@ -114,12 +114,12 @@ class RaceTask(ChoiceTask):
         for level in self.levels:
             if not any(example.group == level for example in examples):
                 raise DataError(
-                    f"{place}: expected questions in files such as {level}/1.txt, found none"
+                    f"{place}: expected questions in files such as {level}/1.txt, got none"
                 )
         if split == self.train_split and all(
             is_empty(text) for example in examples for text in example.texts
         ):
-            raise DataError(f"{place}: expected texts to train on, found every one empty")
+            raise DataError(f"{place}: expected texts to train on, got every one empty")
         return examples
 
     def _passages(self, place: Path, split: str) -> Iterator[Example]:
@@ -130,11 +130,11 @@ class RaceTask(ChoiceTask):
             if not passage["id"].startswith(level):
                 raise DataError(
                     f"{where}: expected an id that starts with '{level}', the level, "
-                    f"found '{passage['id']}'"
+                    f"got '{passage['id']}'"
                 )
             if passage["id"] in seen:
                 raise DataError(
-                    f"{where}: expected an id of its own, found '{passage['id']}', which is that "
+                    f"{where}: expected an id of its own, got '{passage['id']}', which is that "
                     f"of {seen[passage['id']]} too"
                 )
             seen[passage["id"]] = where
@@ -164,7 +164,7 @@ class RaceTask(ChoiceTask):
             else "--data DIR (or FINETUNE_DATA) names the folder with race/"
         )
         raise DataError(
-            f"expected the {split} passages of {self.name} at {places[0]} or in RACE.tar.gz, found "
+            f"expected the {split} passages of {self.name} at {places[0]} or in RACE.tar.gz, got "
             f"neither; {hint}"
         )
 

@@ -75,7 +75,7 @@ class _Counted:
         self._read += len(content)
         if self._read > MOST_UNPACKED:
             raise DataError(
-                f"{self._path}: expected at most {MOST_UNPACKED >> 30} GiB, found more when it is "
+                f"{self._path}: expected at most {MOST_UNPACKED >> 30} GiB, got more when it is "
                 f"unpacked; {_HINT}"
             )
         return content
@@ -107,7 +107,7 @@ def read_members(path: Path, matches: Callable[[str], bool]) -> Iterator[tuple[s
         return
     if not path.name.endswith(ENDINGS):
         raise DataError(
-            f"{path}: expected a folder or an archive ({', '.join(ENDINGS)}), found neither"
+            f"{path}: expected a folder or an archive ({', '.join(ENDINGS)}), got neither"
         )
     found = _archive(path, matches)
     for name in sorted(found):
@@ -125,7 +125,7 @@ def _folder(path: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, s
         try:
             content = (path / name).read_bytes()
         except OSError as error:
-            raise DataError(f"{path / name}: expected a readable file, found: {error}") from error
+            raise DataError(f"{path / name}: expected a readable file, got: {error}") from error
         refuse_placeholder(content, path / name, DataError)
         yield str(path / name), name, content
 
@@ -139,11 +139,11 @@ def _archive(path: Path, matches: Callable[[str], bool]) -> dict[str, bytes]:
             if not (member.isfile() and matches(name)):
                 continue
             if name in found:
-                raise DataError(f"{path}:{name}: expected one member of this name, found two")
+                raise DataError(f"{path}:{name}: expected one member of this name, got two")
             total += member.size
             if member.size > MOST_WANTED or total > MOST_HELD:
                 raise DataError(
-                    f"{path}:{name}: expected files of texts, found one of {member.size:,} bytes, "
+                    f"{path}:{name}: expected files of texts, got one of {member.size:,} bytes, "
                     f"with the others {total:,}; {_HINT}"
                 )
             content = archive.extractfile(member)
@@ -165,7 +165,7 @@ def _opened(path: Path) -> Iterator[TarFile]:
             while stream.read(_BLOCK):
                 pass
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise DataError(f"{path}: expected a readable archive, found: {error}") from error
+        raise DataError(f"{path}: expected a readable archive, got: {error}") from error
 
 
 def _decompressed(path: Path) -> IO[bytes]:
@@ -181,16 +181,16 @@ def _safe_name(path: Path, member: tarfile.TarInfo) -> str:
     name, hint = member.name, _HINT
     if member.issparse() or member.size > MOST_UNPACKED:
         raise DataError(
-            f"{path}:{name}: expected small files, found "
+            f"{path}:{name}: expected small files, got "
             f"{'a sparse one' if member.issparse() else 'one'} of {member.size:,} bytes; {hint}"
         )
     if not (member.isfile() or member.isdir()):
         kind = "a link" if member.islnk() or member.issym() else "a device or another special file"
-        raise DataError(f"{path}:{name}: expected files and folders only, found {kind}; {hint}")
+        raise DataError(f"{path}:{name}: expected files and folders only, got {kind}; {hint}")
     # Windows would take a backslash for a step into a folder, and `C:` for a drive.
     steps = name.replace("\\", "/").split("/")
     if not steps[0] or _DRIVE.match(name):
-        raise DataError(f"{path}:{name}: expected relative names, found an absolute one; {hint}")
+        raise DataError(f"{path}:{name}: expected relative names, got an absolute one; {hint}")
     if ".." in steps:
-        raise DataError(f"{path}:{name}: expected names without '..', found one with; {hint}")
+        raise DataError(f"{path}:{name}: expected names without '..', got one with; {hint}")
     return "/".join(step for step in name.split("/") if step not in ("", "."))

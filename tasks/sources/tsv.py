@@ -51,11 +51,11 @@ def read_table(
         if len(cells) not in widths:
             raise DataError(
                 f"{path}:{number}: expected {_either(widths)} tab-separated columns "
-                f"({', '.join(columns)}), found {len(cells)}"
+                f"({', '.join(columns)}), got {len(cells)}"
             )
         if first and cells == columns:
             raise DataError(
-                f"{path}:{number}: expected a row of values, found the header once more "
+                f"{path}:{number}: expected a row of values, got the header once more "
                 f"({', '.join(columns)[:100]}); remove this line"
             )
         yield f"{path}:{number}", dict(zip(columns, cells, strict=False))
@@ -70,18 +70,18 @@ def _header(
 ) -> tuple[list[str], int]:
     """Find the columns, and the index of the first row that holds data."""
     if not lines:
-        raise DataError(f"{path}: expected a header and rows, found an empty file")
+        raise DataError(f"{path}: expected a header and rows, got an empty file")
     found = lines[0].split("\t")
     if set(required) <= set(found):
         doubled = [column for column in required if found.count(column) > 1]
         if doubled:
-            raise DataError(f"{path}:1: expected one column '{doubled[0]}', found several")
+            raise DataError(f"{path}:1: expected one column '{doubled[0]}', got several")
         return found, 1
     if len(found) in (len(headerless), len(headerless) + len(optional)):
         return [*headerless, *optional], 0
     raise DataError(
         f"{path}:1: expected a header that names {', '.join(required)}; "
-        f"found the columns {', '.join(found)[:100]}"
+        f"got the columns {', '.join(found)[:100]}"
     )
 
 
@@ -96,7 +96,7 @@ def _lines(path: Path) -> list[str]:
         if path.suffix == ".gz":
             data = unpacked(data, path)
     except DAMAGED as error:
-        raise DataError(f"{path}: expected a readable file, found: {error}") from error
+        raise DataError(f"{path}: expected a readable file, got: {error}") from error
     refuse_other_file(data[:16], f"{path}:1")
     try:
         text = data.decode("utf-8-sig").rstrip("\r\n")
@@ -104,7 +104,7 @@ def _lines(path: Path) -> list[str]:
         way_out = FROM_UTF16 if data.startswith(UTF16_MARKS) else FROM_WINDOWS
         line = 1 + data.count(b"\n", 0, error.start)
         raise DataError(
-            f"{path}:{line}: expected UTF-8, found the byte 0x{data[error.start]:02x} "
+            f"{path}:{line}: expected UTF-8, got the byte 0x{data[error.start]:02x} "
             f"at offset {error.start}; {way_out}"
         ) from error
     return [line.removesuffix("\r") for line in text.split("\n")] if text else []

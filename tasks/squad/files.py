@@ -66,14 +66,14 @@ def read_official(path: Path, version: str, *, labelled: bool) -> list[Example]:
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
         raise DataError(
             f"{path}: expected the JSON of SQuAD, an object with a list 'data'; "
-            f"found {_kind(document)}"
+            f"got {_kind(document)}"
         )
     questions = list(_checked(_questions(document, str(path)), str(path)))
     found = _version(document.get("version"), questions)
     if found not in (version, None):
         unanswerable = sum(question.impossible is True for question in questions)
         raise DataError(
-            f"{path}: expected SQuAD {version}, found {found} (version "
+            f"{path}: expected SQuAD {version}, got {found} (version "
             f"{document.get('version')!r}, {unanswerable} of {len(questions)} questions "
             f"unanswerable); run `finetune squad {found}` or name a file of {version}"
         )
@@ -130,12 +130,12 @@ def text_of(row: Row, field: str, where: str) -> str:
         found = (
             _kind(text) if field in row else f"the fields {', '.join(map(str, row)) or '(none)'}"
         )
-        raise DataError(f"{where}: expected the text '{field}', found {found}")
+        raise DataError(f"{where}: expected the text '{field}', got {found}")
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{where}: expected '{field}' to be Unicode, found half of a surrogate pair at "
+            f"{where}: expected '{field}' to be Unicode, got half of a surrogate pair at "
             f"character {error.start}; write the whole character"
         ) from error
     return text
@@ -151,13 +151,13 @@ def _load(path: Path) -> Any:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: expected UTF-8, found the byte 0x{error.object[error.start]:02x} at offset "
+            f"{path}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} at offset "
             f"{error.start}; save the file as UTF-8"
         ) from error
     except DAMAGED as error:
-        raise DataError(f"{path}: expected a readable file, found: {error}") from error
+        raise DataError(f"{path}: expected a readable file, got: {error}") from error
     if not text.strip():
-        raise DataError(f"{path}: expected questions as JSON, found an empty file")
+        raise DataError(f"{path}: expected questions as JSON, got an empty file")
     return _parse(text, path)
 
 
@@ -170,11 +170,11 @@ def _parse(text: str, path: Path) -> Any:
         else:
             hint = "is the file complete?"
         raise DataError(
-            f"{path}:{error.lineno}: expected JSON, found at column {error.colno} of this line: "
+            f"{path}:{error.lineno}: expected JSON, got at column {error.colno} of this line: "
             f"{error.msg}; {hint}"
         ) from error
     except (RecursionError, ValueError) as error:  # nested too deeply; a number of 5,000 digits
-        raise DataError(f"{path}: expected JSON of SQuAD's shape, found: {error}") from error
+        raise DataError(f"{path}: expected JSON of SQuAD's shape, got: {error}") from error
 
 
 def _questions(node: Any, where: str) -> Iterator[tuple[str, Row]]:
@@ -182,13 +182,13 @@ def _questions(node: Any, where: str) -> Iterator[tuple[str, Row]]:
     if isinstance(node, list):
         node = {LEVELS[0]: node}
     if not isinstance(node, dict):
-        raise DataError(f"{where}: expected an object, found {_kind(node)}")
+        raise DataError(f"{where}: expected an object, got {_kind(node)}")
     level = next((name for name in LEVELS if name in node), None)
     if level is None or "question" in node:
         yield where, node
         return
     if not isinstance(node[level], list):
-        raise DataError(f"{where}: expected '{level}' to be a list, found {_kind(node[level])}")
+        raise DataError(f"{where}: expected '{level}' to be a list, got {_kind(node[level])}")
     above = {"context": text_of(node, "context", where)} if level == "qas" else {}
     colon = "." if where.endswith("]") else ": "
     for number, child in enumerate(node[level]):
@@ -203,13 +203,13 @@ def _checked(rows: Iterable[tuple[str, Row]], file: str) -> Iterator[_Question]:
         known = _id(row, where)
         if str(known) in places:  # as a key of a predictions file, 1 is "1"
             raise DataError(
-                f"{where}: expected an id of its own, found {known!r} a second time, first at "
+                f"{where}: expected an id of its own, got {known!r} a second time, first at "
                 f"{places[str(known)].removeprefix(file).lstrip(': ')}"
             )
         places[str(known)] = where
         yield _question(row, known, f"{where}: question {known!r}")
     if not places:
-        raise DataError(f"{file}: expected questions, found none")
+        raise DataError(f"{file}: expected questions, got none")
 
 
 def _id(row: Row, where: str) -> int | str:
@@ -217,7 +217,7 @@ def _id(row: Row, where: str) -> int | str:
     if isinstance(known, int) and not isinstance(known, bool):
         return known
     if "id" in row and not text_of(row, "id", where):
-        raise DataError(f"{where}: expected an id, found an empty text")
+        raise DataError(f"{where}: expected an id, got an empty text")
     return text_of(row, "id", where)
 
 
@@ -225,12 +225,12 @@ def _question(row: Row, known: int | str, where: str) -> _Question:
     question, context = text_of(row, "question", where), text_of(row, "context", where)
     impossible = row.get("is_impossible")
     if impossible is not None and not isinstance(impossible, bool):
-        raise DataError(f"{where}: expected is_impossible true or false, found {impossible!r}")
+        raise DataError(f"{where}: expected is_impossible true or false, got {impossible!r}")
     listed = _listed(row.get("answers"), where)
     if impossible and listed:
-        raise DataError(f"{where}: expected no answers where is_impossible is true, found some")
+        raise DataError(f"{where}: expected no answers where is_impossible is true, got some")
     if impossible is False and not listed:
-        raise DataError(f"{where}: expected answers where is_impossible is false, found none")
+        raise DataError(f"{where}: expected answers where is_impossible is false, got none")
     golds = tuple(_gold(answer, context, where) for answer in listed)
     example = Example(known, (question, context), golds or (() if impossible else None))
     return _Question(where, example, impossible, row.get("answers") is not None)
@@ -245,13 +245,13 @@ def _listed(answers: Any, where: str) -> Sequence[Row]:
         if not all(isinstance(side, list) for side in sides) or len(sides[0]) != len(sides[1]):
             raise DataError(
                 f"{where}: expected answers with lists 'text' and 'answer_start' of the same "
-                f"length, found {json.dumps(answers)[:80]}"
+                f"length, got {json.dumps(answers)[:80]}"
             )
         answers = [{"text": a, "answer_start": b} for a, b in zip(*sides, strict=True)]
     if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
         raise DataError(
             f"{where}: expected answers to be a list of objects with 'text' and 'answer_start', "
-            f"found {json.dumps(answers)[:80]}"
+            f"got {json.dumps(answers)[:80]}"
         )
     return answers
 
@@ -263,12 +263,12 @@ def _gold(answer: Row, context: str, where: str) -> GoldAnswer:
     if not isinstance(start, int) or isinstance(start, bool):
         raise DataError(
             f"{where}: expected answer_start, a whole number of characters, beside the answer "
-            f"{text[:40]!r}; found {'nothing' if start is None else json.dumps(start)[:40]}; "
+            f"{text[:40]!r}; got {'nothing' if start is None else json.dumps(start)[:40]}; "
             "write the number of the context's characters before the answer, without quotes"
         )
     if not text:
         raise DataError(
-            f"{where}: expected an answer, found an empty text; leave `answers` empty where the "
+            f"{where}: expected an answer, got an empty text; leave `answers` empty where the "
             "context contains none"
         )
     if start >= 0 and context.startswith(text, start):
@@ -286,7 +286,7 @@ def _nearest(text: str, start: int, context: str, where: str) -> int:
     if not found:
         raise DataError(
             f"{where}: expected the answer {text[:40]!r} in its context at character {start}, "
-            "found it nowhere; an answer must be a passage of the context, letter by letter"
+            "got it nowhere; an answer must be a passage of the context, letter by letter"
         )
     return min(found, key=lambda place: abs(place - start))
 
@@ -314,7 +314,7 @@ def _examples(
     if len(unknown) == len(questions):
         if labelled:
             raise DataError(
-                f"{file}: expected answers, found none and no is_impossible in any of "
+                f"{file}: expected answers, got none and no is_impossible in any of "
                 f"{counted(len(questions), 'question')}: they are withheld; name the file as --test"
             )
         return [question.example for question in questions]
@@ -322,7 +322,7 @@ def _examples(
     if stranger is not None:
         hint = "answers: []" if empty_is_unanswerable else "is_impossible: true"
         raise DataError(
-            f"{stranger.where}: expected answers as in the other questions, found none; "
+            f"{stranger.where}: expected answers as in the other questions, got none; "
             f"say `{hint}` if the context contains none"
         )
     return [replace(question.example, label=question.example.label or ()) for question in questions]

@@ -107,13 +107,13 @@ def answer_task(
 def _checked(task: SquadTask, labels: Sequence[str] | None) -> SquadTask:
     if labels:
         raise CheckpointError(
-            f"{task.name}: expected a head that finds passages, found one for the labels "
+            f"{task.name}: expected a head that finds passages, got one for the labels "
             f"{', '.join(labels)}; name a run that has learnt to answer questions"
         )
     for split, path in task.files.items():
         if split not in SPLITS:
             raise ConfigError(
-                f"{task.name} has no {split} split, found the file {path} for it; "
+                f"{task.name} has no {split} split, got the file {path} for it; "
                 f"{nearest(split, SPLITS)}"
             )
     return task
@@ -200,7 +200,7 @@ class SquadTask(Task):
         if split == self.train_split and all(
             is_empty(text) for example in examples for text in example.texts
         ):
-            raise DataError(f"{path}: expected texts to train on, found all of them empty")
+            raise DataError(f"{path}: expected texts to train on, got all of them empty")
         return examples
 
     def _own_examples(self, path: Path, *, labelled: bool) -> list[Example]:
@@ -209,7 +209,7 @@ class SquadTask(Task):
         if unanswerable is not None and self.version == "1.1":
             raise DataError(
                 f"{path}: expected an answer to each question, as in the training and validation "
-                f"files; found none for {unanswerable.id!r}"
+                f"files; got none for {unanswerable.id!r}"
             )
         return examples
 
@@ -337,7 +337,7 @@ class SquadTask(Task):
             return False
         if self.official is None or split not in OFFICIAL[self.official].files:
             raise DataError(
-                f"{self.name}: expected a {split} file, found none named; give --{split} FILE"
+                f"{self.name}: expected a {split} file, got none named; give --{split} FILE"
             )
         return self.data is None
 
@@ -353,7 +353,7 @@ class SquadTask(Task):
             "FILE a file of another name"
         )
         raise DataError(
-            f"expected the {split} file of {self.name} at {places[0]} (or .gz), found none; {hint}"
+            f"expected the {split} file of {self.name} at {places[0]} (or .gz), got none; {hint}"
         )
 
     def _official_places(self, split: str) -> list[Path]:
@@ -372,7 +372,7 @@ def _labelled(answers: Sequence[Answer]) -> bool:
     known = sum("answers" in answer for answer in answers)
     if known not in (0, len(answers)):
         stranger = next(answer["id"] for answer in answers if "answers" not in answer)
-        raise DataError(f"expected right answers to all questions, found none for {stranger!r}")
+        raise DataError(f"expected right answers to all questions, got none for {stranger!r}")
     return known > 0
 
 

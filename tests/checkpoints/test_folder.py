@@ -191,9 +191,7 @@ def test_what_does_not_fit_is_named() -> None:
         load_weights(model, weights, where)
     del weights["head.more"]
     weights["head.bias"] = bias[:-1]
-    with pytest.raises(
-        CheckpointError, match=r"head.bias should have shape \(24,\), found \(23,\)"
-    ):
+    with pytest.raises(CheckpointError, match=r"head.bias should have shape \(24,\), got \(23,\)"):
         load_weights(model, weights, where)
 
 
@@ -272,17 +270,17 @@ def test_damaged_weights_are_one_clear_error(tokenizer: Tokenizer, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "config.json: expected JSON, found"),
+        ("{", "config.json: expected JSON, got"),
         (json.dumps({"model_type": "bert"}), "another format; .* must be imported first"),
         (
             json.dumps({"format": "finetune", "format_version": 1}),
-            "expected a field 'encoder', found none",
+            "expected a field 'encoder', got none",
         ),
         (
             json.dumps({"format": "finetune", "format_version": 99}),
-            "expected format_version 1, found 99; use the version of finetune that wrote it",
+            "expected format_version 1, got 99; use the version of finetune that wrote it",
         ),
-        ("[]", "expected a JSON object, found list"),
+        ("[]", "expected a JSON object, got list"),
     ],
 )
 def test_a_damaged_config_is_one_clear_error(
@@ -294,7 +292,7 @@ def test_a_damaged_config_is_one_clear_error(
 
 
 def test_where_there_is_no_checkpoint_the_error_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="found neither; give the --out of a pretraining run"):
+    with pytest.raises(CheckpointError, match="got neither; give the --out of a pretraining run"):
         load_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match="found no such folder"):
+    with pytest.raises(CheckpointError, match="got no such folder"):
         load_checkpoint(tmp_path / "nowhere")

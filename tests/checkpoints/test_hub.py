@@ -160,15 +160,15 @@ def test_what_is_no_folder_of_theirs_cannot_be_imported(bert: Path, tmp_path: Pa
     import_hf(bert, tmp_path / "ours")
     with pytest.raises(CheckpointError, match="needs no import"):
         import_hf(tmp_path / "ours", tmp_path / "again")
-    with pytest.raises(CheckpointError, match="found no such folder"):
+    with pytest.raises(CheckpointError, match="got no such folder"):
         import_hf(tmp_path / "nowhere", tmp_path / "again")
-    with pytest.raises(CheckpointError, match=f"found a file; name the folder .* {bert}$"):
+    with pytest.raises(CheckpointError, match=f"got a file; name the folder .* {bert}$"):
         import_hf(bert / "config.json", tmp_path / "again")
     (bert / "config.json").unlink()
-    with pytest.raises(CheckpointError, match="with config.json, found none; name the folder"):
+    with pytest.raises(CheckpointError, match="with config.json, got none; name the folder"):
         import_hf(bert, tmp_path / "again")
     (bert / "config.json").write_text('{"format": "onnx"}')
-    with pytest.raises(CheckpointError, match="found one of another format; name the folder"):
+    with pytest.raises(CheckpointError, match="got one of another format; name the folder"):
         import_hf(bert, tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
@@ -261,7 +261,7 @@ class TestHub:
             raise AssertionError(name)
 
         self.answer(monkeypatch, reply)
-        with pytest.raises(CheckpointError, match="found no such folder"):
+        with pytest.raises(CheckpointError, match="got no such folder"):
             find_checkpoint(place)
 
 

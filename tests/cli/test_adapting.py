@@ -96,7 +96,7 @@ def test_what_cannot_be_adapted_is_told(world: World, tmp_path: Path, refuses: R
     unknown = "task 'gleu/sst2': unknown family 'gleu'; did you mean 'glue'\\?"
     refuses(unknown, *start, *SMALL, "--task", "gleu/sst2")
     refuses(
-        "adapt: expected epochs as 2 or steps as 500steps, found '2.5'",
+        "adapt: expected epochs as 2 or steps as 500steps, got '2.5'",
         *world.glue(out, "--adapt", "2.5"),
     )
     none = ["glue", "sst2", "--encoder", "none", "--tokenizer", world.tokenizer, "--adapt"]

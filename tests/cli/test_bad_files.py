@@ -174,7 +174,7 @@ def classify_words(world: World, files: Files, folder: Path, *more: object) -> l
     [
         ("train.csv", "text,lable,kind\nthe cat,yes,a\n", ".*train.csv:1: .*lable.*"),
         ("train.csv", "text,label,label\nthe cat,yes,no\n", ".*train.csv:1: .*label.*"),
-        ("train.csv", "", ".*train.csv: .*found none"),
+        ("train.csv", "", ".*train.csv: .*got none"),
         ("train.csv", "text,label\n", ".*train.csv.*"),
         ("train.csv", 'text,label\n"",yes\n"",no\n', ".*train.csv.*empty.*"),
         ("train.csv", "text,label\nthe cat,yes\na dog,yes\n", ".*train.csv.*'yes'.*"),
@@ -357,4 +357,4 @@ def test_git_lfs_pointer_is_called_that(
     source.write_text("a dog\n")
     place = {"input.txt": source, "config.yaml": run / "config.yaml"}
     (place.get(name) or run / "checkpoints" / "best" / name).write_text(POINTER)
-    refuses(f".*{name}: .*found a git-lfs pointer.*", "predict", run, "--input", source)
+    refuses(f".*{name}: .*got a git-lfs pointer.*", "predict", run, "--input", source)

@@ -122,14 +122,14 @@ def test_a_damaged_state_is_told_on_resuming(
     state = run / "checkpoints" / "last" / "trainer.pt"
     whole = state.read_bytes()
     state.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    pattern = f"{state}: expected the state of an interrupted run, found .*--overwrite"
+    pattern = f"{state}: expected the state of an interrupted run, got .*--overwrite"
     outcome = refuses(pattern, *world.glue(run, "--resume"))
     assert len(outcome.err) < 500
 
 
 def test_a_damaged_run_is_told_by_evaluate(world: World, tmp_path: Path, refuses: Refuses) -> None:
     run = tmp_path / "run"
-    refuses(f"{run}: expected a run folder with config.yaml, found none", "evaluate", run)
+    refuses(f"{run}: expected a run folder with config.yaml, got none", "evaluate", run)
     shutil.copytree(world.tuned, run)
     refuses(
         "glue/sst2 has no split 'tset'; did you mean 'test'\\?", "evaluate", run, "--split", "tset"
@@ -137,11 +137,11 @@ def test_a_damaged_run_is_told_by_evaluate(world: World, tmp_path: Path, refuses
     (run / "checkpoints" / "best" / "model.safetensors").write_bytes(b"")
     refuses(f"{run}/checkpoints/best/model.safetensors: expected weights .*", "evaluate", run)
     shutil.rmtree(run / "checkpoints")
-    refuses(f"{run}: .* found a run without checkpoints: none is saved yet, .*", "evaluate", run)
+    refuses(f"{run}: .* got a run without checkpoints: none is saved yet, .*", "evaluate", run)
     seeds = tmp_path / "seeds"
     shutil.copytree(world.tuned, seeds / "seed-3")
     onward = ["--config", world.glue_config, "--data", world.data, "--out", tmp_path / "onward"]
-    one = f"{seeds}: .* found a run of several seeds; name one: {seeds}/seed-3"
+    one = f"{seeds}: .* got a run of several seeds; name one: {seeds}/seed-3"
     refuses(one, "glue", "sst2", "--encoder", seeds, *onward)
     (run / "config.yaml").write_text("task: [")
     refuses(f"{run}/config.yaml:\\d: not readable as YAML: .*", "evaluate", run)

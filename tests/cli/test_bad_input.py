@@ -38,10 +38,10 @@ def test_unknown_flag_is_answered_with_the_nearest(refuses: Refuses) -> None:
         (["pretrain", "--out", "x"], "--corpus is missing; give it, or set 'corpus' in .*"),
         (["glue"], "glue: the following arguments are required: task"),
         (["glue", "sst2"], "--encoder is missing; give it, or set 'encoder_from' in .*"),
-        (["pretrain", "--seed", "one"], "--seed: expected a whole number, found 'one'"),
+        (["pretrain", "--seed", "one"], "--seed: expected a whole number, got 'one'"),
         (["pretrain", "--seed"], "pretrain: argument --seed: expected one argument"),
         (["describe"], "describe: the following arguments are required: source"),
-        (["bench", "x", "--length", "0"], "bench: argument --length: expected .* found '0'"),
+        (["bench", "x", "--length", "0"], "bench: argument --length: expected .* got '0'"),
         (["demo", "--sede", "1"], "demo: unknown option --sede; did you mean '--seed'\\?"),
         (["evaluate", "a", "b"], "evaluate: unknown option b; .*"),
     ],
@@ -64,9 +64,9 @@ def test_unknown_task_is_answered_with_the_nearest(name: str, refuses: Refuses) 
         ("optimizer: {lerning_rate: 1}", "unknown key 'optimizer.lerning_rate'; .*learning_rate.*"),
         ("learning_rate: 1", "unknown key 'learning_rate'; .*'optimizer.learning_rate', in .*"),
         ("optimizer: {learning_rate: fast}", "optimizer.learning_rate: expected a number, .*"),
-        ("seed: [1]", "seed: expected a whole number, found \\[1\\]"),
-        ("trainer: 3", "trainer: expected keys with values, found 3"),
-        ("- a", "expected keys with values, found .*"),
+        ("seed: [1]", "seed: expected a whole number, got \\[1\\]"),
+        ("trainer: 3", "trainer: expected keys with values, got 3"),
+        ("- a", "expected keys with values, got .*"),
         ("seed: {", "not readable as YAML: .*"),
         ("seed: 1\nseed: 2", "not readable as YAML: key 'seed' is given twice, .*"),
         (
@@ -181,8 +181,8 @@ def test_a_logger_that_is_not_installed_is_refused_before_anything_is_written(
     ("name", "content", "pattern"),
     [
         ("none.txt", None, "{path}: no such corpus file or folder"),
-        ("empty.txt", b"", ".*found no.*"),
-        ("blank.txt", b" \n\n \n", ".*found no.*"),
+        ("empty.txt", b"", ".*got no.*"),
+        ("blank.txt", b" \n\n \n", ".*got no.*"),
         ("short.txt", b"the cat sees the dog\n", "{path}: \\d tokens are less than one block .*"),
         (
             "latin.txt",
@@ -214,7 +214,7 @@ def test_a_corpus_that_cannot_be_used_is_refused(
 def test_a_folder_without_text_is_no_corpus(tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "empty").mkdir()
     words = ["tokenizer", "--corpus", tmp_path / "empty", "--out", tmp_path / "out"]
-    refuses(f"{tmp_path}/empty: expected files ending in .*, found none", *words)
+    refuses(f"{tmp_path}/empty: expected files ending in .*, got none", *words)
 
 
 @pytest.mark.parametrize("algorithm", ["wordpiece", "bpe"])
@@ -253,12 +253,12 @@ def broken_task(world: World, tmp_path: Path, train: str) -> Path:
 @pytest.mark.parametrize(
     ("rows", "pattern"),
     [
-        ("sentence\tlabel\na cat\t1\na dog\n", ":3: expected 2 tab-separated columns .* found 1"),
-        ("sentence\tlabel\na\tb\t1\n", ":2: expected 2 tab-separated columns .* found 3"),
-        ("sentence\tlabel\na cat\tgood\n", ":2: expected a label of 0, 1, found 'good'"),
+        ("sentence\tlabel\na cat\t1\na dog\n", ":3: expected 2 tab-separated columns .* got 1"),
+        ("sentence\tlabel\na\tb\t1\n", ":2: expected 2 tab-separated columns .* got 3"),
+        ("sentence\tlabel\na cat\tgood\n", ":2: expected a label of 0, 1, got 'good'"),
         ("text\tlabel\na cat\t1\n", ":1: expected a header that names sentence, label; .*"),
-        ("sentence\tlabel\n", ": expected .*, found none.*"),
-        ("", ": expected a header and rows, found an empty file"),
+        ("sentence\tlabel\n", ": expected .*, got none.*"),
+        ("", ": expected a header and rows, got an empty file"),
     ],
 )
 def test_a_bad_row_is_refused_with_its_line(
@@ -280,7 +280,7 @@ def test_a_missing_file_of_a_task_is_named(
     if place == "file":
         data.write_text("no folder\n")
     expected = f"{data}/glue_data/SST-2/train.tsv"
-    pattern = f"expected the train file of glue/sst2 at {expected} \\(or .gz\\), found none; .*"
+    pattern = f"expected the train file of glue/sst2 at {expected} \\(or .gz\\), got none; .*"
     refuses(pattern, *world.glue(tmp_path / "run", "--data", data))
 
 
@@ -304,7 +304,7 @@ def test_a_place_without_an_encoder_is_refused(
     (tmp_path / "empty").mkdir()
     for place, found in ((tmp_path / "no", "no such folder"), (tmp_path / "empty", "neither")):
         refuses(
-            f"{place}: expected a run folder .* found {found}; .*",
+            f"{place}: expected a run folder .* got {found}; .*",
             *world.glue(tmp_path / "run", encoder=place),
         )
     refuses(
@@ -317,7 +317,7 @@ def test_a_folder_of_another_library_is_refused(
     world: World, tmp_path: Path, refuses: Refuses
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "hidden_size": 16}))
-    pattern = f"{tmp_path}/config.json: expected a model_type that can be imported, found 'gpt2'.*"
+    pattern = f"{tmp_path}/config.json: expected a model_type that can be imported, got 'gpt2'.*"
     refuses(pattern, *world.glue(tmp_path / "run", encoder=tmp_path))
 
 
@@ -359,7 +359,7 @@ def test_weights_cut_short_are_refused(world: World, tmp_path: Path, refuses: Re
     encoder = copied_checkpoint(world, tmp_path)
     weights = (encoder / "model.safetensors").read_bytes()
     (encoder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    pattern = f"{encoder}/model.safetensors: expected weights in safetensors form, found .*"
+    pattern = f"{encoder}/model.safetensors: expected weights in safetensors form, got .*"
     refuses(pattern, *world.glue(tmp_path / "run", encoder=encoder))
 
 

@@ -63,14 +63,12 @@ def test_a_plan_is_shown_and_nothing_is_written(
     plan = json.loads(outcome.out)["plan"]
     assert [row["groups"][0] for row in plan] == ["head", "block_2", "block_1", "embeddings"]
     short = world.glue(out, "--unfreeze", "gradual", "--max-epochs", "2")
-    refuses("the 4 phases of gradual need more than 3 epochs, found 2; .*", *short)
+    refuses("the 4 phases of gradual need more than 3 epochs, got 2; .*", *short)
     refuses(
         ".*unknown policy 'gradul'; did you mean 'gradual'\\?",
         *world.glue(out, "--unfreeze", "gradul"),
     )
-    refuses(
-        "mixout must be a number from 0 to below 1, found 1.0", *world.glue(out, "--mixout", "1")
-    )
+    refuses("mixout must be a number from 0 to below 1, got 1.0", *world.glue(out, "--mixout", "1"))
 
 
 def test_the_cache_is_listed_and_cleared(world: World, tmp_path: Path, call: Call) -> None:
@@ -111,7 +109,7 @@ def test_a_plan_that_does_not_fit_costs_neither_a_run_nor_a_stage(
     assert call(*world.glue(out, "--seeds", "1,2", "--max-epochs", "1")).status == 0
     kept = (out / "results.json").read_bytes()
     short = ["--unfreeze", "gradual", "--max-epochs", "2"]
-    message = "the 4 phases of gradual need more than 3 epochs, found 2; .*"
+    message = "the 4 phases of gradual need more than 3 epochs, got 2; .*"
     refuses(message, *world.glue(out, *short, "--seeds", "1,2", "--overwrite"))
     assert (out / "results.json").read_bytes() == kept
     refuses(message, *world.glue(tmp_path / "other", *short, "--adapt", "1"))

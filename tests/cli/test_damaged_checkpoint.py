@@ -59,7 +59,7 @@ def test_every_command_that_reads_a_checkpoint_notices_a_flipped_bit_in_its_weig
     assert outcome.status == 2
     assert outcome.complaint.startswith(
         f"finetune: {tuned}/checkpoints/best/model.safetensors: expected the file as it was saved, "
-        "found other content"
+        "got other content"
     )
     assert not (tmp_path / "out").exists()
 
@@ -88,7 +88,7 @@ def test_a_lost_state_is_not_taken_for_a_run_that_has_not_begun(
     (tuned / "checkpoints" / "last" / "trainer.pt").unlink()
     outcome = call(*world.glue(tuned, "--resume"))
     assert outcome.status == 2
-    assert "last/trainer.pt: expected the file as it was saved, found none" in outcome.complaint
+    assert "last/trainer.pt: expected the file as it was saved, got none" in outcome.complaint
 
 
 def test_checkpoints_of_earlier_versions_have_no_checksums_and_are_read(

@@ -113,7 +113,7 @@ def test_file_is_no_place(world: World, refuses: Refuses, tmp_path: Path) -> Non
 
 
 def test_no_run_is_one_clear_line(refuses: Refuses, tmp_path: Path) -> None:
-    message = ".*nowhere: expected a run folder or a checkpoint folder .*, found no such folder.*"
+    message = ".*nowhere: expected a run folder or a checkpoint folder .*, got no such folder.*"
     refuses(message, *hf(tmp_path / "nowhere", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

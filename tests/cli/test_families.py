@@ -242,7 +242,7 @@ def test_withheld_answers_give_predictions_and_no_score(
     assert len(read_predictions(runs["squad 2.0"] / "predictions" / "test.jsonl")) == 4
     assert (runs["squad 2.0"] / "submission" / "test" / "predictions.json").is_file()
     words = ["evaluate", runs["squad 2.0"], "--file", withheld, "--split", "tset"]
-    refuses("--file replaces train, validation, test, found --split tset", *words)
+    refuses("--file replaces train, validation, test, got --split tset", *words)
 
 
 def test_a_finished_table_run_needs_its_training_file_no_more(

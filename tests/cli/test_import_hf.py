@@ -142,14 +142,14 @@ class TestBadInput:
     ) -> None:
         settings = json.loads((copy / "config.json").read_text())
         (copy / "config.json").write_text(json.dumps({**settings, "model_type": "t5"}))
-        self.refused(".*found 't5'; choose one of .*", copy, world, tmp_path, refuses)
+        self.refused(".*got 't5'; choose one of .*", copy, world, tmp_path, refuses)
 
     def test_truncated_weights(
         self, copy: Path, world: World, tmp_path: Path, refuses: Refuses
     ) -> None:
         path = copy / "model.safetensors"
         path.write_bytes(path.read_bytes()[:-100])
-        pattern = f"{path}: expected weights in safetensors form, found .*"
+        pattern = f"{path}: expected weights in safetensors form, got .*"
         self.refused(pattern, copy, world, tmp_path, refuses)
 
     def test_pickle_that_is_no_weights(
@@ -165,7 +165,7 @@ class TestBadInput:
     ) -> None:
         settings = json.loads((copy / "config.json").read_text())
         (copy / "config.json").write_text(json.dumps({**settings, "intermediate_size": 33}))
-        pattern = r".*intermediate.dense.\w+ should be floating-point \(33.*found float32 \(32.*"
+        pattern = r".*intermediate.dense.\w+ should be floating-point \(33.*got float32 \(32.*"
         self.refused(pattern, copy, world, tmp_path, refuses)
 
     def test_tokenizer_that_does_not_fit(
@@ -182,7 +182,7 @@ class TestBadInput:
         self, copy: Path, world: World, tmp_path: Path, refuses: Refuses
     ) -> None:
         (copy / "config.json").unlink()
-        self.refused(f"{copy}: expected a .* found .*", copy, world, tmp_path, refuses)
+        self.refused(f"{copy}: expected a .* got .*", copy, world, tmp_path, refuses)
 
     def test_name_without_a_network(self, world: World, tmp_path: Path, refuses: Refuses) -> None:
         pattern = "someone/bert: no such folder, and the hub cannot be asked .*"

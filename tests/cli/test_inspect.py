@@ -139,7 +139,7 @@ def test_wrong_masks_are_one_line_and_nothing_is_written(
     source, target = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("the [MASK]\nthe cat\n")
     words = ["predict", world.pretrained, "--input", source, "--output", target]
-    refuses(r".*in\.txt:2: expected a text with \[MASK\] in it, found none in 'the cat'.*", *words)
+    refuses(r".*in\.txt:2: expected a text with \[MASK\] in it, got none in 'the cat'.*", *words)
     assert not target.exists()
     refuses(
         ".*--top-k is for runs that fill masks; .*",
@@ -155,11 +155,11 @@ def test_bad_words_are_one_line(world: World, tmp_path: Path, refuses: Refuses) 
     out = ["--out", tmp_path / "out"]
     refuses("inspect: unknown kind 'head'; did you mean 'heads'.", "inspect", "head")
     refuses(
-        "--layer: expected 1 to 2, found 3",
+        "--layer: expected 1 to 2, got 3",
         *("inspect", "attention", world.tuned, "the", "--layer", 3, *out),
     )
     refuses(
-        "--head: expected 1 to 2, found 0", "inspect", "attention", world.tuned, "the", "--head", 0
+        "--head: expected 1 to 2, got 0", "inspect", "attention", world.tuned, "the", "--head", 0
     )
     refuses(".*fine-tuning run.*--task glue/sst2", "inspect", "heads", world.pretrained, *out)
     refuses(".*two runs or more.*", "inspect", "similarity", world.tuned, *out)
@@ -167,7 +167,7 @@ def test_bad_words_are_one_line(world: World, tmp_path: Path, refuses: Refuses) 
         ".*unknown pooling 'meen'.*", "inspect", "probe", world.tuned, "--pooling", "meen", *out
     )
     refuses(
-        ".*--seeds: expected a whole number from 0 .*, found 'x'.*",
+        ".*--seeds: expected a whole number from 0 .*, got 'x'.*",
         "inspect",
         "probe",
         world.tuned,

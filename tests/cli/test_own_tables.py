@@ -58,7 +58,7 @@ def test_rows_without_a_label_are_counted_wherever_they_are_left_out(
     held_out = table(tmp_path / "held-out.csv", ["0", "1", "2", "-1"] * 3)
     asked = words(world, tmp_path, train, held_out)
     refuses(
-        r".*train.csv:5: expected a label, found an empty cell \(in 8 of 20 rows\); --unlabeled "
+        r".*train.csv:5: expected a label, got an empty cell \(in 8 of 20 rows\); --unlabeled "
         "drop leaves such rows out",
         *asked,
     )
@@ -81,10 +81,10 @@ def test_rows_without_a_label_are_counted_wherever_they_are_left_out(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", "text,label\na,x\nb,y\ntext,label\n", ":4: .* found the header once more .*"),
+        ("t.csv", "text,label\na,x\nb,y\ntext,label\n", ":4: .* got the header once more .*"),
         ("t.csv", "text,label,\na,x,\nb,y,more\n", ":3: expected nothing behind the last named .*"),
         ("t.csv", b"text,label\na,x\ncaf\xe9,y\n", ":3: expected UTF-8, .* iconv -f WINDOWS-.*"),
-        ("t.csv", b"PK\x03\x04\x14\0\x06\0", ":1: expected text, found a ZIP archive, as Excel.*"),
+        ("t.csv", b"PK\x03\x04\x14\0\x06\0", ":1: expected text, got a ZIP archive, as Excel.*"),
         ("t.csv", 'text,label\na,"1,5"\nb,2\n', ":2: .*'1,5'; say --kind regression if .*"),
         (
             "t.csv",

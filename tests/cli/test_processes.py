@@ -42,7 +42,7 @@ def after_step(number, do):
     Checkpointer.on_train_batch_end = ended
 
 def fail():
-    raise DataError("row 7: expected a text, found none")
+    raise DataError("row 7: expected a text, got none")
 
 def fail_early(*arguments, **more):
     if place().rank == 1:
@@ -231,8 +231,8 @@ def test_a_stop_of_one_process_stops_both_and_the_run_goes_on(
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("after_step(5, fail)", "row 7: expected a text, found none"),
-        ("pretraining.build_corpus = fail_early", "row 7: expected a text, found none"),
+        ("after_step(5, fail)", "row 7: expected a text, got none"),
+        ("pretraining.build_corpus = fail_early", "row 7: expected a text, got none"),
         (
             "after_step(5, lambda: os.kill(os.getpid(), signal.SIGKILL))",
             "process 2 of 2 was ended by SIGKILL; if memory ran out, lower batch_size or devices; "

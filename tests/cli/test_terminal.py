@@ -149,12 +149,12 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path, refuses: Ref
     file.touch()
     for action in ("list", "clear"):
         words = ["cache", action, "--cache-dir", file]
-        refuses(f"--cache-dir: expected a folder, found the file {file}", *words)
+        refuses(f"--cache-dir: expected a folder, got the file {file}", *words)
     refuses(f"--out {file}: {file} is a file; name a folder", "demo", "--out", file)
 
 
 def test_a_zip_that_is_not_there_is_told_in_words(tmp_path: Path, refuses: Refuses) -> None:
-    told = "expected a zip, found none that can be read: No such file or directory"
+    told = "expected a zip, got none that can be read: No such file or directory"
     refuses(f".*none.zip: {told}", "submit", "--check", tmp_path / "none.zip")
 
 
@@ -232,9 +232,9 @@ def test_runs_as_json_in_any_order_and_only_some(runs: Path, call: Call) -> None
 
 def test_a_folder_without_runs(tmp_path: Path, call: Call, refuses: Refuses) -> None:
     assert call("runs", tmp_path).out == f"{tmp_path}: no runs\n"
-    refuses(".*none: expected a folder of runs, found no such folder", "runs", tmp_path / "none")
+    refuses(".*none: expected a folder of runs, got no such folder", "runs", tmp_path / "none")
     (tmp_path / "file").touch()
-    refuses(".*file: expected a folder of runs, found a file", "runs", tmp_path / "file")
+    refuses(".*file: expected a folder of runs, got a file", "runs", tmp_path / "file")
 
 
 def test_a_run_in_another_process_is_seen_until_it_is_killed(

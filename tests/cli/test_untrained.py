@@ -165,7 +165,7 @@ def test_a_seed_that_runs_elsewhere_stops_the_run_of_all_seeds(
     run = tmp_path / "run"
     with held(run / "seed-2"):
         asked = ["--seeds", "1,2", "--overwrite"]
-        refuses(f".*seed-2: .* found process {os.getpid()}; .*", *world.glue(run, *asked))
+        refuses(f".*seed-2: .* got process {os.getpid()}; .*", *world.glue(run, *asked))
     assert not (run / "seed-1").exists()
 
 

@@ -286,7 +286,7 @@ def test_answers_that_do_not_belong_to_the_results_are_refused() -> None:
     a, b = make_group("a", 0.8, [1]), make_group("b", 0.7, [1])
     a = replace(a, runs=(replace(a.runs[0], metrics={"accuracy": 0.123, "squared": 0.5}),))
     b = with_squared(b)
-    message = "a or b: expected the {} of results.json in predictions/validation.jsonl, found anoth"
+    message = "a or b: expected the {} of results.json in predictions/validation.jsonl, got anoth"
     with pytest.raises(DataError, match=message.format("accuracy")):
         compare(a, b, "accuracy")
     with pytest.raises(DataError, match=message.format("squared")):
@@ -296,16 +296,14 @@ def test_answers_that_do_not_belong_to_the_results_are_refused() -> None:
 def test_different_tasks_are_refused() -> None:
     a = values_group("a", [0.5])
     b = replace(values_group("b", [0.6]), task="glue/cola")
-    message = r"found glue/sst2 \(validation\) in a and glue/cola \(validation\) in b; compare"
+    message = r"got glue/sst2 \(validation\) in a and glue/cola \(validation\) in b; compare"
     with pytest.raises(DataError, match=message):
         compare(a, b)
 
 
 def test_a_run_is_not_compared_with_itself(write_group: Write) -> None:
     folder = write_group(make_group("a", 0.8, [1, 2]))
-    with pytest.raises(
-        DataError, match="expected two different runs, found .*seed-1 on both sides"
-    ):
+    with pytest.raises(DataError, match="expected two different runs, got .*seed-1 on both sides"):
         compare_folders(folder, folder / "seed-1")
 
 
@@ -316,9 +314,7 @@ def test_unknown_metric_is_refused_with_the_nearest() -> None:
 
 
 def test_groups_without_a_common_metric_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="expected a metric that both have, found f1 in a and loss"
-    ):
+    with pytest.raises(ConfigError, match="expected a metric that both have, got f1 in a and loss"):
         compare(values_group("a", [0.5], "f1"), values_group("b", [0.6], "loss"))
 
 

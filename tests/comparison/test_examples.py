@@ -199,7 +199,7 @@ def test_ids_that_occur_twice_are_taken_in_their_order() -> None:
 
 def test_answers_to_other_examples_are_refused() -> None:
     rows = answers(0.8, 1, 10)
-    message = "x: expected answers to the same examples, found 9 and 10 with 9 ids in common; compa"
+    message = "x: expected answers to the same examples, got 9 and 10 with 9 ids in common; compa"
     with pytest.raises(DataError, match=message):
         align(rows[:9], rows, "x")
 

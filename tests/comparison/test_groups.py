@@ -73,7 +73,7 @@ def test_metric_of_another_split_names_it() -> None:
 
 
 def test_folder_without_results_is_refused(tmp_path: Path) -> None:
-    message = "expected a run with results.json, or a folder of such runs, found neither; name"
+    message = "expected a run with results.json, or a folder of such runs, got neither; name"
     with pytest.raises(DataError, match=message):
         read_group(tmp_path)
     with pytest.raises(DataError, match=message):
@@ -81,7 +81,7 @@ def test_folder_without_results_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_folders_are_refused() -> None:
-    with pytest.raises(DataError, match="expected at least one run folder, found none"):
+    with pytest.raises(DataError, match="expected at least one run folder, got none"):
         read_group([])
 
 
@@ -89,7 +89,7 @@ def test_runs_of_different_tasks_are_refused(tmp_path: Path) -> None:
     group = make_group("x", 0.8, [1, 2])
     write_seed(tmp_path / "a", group.runs[0], group)
     write_seed(tmp_path / "b", group.runs[1], replace(group, task="glue/cola"))
-    message = r"found glue/sst2 \(validation\) in .*a and glue/cola \(validation\) in .*b; name"
+    message = r"got glue/sst2 \(validation\) in .*a and glue/cola \(validation\) in .*b; name"
     with pytest.raises(DataError, match=message):
         read_group(tmp_path)
 
@@ -98,14 +98,14 @@ def test_seed_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     group = make_group("x", 0.8, [1])
     for name in "ab":
         write_seed(tmp_path / name, group.runs[0], group)
-    with pytest.raises(DataError, match="found seed 1 2 times: .*a and .*b; leave all but one out"):
+    with pytest.raises(DataError, match="got seed 1 2 times: .*a and .*b; leave all but one out"):
         read_group([tmp_path / "a", tmp_path / "b"])
 
 
 @pytest.mark.parametrize("content", ["{", "", "\udcff"])
 def test_results_that_are_no_json_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "results.json").write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(DataError, match=r"results\.json: expected JSON, found"):
+    with pytest.raises(DataError, match=r"results\.json: expected JSON, got"):
         read_group(tmp_path)
 
 
@@ -115,7 +115,7 @@ def test_results_without_a_part_are_refused(tmp_path: Path, key: str) -> None:
     results = results_of(group.runs[0], group)
     del results[key]
     write_json(tmp_path / "results.json", results)
-    with pytest.raises(DataError, match=rf"results\.json: .* found no {key}; train or evaluate"):
+    with pytest.raises(DataError, match=rf"results\.json: .* got no {key}; train or evaluate"):
         read_group(tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_results_without_a_part_are_refused(tmp_path: Path, key: str) -> None:
 def test_metric_that_is_no_number_is_refused(tmp_path: Path, value: object) -> None:
     results = {"task": "t", "split": "s", "seed": 1, "metrics": {"accuracy": value}}
     write_json(tmp_path / "results.json", results)
-    with pytest.raises(DataError, match=r"results\.json: expected a number as accuracy, found"):
+    with pytest.raises(DataError, match=r"results\.json: expected a number as accuracy, got"):
         read_group(tmp_path)
 
 

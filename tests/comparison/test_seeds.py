@@ -146,7 +146,7 @@ def test_rank_tests_without_ties_are_the_exact_ones_of_scipy(size: int) -> None:
 
 
 def test_paired_groups_of_different_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="as many values on both sides, found 4 and 3"):
+    with pytest.raises(ValueError, match="as many values on both sides, got 4 and 3"):
         seed_tests(A, B[:3], paired=True)
 
 

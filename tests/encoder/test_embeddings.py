@@ -92,6 +92,6 @@ def test_embedding_size_is_projected_to_the_hidden_size(
 
 def test_a_text_longer_than_learned_positions_is_refused(tiny: Tiny) -> None:
     ids = torch.ones(1, 21, dtype=torch.long)
-    with pytest.raises(ConfigError, match=r"reach 20 tokens .* found a sequence of 21; lower"):
+    with pytest.raises(ConfigError, match=r"reach 20 tokens .* got a sequence of 21; lower"):
         Embeddings(tiny())({"input_ids": ids})
     assert Embeddings(tiny(position="sinusoidal"))({"input_ids": ids}).shape == (1, 21, 16)

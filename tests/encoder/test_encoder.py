@@ -277,7 +277,7 @@ def test_pre_norm_ends_with_a_norm_and_post_norm_does_not(tiny: Tiny, batch: Bat
 @pytest.mark.parametrize("depth", [-1, 3])
 def test_a_depth_outside_the_encoder_is_refused(tiny: Tiny, batch: Batch, depth: int) -> None:
     encoder = make(tiny())
-    message = f"2 blocks can be cut at depth 0 to 2, found {depth}"
+    message = f"2 blocks can be cut at depth 0 to 2, got {depth}"
     with pytest.raises(ConfigError, match=message):
         encoder.prefix(batch, depth)
     with pytest.raises(ConfigError, match=message):

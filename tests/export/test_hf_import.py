@@ -213,14 +213,14 @@ def test_pooling_without_a_twin_is_refused(
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"position": "sinusoidal"}, "position 'learned' only, found 'sinusoidal'"),
-        ({"position": "none"}, "position 'learned' only, found 'none'"),
-        ({"position": "rotary"}, "position 'learned' only, found 'rotary'"),
-        ({"attention_score": "bilinear"}, "attention_score 'scaled_dot' only, found 'bilinear'"),
-        ({"attention_score": "additive"}, "attention_score 'scaled_dot' only, found 'additive'"),
-        ({"attention_score": "dot"}, "attention_score 'scaled_dot' only, found 'dot'"),
-        ({"causal": True}, "causal False only, found True"),
-        ({"norm_position": "pre"}, "norm_position 'post' only, found 'pre'"),
+        ({"position": "sinusoidal"}, "position 'learned' only, got 'sinusoidal'"),
+        ({"position": "none"}, "position 'learned' only, got 'none'"),
+        ({"position": "rotary"}, "position 'learned' only, got 'rotary'"),
+        ({"attention_score": "bilinear"}, "attention_score 'scaled_dot' only, got 'bilinear'"),
+        ({"attention_score": "additive"}, "attention_score 'scaled_dot' only, got 'additive'"),
+        ({"attention_score": "dot"}, "attention_score 'scaled_dot' only, got 'dot'"),
+        ({"causal": True}, "causal False only, got True"),
+        ({"norm_position": "pre"}, "norm_position 'post' only, got 'pre'"),
         ({"hidden_act": "geglu"}, "no hidden_act 'geglu'"),
     ],
 )

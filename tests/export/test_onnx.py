@@ -297,7 +297,9 @@ def test_missing_package_is_told_with_its_extra(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_graph, "is_installed", lambda name: False)
-    with pytest.raises(ConfigError, match=r"needs the package onnx, found none; pip install 'fine"):
+    with pytest.raises(
+        ConfigError, match=r"needs the package onnx, which is not installed; pip install 'fine"
+    ):
         export_onnx(runs["classification"], tmp_path / "out")
 
 
@@ -310,7 +312,7 @@ def test_head_of_an_unknown_kind_is_an_error(
     (run / "config.json").write_text(config.replace('"classification"', '"clasification"'))
     (run / "checksums.json").unlink()  # it would be refused as damaged
     with pytest.raises(
-        CheckpointError, match="found the kind 'clasification'; did you mean 'classification'"
+        CheckpointError, match="got the kind 'clasification'; did you mean 'classification'"
     ):
         export_onnx(run, tmp_path / "out")
 

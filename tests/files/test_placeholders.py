@@ -64,7 +64,7 @@ def test_placeholder_is_called_what_it_is(name: str, content: bytes, tmp_path: P
     read, error = READ[name]
     (tmp_path / name).write_bytes(content)
     what = r"git-lfs pointer to a file of 440,449,768 bytes" if content is POINTER else "web page"
-    with pytest.raises(error, match=rf"{name}: expected the file itself, found a {what}"):
+    with pytest.raises(error, match=rf"{name}: expected the file itself, got a {what}"):
         read(tmp_path / name)
 
 
@@ -72,7 +72,7 @@ def test_placeholder_is_called_what_it_is(name: str, content: bytes, tmp_path: P
 @pytest.mark.parametrize("content", [POINTER, PAGE], ids=["pointer", "page"])
 def test_placeholder_is_known_when_it_was_packed(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(gzip.compress(content))
-    with pytest.raises(DataError, match=rf"{name}.*found a (git-lfs pointer|web page)"):
+    with pytest.raises(DataError, match=rf"{name}.*got a (git-lfs pointer|web page)"):
         READ[name][0](tmp_path / name)
 
 

@@ -14,7 +14,7 @@ def test_a_file_is_unpacked_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(unpacking, "MOST_BYTES", 1 << 20)
     whole = bytes(1 << 20)
     assert unpacking.unpacked(gzip.compress(whole), Path("a.gz")) == whole
-    with pytest.raises(DataError, match="a.gz: expected at most 1 MiB, found more when it is unp"):
+    with pytest.raises(DataError, match="a.gz: expected at most 1 MiB, got more when it is unp"):
         unpacking.unpacked(gzip.compress(whole + b"x"), Path("a.gz"))
 
 

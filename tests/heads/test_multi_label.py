@@ -84,5 +84,5 @@ class TestClassWeights:
         assert head.class_weights.device.type == "meta"
 
     def test_number_of_weights_must_be_that_of_classes(self) -> None:
-        with pytest.raises(ValueError, match="expected 3 class weights, found 2"):
+        with pytest.raises(ValueError, match="expected 3 class weights, got 2"):
             self.head([1.0, 1.0])

@@ -181,5 +181,5 @@ def test_its_kind_is_the_name_in_a_checkpoint() -> None:
 
 @pytest.mark.parametrize("name", ["n_best", "max_answer_length"])
 def test_a_setting_that_allows_no_span_is_named(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be .* from 1 to .*, found 0"):
+    with pytest.raises(ConfigError, match=f"{name} must be .* from 1 to .*, got 0"):
         SpanConfig(**{name: 0})

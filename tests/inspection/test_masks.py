@@ -87,9 +87,9 @@ def test_mask_may_be_written_as_bert_does_whatever_its_name_is() -> None:
 
 
 def test_text_without_a_mask_is_refused_with_its_line(filler: MaskFiller) -> None:
-    with pytest.raises(DataError, match=r"texts\[1\]: expected a text with \[MASK\] in it, found"):
+    with pytest.raises(DataError, match=r"texts\[1\]: expected a text with \[MASK\] in it, got"):
         filler.predict(["the [MASK]", "the cat"])
-    with pytest.raises(DataError, match=r"a.jsonl:3: expected the field 'text' .* found question"):
+    with pytest.raises(DataError, match=r"a.jsonl:3: expected the field 'text' .* got question"):
         list(filler.stream([("a.jsonl:3", {"question": "who"})]))
 
 

@@ -41,9 +41,9 @@ def test_limit_draws_texts_by_the_seed(model: Model, tmp_path: Path) -> None:
 def test_row_without_text_is_named_by_its_line(model: Model, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"texts.jsonl:2: expected the field 'text', .* sentence"):
         read(model, tmp_path / "texts.jsonl", '{"text": "the"}\n{"sentence": "a"}\n')
-    with pytest.raises(DataError, match=r"texts.jsonl:1: .* found text"):
+    with pytest.raises(DataError, match=r"texts.jsonl:1: .* got text"):
         read(model, tmp_path / "texts.jsonl", '{"text": 3}\n')
-    with pytest.raises(DataError, match="empty.jsonl: expected texts, found none"):
+    with pytest.raises(DataError, match="empty.jsonl: expected texts, got none"):
         read(model, tmp_path / "empty.jsonl", "")
 
 

@@ -116,9 +116,9 @@ class TestTexts:
             assert value == 1.0
 
     def test_unknown_version_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match=r"expected the version 1\.1 or 2\.0, found '3'"):
+        with pytest.raises(ValueError, match=r"expected the version 1\.1 or 2\.0, got '3'"):
             token_f1("a", "b", "3")
-        with pytest.raises(ValueError, match=r"expected the version 1\.1 or 2\.0, found 'v1'"):
+        with pytest.raises(ValueError, match=r"expected the version 1\.1 or 2\.0, got 'v1'"):
             span_scores([row("a", "b")], "v1")
 
 
@@ -164,7 +164,7 @@ class TestScores:
         assert ("no_answer_f1" in scores) != answerable
 
     def test_no_rows_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="expected at least one row to score, found none"):
+        with pytest.raises(ValueError, match="expected at least one row to score, got none"):
             span_scores([], "1.1")
 
     @given(rows_of_2())
@@ -260,11 +260,11 @@ class TestEvaluateMetric:
         assert metric.compute() == {"exact_match": 0.5, "f1": 0.5}
 
     def test_a_version_that_is_not_known_is_an_error_at_once(self) -> None:
-        with pytest.raises(ValueError, match="expected the version 1.1 or 2.0, found '2.1'"):
+        with pytest.raises(ValueError, match="expected the version 1.1 or 2.0, got '2.1'"):
             load_spans("2.1")
 
     def test_reference_without_a_prediction_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match="for every reference, found none for 2"):
+        with pytest.raises(ValueError, match="for every reference, got none for 2"):
             load_spans().compute(
                 predictions=[{"id": "1", "prediction_text": "x"}],
                 references=[{"id": "2", "answers": {"text": ["x"], "answer_start": [0]}}],

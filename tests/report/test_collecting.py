@@ -50,16 +50,16 @@ def test_a_missing_folder_a_file_and_an_empty_folder_are_named(tmp_path: Path) -
     found = collect(places)
     assert [problem.place for problem in found.problems] == list(map(str, places))
     endings = ["no such folder", "none in it", "a file"]
-    assert [problem.what.split("found ")[1] for problem in found.problems] == endings
+    assert [problem.what.split("got ")[1] for problem in found.problems] == endings
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"task": ', "results.json: expected JSON, found"),
-        (b"[1]", "results.json: expected results by name, found list"),
-        (b'{"task": "x"}', "expected results with task, split, metrics and seed, found no split"),
-        (b"\xff\xfe\x00", "results.json: expected JSON, found"),
+        (b'{"task": ', "results.json: expected JSON, got"),
+        (b"[1]", "results.json: expected results by name, got list"),
+        (b'{"task": "x"}', "expected results with task, split, metrics and seed, got no split"),
+        (b"\xff\xfe\x00", "results.json: expected JSON, got"),
     ],
 )
 def test_damaged_results_are_named_and_the_curves_are_kept(

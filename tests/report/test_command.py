@@ -23,9 +23,7 @@ def test_the_page_is_written_and_damaged_runs_are_named_on_stderr(
     assert main([str(word) for word in [*words, *options]], FAMILIES) == 0
     said = capsys.readouterr()
     assert said.out == f"{page}\n"
-    assert (
-        said.err == f"{tmp_path}/gone: expected a run or a folder of runs, found no such folder\n"
-    )
+    assert said.err == f"{tmp_path}/gone: expected a run or a folder of runs, got no such folder\n"
     text = page.read_text(encoding="utf-8")
     assert "<h1>Ours</h1>" in text
     assert 'a<span class="below done">baseline' in text
@@ -38,7 +36,7 @@ def test_without_any_run_it_is_one_line_and_status_2(
     assert main(["report", str(tmp_path / "gone"), "--out", str(page)], FAMILIES) == 2
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
-    assert "expected runs to report, found none" in said.err
+    assert "expected runs to report, got none" in said.err
     assert not page.exists()
 
 

@@ -159,17 +159,17 @@ def test_what_a_file_holds_is_text(parts: dict[str, Part]) -> None:
 def test_a_map_of_another_shape_is_told(tmp_path: Path) -> None:
     file = tmp_path / "attention.json"
     write_json(file, MADE["attention"]() | {"weights": [[[[0.5, 0.5]]]]})
-    with pytest.raises(DataError, match=r"2 tokens twice, found shape \(1, 1, 1, 2\)\); inspect"):
+    with pytest.raises(DataError, match=r"2 tokens twice, got shape \(1, 1, 1, 2\)\); inspect"):
         inside_parts([file])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", r"a\.json: expected JSON, found Expecting"),
-        ("[1]", r"expected a file of `finetune inspect` \(attention\.json, .*found no fields but"),
-        ('{"task": 1, "seed": 2}', r"found one with other fields \(task, seed\); name one that"),
-        ("{}", r"found one with other fields \(none\)"),
+        ("{", r"a\.json: expected JSON, got Expecting"),
+        ("[1]", r"expected a file of `finetune inspect` \(attention\.json, .*got no fields but"),
+        ('{"task": 1, "seed": 2}', r"got one with other fields \(task, seed\); name one that"),
+        ("{}", r"got one with other fields \(none\)"),
     ],
 )
 def test_a_file_of_another_kind_is_told(tmp_path: Path, text: str, message: str) -> None:
@@ -181,7 +181,7 @@ def test_a_file_of_another_kind_is_told(tmp_path: Path, text: str, message: str)
 def test_a_missing_file_and_an_empty_folder_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.json: cannot be read: No such file"):
         inside_parts([tmp_path / "gone.json"])
-    with pytest.raises(DataError, match=r"expected a folder with files of .*, found none"):
+    with pytest.raises(DataError, match=r"expected a folder with files of .*, got none"):
         inside_parts([tmp_path])
 
 

@@ -191,7 +191,7 @@ def test_a_run_whose_data_are_gone_shows_ids(tmp_path: Path) -> None:
 
 
 def test_no_run_at_all_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"expected runs to report, found none \(.*no such folder"):
+    with pytest.raises(DataError, match=r"expected runs to report, got none \(.*no such folder"):
         write_report([tmp_path / "none"], tmp_path / "page.html", families=FAMILIES)
     assert not (tmp_path / "page.html").exists()
 

@@ -156,7 +156,7 @@ def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path: Path) ->
 
 def test_settings_of_another_kind_of_run_are_refused(tmp_path: Path) -> None:
     start(tmp_path, OtherRun())
-    with pytest.raises(ConfigError, match="made to do something, found one of another kind"):
+    with pytest.raises(ConfigError, match="made to do something, got one of another kind"):
         RunFolder(tmp_path).read_settings(Run)
 
 

@@ -130,13 +130,13 @@ def test_runs_come_by_task_and_name_and_each_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("results", "problem"),
     [
-        ("{", "results.json: expected JSON, found"),
-        ("[1]", "results.json: expected results by name, found list"),
-        ('{"task": "x"}', "expected results with task, split, metrics and seed, found no split"),
-        ('{"metrics": {}, "seeds": [1], "runs": [1]}', "metrics and seed, found no task"),
-        ('{"metrics": {}, "seeds": [1], "runs": []}', "under 'runs', found none"),
-        (json.dumps(result(score=math.nan)), "expected a number as accuracy, found nan"),
-        (json.dumps(result() | {"metrics": {"accuracy": "high"}}), "a number as accuracy, found"),
+        ("{", "results.json: expected JSON, got"),
+        ("[1]", "results.json: expected results by name, got list"),
+        ('{"task": "x"}', "expected results with task, split, metrics and seed, got no split"),
+        ('{"metrics": {}, "seeds": [1], "runs": [1]}', "metrics and seed, got no task"),
+        ('{"metrics": {}, "seeds": [1], "runs": []}', "under 'runs', got none"),
+        (json.dumps(result(score=math.nan)), "expected a number as accuracy, got nan"),
+        (json.dumps(result() | {"metrics": {"accuracy": "high"}}), "a number as accuracy, got"),
     ],
 )
 def test_a_damaged_folder_is_named_and_the_others_are_listed(
@@ -158,7 +158,7 @@ def test_damaged_settings_and_metrics_are_named(tmp_path: Path) -> None:
     (make(tmp_path / "c") / "metrics.jsonl").write_text("nonsense\n")
     problems = {place.name: what for place, what in list_runs(tmp_path).problems}
     assert "not readable as YAML" in problems["a"]
-    assert "expected settings by name, found list" in problems["b"]
+    assert "expected settings by name, got list" in problems["b"]
     assert problems.keys() == {"a", "b", "c"}
 
 

@@ -63,7 +63,7 @@ def test_an_error_lets_go(tmp_path: Path) -> None:
 
 
 def test_a_second_run_is_refused(tmp_path: Path) -> None:
-    message = f"{tmp_path}: expected a folder that no running process uses, found .*"
+    message = f"{tmp_path}: expected a folder that no running process uses, got .*"
     with held(tmp_path):
         with pytest.raises(ConfigError, match=message), held(tmp_path):
             pass

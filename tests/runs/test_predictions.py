@@ -52,9 +52,9 @@ def test_number_that_is_not_finite_is_an_error_that_names_the_example(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"id": 1, "predic', r"found b'{\"id\": 1, \"pre"),
+        (b'{"id": 1, "predic', r"got b'{\"id\": 1, \"pre"),
         (b"\xff\xfe", "found"),
-        (b"", "found b"),
+        (b"", "got b"),
         (b"[1, 2]", "found"),
         (b'{"prediction": 1}', "found"),
         (b'{"id": 1}', "found"),
@@ -69,5 +69,5 @@ def test_bad_line_is_an_error_with_file_and_line(tmp_path: Path, line: bytes, me
 
 
 def test_missing_file_is_an_error_that_says_who_writes_it(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected a predictions file at .*none.jsonl, found none"):
+    with pytest.raises(DataError, match="expected a predictions file at .*none.jsonl, got none"):
         read_predictions(tmp_path / "none.jsonl")

@@ -167,32 +167,32 @@ def test_true_or_false_in_any_spelling(word: str, value: bool, tmp_path: Path) -
     [
         (
             "optimizer: {learning_rate: fast}",
-            "optimizer.learning_rate: expected a number, found 'fast'",
+            "optimizer.learning_rate: expected a number, got 'fast'",
         ),
         (
             "optimizer: {learning_rate: true}",
-            "optimizer.learning_rate: expected a number, found true",
+            "optimizer.learning_rate: expected a number, got true",
         ),
         (
             "optimizer: {learning_rate: .nan}",
-            "optimizer.learning_rate: expected a number, found nan",
+            "optimizer.learning_rate: expected a number, got nan",
         ),
-        ("seed: 1.5", "seed: expected a whole number, found 1.5"),
-        ("seed: .inf", "seed: expected a whole number, found inf"),
-        ("seed: null", "seed: expected a whole number, found none"),
-        ("seed: {a: 1}", "seed: expected a whole number, found {'a': 1}"),
-        ("shape: {depth: x}", "shape.depth: expected a whole number or none, found 'x'"),
-        ("name: 7", "name: expected text or none, found 7; write it in quotes"),
-        ("wandb: 1", "wandb: expected true or false, found 1"),
-        ("out: 3", "out: expected a path, found 3"),
-        ("betas: [0.9]", "betas: expected a list of 2 values, found [0.9]"),
-        ("seeds: [1, two]", "seeds: expected a list, each a whole number, found 'two'"),
-        ("shape: 3", "shape: expected keys with values, found 3"),
-        ("- 1\n- 2", "expected keys with values, found [1, 2]"),
+        ("seed: 1.5", "seed: expected a whole number, got 1.5"),
+        ("seed: .inf", "seed: expected a whole number, got inf"),
+        ("seed: null", "seed: expected a whole number, got none"),
+        ("seed: {a: 1}", "seed: expected a whole number, got {'a': 1}"),
+        ("shape: {depth: x}", "shape.depth: expected a whole number or none, got 'x'"),
+        ("name: 7", "name: expected text or none, got 7; write it in quotes"),
+        ("wandb: 1", "wandb: expected true or false, got 1"),
+        ("out: 3", "out: expected a path, got 3"),
+        ("betas: [0.9]", "betas: expected a list of 2 values, got [0.9]"),
+        ("seeds: [1, two]", "seeds: expected a list, each a whole number, got 'two'"),
+        ("shape: 3", "shape: expected keys with values, got 3"),
+        ("- 1\n- 2", "expected keys with values, got [1, 2]"),
         (
             "optimizer: {schedule: cosin}",
             "optimizer.schedule: expected one of linear, cosine, slanted_triangular, "
-            "found 'cosin'; did you mean 'cosine'?",
+            "got 'cosin'; did you mean 'cosine'?",
         ),
     ],
 )
@@ -235,8 +235,8 @@ def test_unknown_key_names_the_nearest_one(text: str, message: str, tmp_path: Pa
         ("seed: 1\nname: b\nseed: 2\n", 3, "key 'seed' is given twice, first in line 1"),
         ("shape:\n  width: 4\n  width: 8\n", 3, "key 'width' is given twice, first in line 2"),
         ("seed: 1\n\tname: b\n", 2, "cannot start any token"),
-        ("seed: *x\n", 1, "expected values, found an alias (*name); write the value out"),
-        ("seed: 1\nseeds: &a [1]\nname: *a\n", 3, "found an alias"),
+        ("seed: *x\n", 1, "expected values, got an alias (*name); write the value out"),
+        ("seed: 1\nseeds: &a [1]\nname: *a\n", 3, "got an alias"),
     ],
 )
 def test_bad_yaml_names_file_and_line(text: str, line: int, problem: str, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_flag_may_mend_what_the_file_alone_would_break(tmp_path: Path) -> None:
 
 
 def test_wrong_flag_names_the_flag() -> None:
-    with pytest.raises(ConfigError, match="^--learning-rate: expected a number, found 'fast'$"):
+    with pytest.raises(ConfigError, match="^--learning-rate: expected a number, got 'fast'$"):
         settings.read(Toy, None, parse("--learning-rate", "fast"))
     with pytest.raises(ConfigError, match="^--schedule: expected one of .* did you mean 'linear'"):
         settings.read(Toy, None, parse("--schedule", "liner"))

@@ -87,13 +87,13 @@ class TestOrderOfAnotherHead:
             (
                 "rte",
                 ("yes", "no"),
-                "glue/rte: expected a head for the labels entailment, not_entailment, found one "
+                "glue/rte: expected a head for the labels entailment, not_entailment, got one "
                 "for yes, no; name a run that has learnt them",
             ),
             ("ax", ("entailment", "not_entailment"), "labels entailment, neutral, contradiction"),
-            ("stsb", ("a", "b"), r"labels no classes \(a number\), found one for a, b"),
-            ("sst2", (), r"labels negative, positive, found one for no classes \(a number\)"),
-            ("sst2", ("negative",) * 2, "found one for negative, negative"),
+            ("stsb", ("a", "b"), r"labels no classes \(a number\), got one for a, b"),
+            ("sst2", (), r"labels negative, positive, got one for no classes \(a number\)"),
+            ("sst2", ("negative",) * 2, "got one for negative, negative"),
         ],
     )
     def test_another_set_of_labels_is_an_error_with_both(
@@ -123,18 +123,18 @@ class TestUnknownLabels:
         good = (GLUE[name].labels or (1.0,))[0]
         rows = [{"id": "q3", "prediction": good, "label": good, field: found}]
         with pytest.raises(
-            DataError, match=f"glue/{name}: expected {legal}, found {found!r} in the row of id 'q3'"
+            DataError, match=f"glue/{name}: expected {legal}, got {found!r} in the row of id 'q3'"
         ):
             glue_task(name).score(rows)
 
     def test_is_not_submitted(self) -> None:
-        with pytest.raises(DataError, match="found 'perhaps' in the row of id 0"):
+        with pytest.raises(DataError, match="got 'perhaps' in the row of id 0"):
             glue_task("rte").submission("test", [{"id": 0, "prediction": "perhaps"}])
 
     @pytest.mark.parametrize(("name", "label"), [("rte", "perhaps"), ("rte", 1.0), ("stsb", "a")])
     def test_cannot_be_learnt(self, name: str, label: Any, tokenizer: Tokenizer) -> None:
         examples = [Example(5, ("a", "b"), label)]
-        with pytest.raises(DataError, match=f"found {label!r} in the row of id 5"):
+        with pytest.raises(DataError, match=f"got {label!r} in the row of id 5"):
             glue_task(name).features(examples, tokenizer, 32, training=True)
 
     def test_no_examples_have_no_features(self, tokenizer: Tokenizer) -> None:
@@ -161,7 +161,7 @@ class TestDiagnosticSet:
         assert task.examples("ax") == [Example(4, ("It rains.", "It is wet."))]
 
     def test_file_for_a_split_that_a_task_lacks_is_an_error(self) -> None:
-        with pytest.raises(ConfigError, match="glue/ax has no train split, found the file t.tsv"):
+        with pytest.raises(ConfigError, match="glue/ax has no train split, got the file t.tsv"):
             glue_task("ax", files={"train": Path("t.tsv")})
         with pytest.raises(ConfigError, match="glue/rte has no tests split.* mean 'test'?"):
             glue_task("rte", files={"tests": Path("t.tsv")})
@@ -238,12 +238,12 @@ class TestUsersRow:
     ) -> None:
         texts, found = " and ".join(GLUE[name].texts), ", ".join(fields) or "none"
         with pytest.raises(
-            DataError, match=f"in.jsonl:8: expected {texts}, found the fields {found}$"
+            DataError, match=f"in.jsonl:8: expected {texts}, got the fields {found}$"
         ):
             glue_task(name).example(dict.fromkeys(fields, "a"), "in.jsonl:8", 7)
 
     def test_text_of_another_type_is_an_error(self) -> None:
-        with pytest.raises(DataError, match="in.jsonl:8: expected a text, found 3"):
+        with pytest.raises(DataError, match="in.jsonl:8: expected a text, got 3"):
             glue_task("sst2").example({"sentence": 3}, "in.jsonl:8", 7)
 
     @pytest.mark.parametrize("found", [1.5, True, [1]])

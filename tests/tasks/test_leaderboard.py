@@ -92,8 +92,7 @@ class TestFile:
         content = content_of(form, 3)
         assert file_problems(form.name, content, allow_subset=True) == []
         assert file_problems(form.name, content) == [
-            f"{form.name}:4: expected {form.rows:,} rows, found 3; --allow-subset lets fewer "
-            "through"
+            f"{form.name}:4: expected {form.rows:,} rows, got 3; --allow-subset lets fewer through"
         ]
 
     @pytest.mark.parametrize("allow_subset", [False, True])
@@ -101,7 +100,7 @@ class TestFile:
     def test_with_no_rows_or_too_many_never_is(self, rows: int, allow_subset: bool) -> None:
         content = content_of(FORMS["WNLI.tsv"], rows)
         problems = file_problems("WNLI.tsv", content, allow_subset=allow_subset)
-        assert problems == [f"WNLI.tsv:{rows + 1}: expected 146 rows, found {rows}"]
+        assert problems == [f"WNLI.tsv:{rows + 1}: expected 146 rows, got {rows}"]
 
     @pytest.mark.parametrize(
         ("name", "content", "expected"),
@@ -109,47 +108,47 @@ class TestFile:
             (
                 "RTE.tsv",
                 "id\tprediction\n0\tentailment\n",
-                [r"RTE.tsv:1: expected the header index<TAB>prediction, found 'id\tprediction'"],
+                [r"RTE.tsv:1: expected the header index<TAB>prediction, got 'id\tprediction'"],
             ),
             (
                 "RTE.tsv",
                 "index,prediction\n0,entailment\n",
                 [
-                    "RTE.tsv:1: expected the header index<TAB>prediction, found 'index,prediction'",
-                    "RTE.tsv:2: expected index<TAB>prediction, found '0,entailment'",
+                    "RTE.tsv:1: expected the header index<TAB>prediction, got 'index,prediction'",
+                    "RTE.tsv:2: expected index<TAB>prediction, got '0,entailment'",
                 ],
             ),
             (
                 "RTE.tsv",
                 "0\tentailment\n1\tentailment\n",
                 [
-                    r"RTE.tsv:1: expected the header index<TAB>prediction, found '0\tentailment'",
-                    "RTE.tsv:2: expected the index 0, found '1'",
+                    r"RTE.tsv:1: expected the header index<TAB>prediction, got '0\tentailment'",
+                    "RTE.tsv:2: expected the index 0, got '1'",
                 ],
             ),
             (
                 "RTE.tsv",
                 "index\tprediction\n0\t1\n1\tEntailment\n",
                 [
-                    "RTE.tsv:2: expected one of entailment, not_entailment, found '1'",
-                    "RTE.tsv:3: expected one of entailment, not_entailment, found 'Entailment'",
+                    "RTE.tsv:2: expected one of entailment, not_entailment, got '1'",
+                    "RTE.tsv:3: expected one of entailment, not_entailment, got 'Entailment'",
                 ],
             ),
             (
                 "CoLA.tsv",
                 "index\tprediction\n0\tacceptable\n1\t1.0\n2\t 1\n3\t\n",
                 [
-                    "CoLA.tsv:2: expected one of 0, 1, found 'acceptable'",
-                    "CoLA.tsv:3: expected one of 0, 1, found '1.0'",
-                    "CoLA.tsv:4: expected one of 0, 1, found ' 1'",
-                    "CoLA.tsv:5: expected one of 0, 1, found ''",
+                    "CoLA.tsv:2: expected one of 0, 1, got 'acceptable'",
+                    "CoLA.tsv:3: expected one of 0, 1, got '1.0'",
+                    "CoLA.tsv:4: expected one of 0, 1, got ' 1'",
+                    "CoLA.tsv:5: expected one of 0, 1, got ''",
                 ],
             ),
             (
                 "STS-B.tsv",
                 "index\tprediction\n0\t5.001\n1\t-0.1\n2\tnan\n3\tinf\n4\t4,5\n5\t1_0\n6\t\u0663\n",
                 [
-                    f"STS-B.tsv:{line}: expected a number from 0 to 5, found '{found}'"
+                    f"STS-B.tsv:{line}: expected a number from 0 to 5, got '{found}'"
                     for line, found in enumerate(
                         ("5.001", "-0.1", "nan", "inf", "4,5", "1_0", "\u0663"), start=2
                     )
@@ -158,49 +157,49 @@ class TestFile:
             (
                 "CoLA.tsv",
                 "index\tprediction\n1\t1\n2\t0\n",  # from one: told once
-                ["CoLA.tsv:2: expected the index 0, found '1'"],
+                ["CoLA.tsv:2: expected the index 0, got '1'"],
             ),
             (
                 "CoLA.tsv",
                 "index\tprediction\n0\t1\n2\t0\n3\t1\n",  # one left out
-                ["CoLA.tsv:3: expected the index 1, found '2'"],
+                ["CoLA.tsv:3: expected the index 1, got '2'"],
             ),
             (
                 "CoLA.tsv",
                 "index\tprediction\n0\t1\n0\t0\n1\t1\n",  # one twice
-                ["CoLA.tsv:3: expected the index 1, found '0'"],
+                ["CoLA.tsv:3: expected the index 1, got '0'"],
             ),
             (
                 "CoLA.tsv",
                 "index\tprediction\n0\t1\n01\t0\n2\t1\n3.0\t1\n-4\t1\n",
                 [
-                    "CoLA.tsv:3: expected the index 1, found '01'",
-                    "CoLA.tsv:5: expected the index 3, found '3.0'",
-                    "CoLA.tsv:6: expected the index 4, found '-4'",
+                    "CoLA.tsv:3: expected the index 1, got '01'",
+                    "CoLA.tsv:5: expected the index 3, got '3.0'",
+                    "CoLA.tsv:6: expected the index 4, got '-4'",
                 ],
             ),
             (
                 "CoLA.tsv",
                 "index\tprediction\n0\t1\n\n2\t1\t\n",
                 [
-                    "CoLA.tsv:3: expected index<TAB>prediction, found ''",
-                    r"CoLA.tsv:4: expected index<TAB>prediction, found '2\t1\t'",
+                    "CoLA.tsv:3: expected index<TAB>prediction, got ''",
+                    r"CoLA.tsv:4: expected index<TAB>prediction, got '2\t1\t'",
                 ],
             ),
             (
                 "CoLA.tsv",
                 "\ufeffindex\tprediction\n0\t1\n",
-                ["CoLA.tsv:1: expected the header, found a byte order mark before it"],
+                ["CoLA.tsv:1: expected the header, got a byte order mark before it"],
             ),
             (
                 "CoLA.tsv",
                 "index\tprediction\r\n0\t1\r\n",
-                ["CoLA.tsv:1: expected line ends of one line feed, found a carriage return"],
+                ["CoLA.tsv:1: expected line ends of one line feed, got a carriage return"],
             ),
             (
                 "CoLA.tsv",
                 "index\tprediction\n0\t1\r1\t1\n",
-                ["CoLA.tsv:2: expected line ends of one line feed, found a carriage return"],
+                ["CoLA.tsv:2: expected line ends of one line feed, got a carriage return"],
             ),
         ],
     )
@@ -211,15 +210,13 @@ class TestFile:
 
     def test_empty_file_has_neither_header_nor_rows(self) -> None:
         assert file_problems("CoLA.tsv", b"", allow_subset=True) == [
-            "CoLA.tsv:1: expected the header index<TAB>prediction, found ''",
-            "CoLA.tsv:1: expected 1,063 rows, found 0",
+            "CoLA.tsv:1: expected the header index<TAB>prediction, got ''",
+            "CoLA.tsv:1: expected 1,063 rows, got 0",
         ]
 
     def test_bytes_that_are_no_text_are_a_problem(self) -> None:
         utf_16 = "index\tprediction\n0\t1\n".encode("utf-16")
-        assert "CoLA.tsv:1: expected UTF-8, found the byte 0xff" in file_problems(
-            "CoLA.tsv", utf_16
-        )
+        assert "CoLA.tsv:1: expected UTF-8, got the byte 0xff" in file_problems("CoLA.tsv", utf_16)
 
     def test_of_many_problems_the_first_are_told_and_the_others_counted(self) -> None:
         content = content_of(FORMS["RTE.tsv"], 3_000).replace(b"entailment", b"yes")
@@ -239,23 +236,23 @@ class TestZip:
         path = zipped(tmp_path / "glue.zip", files)
         assert zip_problems(path, allow_subset=True, allow_missing=True) == []
         assert zip_problems(path, allow_subset=True) == [
-            f"{path}: AX.tsv: expected the answers of ax, found no such file"
+            f"{path}: AX.tsv: expected the answers of ax, got no such file"
         ]
         assert len(zip_problems(path, allow_missing=True)) == 10
         files["RTE.tsv"] = b"index\tprediction\n0\t1\n"
         zipped(path, files)
         assert zip_problems(path, allow_subset=True, allow_missing=True) == [
-            f"{path}: RTE.tsv:2: expected one of entailment, not_entailment, found '1'"
+            f"{path}: RTE.tsv:2: expected one of entailment, not_entailment, got '1'"
         ]
 
     @pytest.mark.parametrize(
         ("name", "problem"),
         [
-            ("glue/CoLA.tsv", "expected the file at the top of the zip, found it in a folder"),
-            ("glue\\CoLA.tsv", "expected the file at the top of the zip, found it in a folder"),
-            ("/CoLA.tsv", "expected a plain file name, found a path out of the archive"),
-            ("../CoLA.tsv", "expected a plain file name, found a path out of the archive"),
-            ("C:\\CoLA.tsv", "expected a plain file name, found a path out of the archive"),
+            ("glue/CoLA.tsv", "expected the file at the top of the zip, got it in a folder"),
+            ("glue\\CoLA.tsv", "expected the file at the top of the zip, got it in a folder"),
+            ("/CoLA.tsv", "expected a plain file name, got a path out of the archive"),
+            ("../CoLA.tsv", "expected a plain file name, got a path out of the archive"),
+            ("C:\\CoLA.tsv", "expected a plain file name, got a path out of the archive"),
         ],
     )
     def test_file_in_another_place_is_a_problem_and_not_missing(
@@ -278,7 +275,7 @@ class TestZip:
     def test_folder_is_a_problem(self, tmp_path: Path) -> None:
         path = zipped(tmp_path / "glue.zip", {**small_files(), "glue/": b""})
         assert zip_problems(path, allow_subset=True) == [
-            f"{path}: glue/: expected files alone, found a folder; zip the files in it"
+            f"{path}: glue/: expected files alone, got a folder; zip the files in it"
         ]
 
     @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -287,7 +284,7 @@ class TestZip:
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr("RTE.tsv", content_of(FORMS["RTE.tsv"], 4))
         assert zip_problems(path, allow_subset=True) == [
-            f"{path}: RTE.tsv: expected one file of that name, found 2"
+            f"{path}: RTE.tsv: expected one file of that name, got 2"
         ]
 
     def test_link_is_a_problem(self, tmp_path: Path) -> None:
@@ -298,21 +295,21 @@ class TestZip:
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(link, "/etc/passwd")
-        assert f"{path}: AX.tsv: expected a file, found a link" in zip_problems(path)
+        assert f"{path}: AX.tsv: expected a file, got a link" in zip_problems(path)
 
     def test_damaged_member_is_a_problem(self, tmp_path: Path) -> None:
         path = zipped(tmp_path / "glue.zip", small_files())
         content = path.read_bytes()
         path.write_bytes(content.replace(b"index\tprediction", b"index\tpredictioN", 1))
         (problem,) = zip_problems(path, allow_subset=True)
-        assert problem.startswith(f"{path}: CoLA.tsv: expected a readable file, found: Bad CRC-32")
+        assert problem.startswith(f"{path}: CoLA.tsv: expected a readable file, got: Bad CRC-32")
 
     def test_member_that_unpacks_to_a_monster_is_not_read_to_its_end(self, tmp_path: Path) -> None:
         path = tmp_path / "glue.zip"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("WNLI.tsv", bytes(65 * 2**20))
         assert zip_problems(path, allow_missing=True) == [
-            f"{path}: WNLI.tsv: expected some 146 rows, found over 64 MiB"
+            f"{path}: WNLI.tsv: expected some 146 rows, got over 64 MiB"
         ]
 
     @pytest.mark.parametrize("content", [b"", b"index\tprediction\n", b"PK\x03\x04 and no more"])
@@ -320,13 +317,13 @@ class TestZip:
         path = tmp_path / "glue.zip"
         path.write_bytes(content)
         (problem,) = zip_problems(path)
-        assert problem.startswith(f"{path}: expected a zip, found none that can be read: ")
+        assert problem.startswith(f"{path}: expected a zip, got none that can be read: ")
 
     def test_missing_zip_and_folder_are_one_problem(self, tmp_path: Path) -> None:
         missing = tmp_path / "none.zip"
         (problem,) = zip_problems(missing)
-        assert problem.startswith(f"{missing}: expected a zip, found none that can be read: ")
-        assert zip_problems(tmp_path) == [f"{tmp_path}: expected a zip, found no regular file"]
+        assert problem.startswith(f"{missing}: expected a zip, got none that can be read: ")
+        assert zip_problems(tmp_path) == [f"{tmp_path}: expected a zip, got no regular file"]
 
 
 class TestWriting:

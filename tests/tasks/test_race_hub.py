@@ -55,9 +55,9 @@ class TestHub:
 
     def test_a_row_of_another_form_is_an_error(self) -> None:
         row = {"example_id": "high3.txt", "article": "p", "question": "q"}
-        with pytest.raises(DataError, match="ehovy/race high3.txt/0: expected 4 options, found 3"):
+        with pytest.raises(DataError, match="ehovy/race high3.txt/0: expected 4 options, got 3"):
             list(race_files.hub_examples([{**row, "options": list("xyz"), "answer": "A"}]))
-        with pytest.raises(DataError, match="high3.txt/0: expected an answer of A, B, C, D, found"):
+        with pytest.raises(DataError, match="high3.txt/0: expected an answer of A, B, C, D, got"):
             list(race_files.hub_examples([{**row, "options": list("wxyz"), "answer": ""}]))
 
     def test_out_of_reach_is_an_error_that_says_how_to_do_without(

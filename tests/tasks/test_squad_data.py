@@ -61,7 +61,7 @@ def test_every_answer_is_what_its_context_holds_there(name: str) -> None:
 @EVERY_FILE
 def test_file_of_the_other_version_is_refused(name: str) -> None:
     other = {"1.1": "2.0", "2.0": "1.1"}[FILES[name][0]]
-    with pytest.raises(DataError, match=f"expected SQuAD {other}, found {FILES[name][0]}"):
+    with pytest.raises(DataError, match=f"expected SQuAD {other}, got {FILES[name][0]}"):
         make(other, validation=name).examples("validation")
 
 

@@ -146,7 +146,7 @@ class TestBuilding:
         options = ("--out", tmp_path / "g.zip", "--allow-subset", "--allow-missing")
         with pytest.raises(
             DataError,
-            match=r"rte: expected answers to the 3 examples of .*RTE/test.tsv, found 1 with other",
+            match=r"rte: expected answers to the 3 examples of .*RTE/test.tsv, got 1 with other",
         ):
             submit(words(runs["rte"], *options), lambda *_: library(*_)[:1])
         assert not (tmp_path / "g.zip").exists()
@@ -272,10 +272,10 @@ class TestRefusal:
         assert submit(words(*given, "--out", out, "--allow-subset"), library) == 2
         lines = [line for line in lines_of(capsys) if line.startswith("finetune: ")]
         assert lines == [
-            "finetune: MNLI-m.tsv: expected the answers of mnli, found no such file",
-            "finetune: MNLI-mm.tsv: expected the answers of mnli, found no such file",
-            "finetune: RTE.tsv: expected the answers of rte, found no such file",
-            "finetune: AX.tsv: expected the answers of ax, found no such file",
+            "finetune: MNLI-m.tsv: expected the answers of mnli, got no such file",
+            "finetune: MNLI-mm.tsv: expected the answers of mnli, got no such file",
+            "finetune: RTE.tsv: expected the answers of rte, got no such file",
+            "finetune: AX.tsv: expected the answers of ax, got no such file",
             "finetune: submit: 4 of the 11 files are missing; --allow-missing goes without",
         ]
         assert library.asked == []
@@ -288,7 +288,7 @@ class TestRefusal:
         options = ("--out", out, "--allow-subset", "--allow-missing")
         assert submit(words(*given, *options), library) == 0
         lines = lines_of(capsys)
-        assert "missing: RTE.tsv: expected the answers of rte, found no such file" in lines
+        assert "missing: RTE.tsv: expected the answers of rte, got no such file" in lines
         assert f"{out}: 1 of the 11 files is missing; the leaderboard rejects it" in lines
         assert "no GLUE average on the validation files: rte missing" in lines
         assert "RTE.tsv" not in members(out)
@@ -314,7 +314,7 @@ class TestRefusal:
         lines = [line for line in lines_of(capsys) if line.startswith("finetune: ")]
         assert len(lines) == 12
         assert (
-            "finetune: RTE.tsv:4: expected 3,000 rows, found 3; --allow-subset lets fewer through"
+            "finetune: RTE.tsv:4: expected 3,000 rows, got 3; --allow-subset lets fewer through"
         ) in lines
         assert lines[-1] == f"finetune: submit: {out} was not written"
         assert out.read_bytes() == b"old"
@@ -323,8 +323,8 @@ class TestRefusal:
         ("task", "prediction", "problem"),
         [
             ("rte", "perhaps", "test.jsonl: glue/rte: expected one of entailment, not_entailment"),
-            ("stsb", 7.5, "STS-B.tsv:2: expected a number from 0 to 5, found '7.500'"),
-            ("stsb", "high", "test.jsonl: glue/stsb: expected a number, found 'high'"),
+            ("stsb", 7.5, "STS-B.tsv:2: expected a number from 0 to 5, got '7.500'"),
+            ("stsb", "high", "test.jsonl: glue/stsb: expected a number, got 'high'"),
         ],
     )
     def test_illegal_answers_are_refused(
@@ -354,7 +354,7 @@ class TestRefusal:
         path = library.data / "glue_data" / "RTE" / "test.tsv"
         path.write_text("index\tsentence1\tsentence2\n0\ta\tb\n2\ta\tb\n")
         assert submit(words(*runs.values(), "--out", out, "--allow-subset"), library) == 2
-        assert "finetune: RTE.tsv:3: expected the index 1, found '2'" in lines_of(capsys)
+        assert "finetune: RTE.tsv:3: expected the index 1, got '2'" in lines_of(capsys)
 
     def test_two_runs_of_one_task_are_an_error_that_names_both(
         self, runs: dict[str, Path], library: Library, out: Path, tmp_path: Path
@@ -363,7 +363,7 @@ class TestRefusal:
         other = make_run(tmp_path / "b", "STS-B", library.data, results_of("stsb", 1, 0.5))
         with pytest.raises(
             ConfigError,
-            match=f"expected one run of glue/stsb, found {runs['stsb']} and {other}; leave one out",
+            match=f"expected one run of glue/stsb, got {runs['stsb']} and {other}; leave one out",
         ):
             submit(words(runs["stsb"], other, "--out", out), library)
 
@@ -373,7 +373,7 @@ class TestRefusal:
         folder = tmp_path / "squad"
         folder.mkdir()
         (folder / "config.yaml").write_text("task: squad/1.1\n")
-        with pytest.raises(ConfigError, match="expected a run of a GLUE task, found squad/1.1"):
+        with pytest.raises(ConfigError, match="expected a run of a GLUE task, got squad/1.1"):
             submit(words(folder, "--out", out), library)
 
     def test_what_is_no_run_or_has_not_ended_is_an_error(
@@ -444,10 +444,9 @@ class TestChecking:
         assert status == 2
         header = r"'id\tlabel'"
         assert lines_of(capsys) == [
-            f"finetune: {path}: CoLA.tsv:1: expected the header index<TAB>prediction, "
-            f"found {header}",
-            f"finetune: {path}: CoLA.tsv:2: expected one of 0, 1, found 'yes'",
-            f"finetune: {path}: glue/RTE.tsv: expected the file at the top of the zip, found it in "
+            f"finetune: {path}: CoLA.tsv:1: expected the header index<TAB>prediction, got {header}",
+            f"finetune: {path}: CoLA.tsv:2: expected one of 0, 1, got 'yes'",
+            f"finetune: {path}: glue/RTE.tsv: expected the file at the top of the zip, got it in "
             "a folder",
         ]
 
@@ -456,7 +455,7 @@ class TestChecking:
         path.write_text("no zip")
         assert main(["submit", "--check", str(path)]) == 2
         (line,) = lines_of(capsys)
-        assert line.startswith(f"finetune: {path}: expected a zip, found none that can be read")
+        assert line.startswith(f"finetune: {path}: expected a zip, got none that can be read")
 
 
 def test_average_is_said_or_what_it_lacks() -> None:

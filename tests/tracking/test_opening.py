@@ -33,9 +33,9 @@ def test_machine_without_wandb_says_so_in_one_line(
 
 
 def test_name_of_a_logger_that_is_not_known_is_refused() -> None:
-    with pytest.raises(ConfigError, match="logger: expected tensorboard or csv, found 'wandb'"):
+    with pytest.raises(ConfigError, match="logger: expected tensorboard or csv, got 'wandb'"):
         TrackingConfig(logger=["wandb"])
-    with pytest.raises(ConfigError, match="table_examples must be .* from 0 to .*, found -1"):
+    with pytest.raises(ConfigError, match="table_examples must be .* from 0 to .*, got -1"):
         TrackingConfig(table_examples=-1)
 
 

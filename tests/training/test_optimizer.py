@@ -88,9 +88,9 @@ def test_fused_and_plain_adamw_take_the_same_steps() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"learning_rate": 0.0}, "learning_rate must be .*(above 0|from 1).*, found 0.0"),
-        ({"weight_decay": -1.0}, "weight_decay must be .* from 0 to .*, found -1.0"),
-        ({"rate_decay": 0.5}, "rate_decay must be a number from 1 to .*, found 0.5"),
+        ({"learning_rate": 0.0}, "learning_rate must be .*(above 0|from 1).*, got 0.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be .* from 0 to .*, got -1.0"),
+        ({"rate_decay": 0.5}, "rate_decay must be a number from 1 to .*, got 0.5"),
     ],
 )
 def test_settings_out_of_range_are_named(setting: dict[str, float], message: str) -> None:

@@ -94,7 +94,7 @@ class TestReinitialise:
         assert [id(parameter) for parameter in encoder.parameters()] == before
 
     def test_more_blocks_than_there_are_is_an_error(self) -> None:
-        with pytest.raises(ConfigError, match="reinit_blocks: expected at most 3, .*found 4"):
+        with pytest.raises(ConfigError, match="reinit_blocks: expected at most 3, .*got 4"):
             reinitialise(tiny_encoder(), 4, seed=1)
 
 
@@ -310,14 +310,14 @@ class TestRDrop:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"mixout": 1.0}, r"mixout must be a number from 0 to below 1.*, found 1"),
+        ({"mixout": 1.0}, r"mixout must be a number from 0 to below 1.*, got 1"),
         (
             {"label_smoothing": -0.1},
-            r"label_smoothing must be a number from 0 to below 1.*, found -0.1",
+            r"label_smoothing must be a number from 0 to below 1.*, got -0.1",
         ),
-        ({"reinit_blocks": -1}, "reinit_blocks must be .* from 0 to .*, found -1"),
-        ({"l2_sp": -0.5}, "l2_sp must be .* from 0 to .*, found -0.5"),
-        ({"r_drop": math.inf}, "r_drop must be .* from 0 to .*, found inf"),
+        ({"reinit_blocks": -1}, "reinit_blocks must be .* from 0 to .*, got -1"),
+        ({"l2_sp": -0.5}, "l2_sp must be .* from 0 to .*, got -0.5"),
+        ({"r_drop": math.inf}, "r_drop must be .* from 0 to .*, got inf"),
     ],
 )
 def test_settings_out_of_range_are_named(setting: dict[str, Any], message: str) -> None:

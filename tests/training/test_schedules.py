@@ -67,9 +67,9 @@ def test_decaying_schedules_end_at_zero(name: Any) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"warmup_ratio": 1.0}, r"warmup_ratio must be a number from 0 to below 1.*, found 1.0"),
-        ({"cut_fraction": 0.0}, "cut_fraction must be a number above 0 and below 1, found 0.0"),
-        ({"ratio": 0.5}, "ratio must be a number from 1 to .*, found 0.5"),
+        ({"warmup_ratio": 1.0}, r"warmup_ratio must be a number from 0 to below 1.*, got 1.0"),
+        ({"cut_fraction": 0.0}, "cut_fraction must be a number above 0 and below 1, got 0.0"),
+        ({"ratio": 0.5}, "ratio must be a number from 1 to .*, got 0.5"),
     ],
 )
 def test_settings_out_of_range_are_named(setting: dict[str, Any], message: str) -> None:
@@ -95,9 +95,9 @@ def test_minutes_follow_the_clock_and_steps_the_counter() -> None:
 def test_two_limits_at_once_are_refused() -> None:
     from finetune.training.loop.progress import LengthConfig
 
-    with pytest.raises(ConfigError, match="found max_steps and max_minutes; keep one"):
+    with pytest.raises(ConfigError, match="got max_steps and max_minutes; keep one"):
         LengthConfig(max_steps=3, max_minutes=1.0)
-    with pytest.raises(ConfigError, match="max_epochs must be .*(above 0|from 1).*, found 0"):
+    with pytest.raises(ConfigError, match="max_epochs must be .*(above 0|from 1).*, got 0"):
         LengthConfig(max_epochs=0)
     assert LengthConfig().or_default() == LengthConfig(max_epochs=3)
     assert LengthConfig(max_steps=7).or_default() == LengthConfig(max_steps=7)

@@ -44,12 +44,12 @@ def model_folder(folder: Path) -> Path:
             place = str(module.get("path", ""))
             if not _is_inside(place):
                 raise CheckpointError(
-                    f"{path}: expected modules inside the folder, found the path {place!r}; "
+                    f"{path}: expected modules inside the folder, got the path {place!r}; "
                     "download it again"
                 )
             if not (folder / place / CONFIG).is_file():
                 raise CheckpointError(
-                    f"{path}: names the module {place!r}, found no {CONFIG} there; download it too"
+                    f"{path}: names the module {place!r}, got no {CONFIG} there; download it too"
                 )
             return folder / place
     return folder
@@ -74,10 +74,10 @@ def _modules(path: Path) -> list[dict[str, Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: expected JSON, found {error}") from None
+        raise CheckpointError(f"{path}: expected JSON, got {error}") from None
     if not isinstance(content, list):
         raise CheckpointError(
-            f"{path}: expected a list of modules, found {type(content).__name__}; download it again"
+            f"{path}: expected a list of modules, got {type(content).__name__}; download it again"
         )
     return [module for module in content if isinstance(module, dict)]
 
@@ -110,7 +110,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             return _read_shards(folder / f"{name}.index.json", read)
     found = sorted(path.name for pattern in FOREIGN for path in folder.glob(pattern))
     raise CheckpointError(
-        f"{folder}: expected weights in model.safetensors or pytorch_model.bin, found "
+        f"{folder}: expected weights in model.safetensors or pytorch_model.bin, got "
         f"{', '.join(found) or 'none'}; download or convert them first"
     )
 
@@ -121,7 +121,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except Exception as error:  # of many types, for a damaged or a foreign header
         raise CheckpointError(
-            f"{path}: expected weights in safetensors form, found {error}; download the file again"
+            f"{path}: expected weights in safetensors form, got {error}; download the file again"
         ) from None
 
 
@@ -135,12 +135,12 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # torch raises many types for a damaged or a refused file
         reason = " ".join(str(error).split()).partition(". ")[0] or type(error).__name__
         raise CheckpointError(
-            f"{path}: expected pickled tensors and nothing else, found a file that is damaged or "
+            f"{path}: expected pickled tensors and nothing else, got a file that is damaged or "
             f"would run code ({reason}); refused, take a folder with model.safetensors"
         ) from None
     if not _is_state(content):
         raise CheckpointError(
-            f"{path}: expected tensors by name, found {_kind(content)}; it is no state dict"
+            f"{path}: expected tensors by name, got {_kind(content)}; it is no state dict"
         )
     return dict(content)
 
@@ -156,7 +156,7 @@ def _check_packed(path: Path) -> None:
         return  # torch says what is wrong with it
     if packed:
         raise CheckpointError(
-            f"{path}: expected tensors as torch saves them, found the packed member "
+            f"{path}: expected tensors as torch saves them, got the packed member "
             f"{packed[0].filename!r}; refused, take a folder with model.safetensors"
         )
 
@@ -191,20 +191,20 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     """Read the files that an index names; each tensor must be in the file it is said to be in."""
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places:
-        raise CheckpointError(f"{index}: expected a weight_map, found none; download it again")
+        raise CheckpointError(f"{index}: expected a weight_map, got none; download it again")
     tensors: dict[str, Tensor] = {}
     for name in sorted({str(place) for place in places.values()}):
         shard = index.parent / name
         if shard.parent != index.parent:
             raise CheckpointError(
-                f"{index}: expected files beside it, found the name {name!r}; download it again"
+                f"{index}: expected files beside it, got the name {name!r}; download it again"
             )
         if not shard.is_file():
-            raise CheckpointError(f"{index}: names the file {name}, found none; download it too")
+            raise CheckpointError(f"{index}: names the file {name}, got none; download it too")
         tensors |= read(shard)
     if missing := sorted(set(places) - set(tensors)):
         raise CheckpointError(
-            f"{index}: expected {missing[0]} in {places[missing[0]]}, found {len(missing)} tensors "
+            f"{index}: expected {missing[0]} in {places[missing[0]]}, got {len(missing)} tensors "
             "missing; download the files again"
         )
     return tensors

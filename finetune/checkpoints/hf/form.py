@@ -98,7 +98,7 @@ class Form:
         for name, values in self.same.items():
             if settings.get(name, values[0]) not in values:
                 raise CheckpointError(
-                    f"config.json: expected {name} {_listed(values)}, found {settings[name]!r}; "
+                    f"config.json: expected {name} {_listed(values)}, got {settings[name]!r}; "
                     f"our encoder has no such variant of {self.name}"
                 )
         found = {ours: _value(settings, theirs, usual) for ours, theirs, usual in self.fields}
@@ -109,7 +109,7 @@ class Form:
             return self._settled(EncoderConfig(**found, **self.fixed))
         except (ConfigError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(
-                f"config.json: expected the shape of a {self.name} encoder, found: {error}"
+                f"config.json: expected the shape of a {self.name} encoder, got: {error}"
             ) from None
 
     def _settled(self, config: EncoderConfig) -> EncoderConfig:
@@ -140,7 +140,7 @@ class Form:
         for name, value in self.fixed.items():
             if getattr(config, name) != value:
                 raise CheckpointError(
-                    f"{self.name} has {name} {value!r} only, found {getattr(config, name)!r}"
+                    f"{self.name} has {name} {value!r} only, got {getattr(config, name)!r}"
                 )
         own = {**config.to_dict(), "embedding_dropout_prob": config.embedding_dropout}
         written = {theirs: own[ours] for ours, theirs, _ in self.fields}

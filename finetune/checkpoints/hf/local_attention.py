@@ -44,7 +44,7 @@ def _global_every(settings: Mapping[str, Any]) -> int:
             return every
     raise CheckpointError(
         "config.json: expected layer_types with full_attention in every so many-th block, from "
-        f"the first on, found {quoted(kinds)}"
+        f"the first on, got {quoted(kinds)}"
     )
 
 
@@ -59,7 +59,7 @@ def _theta(settings: Mapping[str, Any], kind: str) -> float:
     way = settings.get("rope_scaling") or stated.get("rope_type", "default")
     if way != "default":
         raise CheckpointError(
-            f"config.json: expected rotary positions as they are, found {way!r} for {kind}; our "
+            f"config.json: expected rotary positions as they are, got {way!r} for {kind}; our "
             "encoder does not stretch them"
         )
     return float(stated.get("rope_theta") or settings.get(f"{old}_rope_theta") or usual)

@@ -116,12 +116,12 @@ def _form(settings: Mapping[str, Any], path: Path) -> Form:
     if str(name) not in FORMS:
         found = "none" if name is None else f"{name!r}"
         raise CheckpointError(
-            f"{path}: expected a model_type that can be imported, found {found}; "
+            f"{path}: expected a model_type that can be imported, got {found}; "
             f"{nearest(str(name), FORMS)}"
         )
     if "quantization_config" in settings:
         raise CheckpointError(
-            f"{path}: expected plain weights, found a quantization_config; take the folder that "
+            f"{path}: expected plain weights, got a quantization_config; take the folder that "
             "was quantised"
         )
     return FORMS[str(name)]
@@ -180,7 +180,7 @@ class _Tensors:
         ]
         if missing:
             raise CheckpointError(
-                f"{self.folder}: expected the tensors that config.json describes, found "
+                f"{self.folder}: expected the tensors that config.json describes, got "
                 f"{len(missing)} missing, the first of them {missing[0]}; download the folder again"
             )
 
@@ -196,7 +196,7 @@ class _Tensors:
         if tuple(tensor.shape) != shape or not is_precise(tensor):
             raise CheckpointError(
                 f"{self.folder}: by config.json {self.names[theirs]} should be floating-point "
-                f"{shape}, found {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+                f"{shape}, got {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
             )
         check_numbers(tensor, self.names[theirs], self.folder)
         self.kept.add(self.names[theirs])
@@ -218,7 +218,7 @@ class _Tensors:
             differ = not alone and not _equal(self.tensors[first], self.tensors[second])
             if differ and config.tie_word_embeddings:
                 raise CheckpointError(
-                    f"{self.folder}: expected {second} and {first} to be the same numbers, found "
+                    f"{self.folder}: expected {second} and {first} to be the same numbers, got "
                     "two sets, of which none can be said to count"
                 )
             if alone or differ:
@@ -297,7 +297,7 @@ def _labels(settings: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         if not isinstance(count, int) or not 1 <= count <= MOST_LABELS:
             raise CheckpointError(
                 f"{folder}: config.json: expected num_labels to be a whole number from 1 to "
-                f"{MOST_LABELS:,}, found {quoted(count)}"
+                f"{MOST_LABELS:,}, got {quoted(count)}"
             )
         names = {str(number): f"LABEL_{number}" for number in range(count)}
     if isinstance(names, dict) and 1 <= len(names) <= MOST_LABELS:
@@ -305,7 +305,7 @@ def _labels(settings: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         if all(isinstance(name, str | int) for name in ordered):
             return tuple(map(str, ordered))
     raise CheckpointError(
-        f"{folder}: config.json: expected id2label with a name for 0, 1, 2 …, found {quoted(names)}"
+        f"{folder}: config.json: expected id2label with a name for 0, 1, 2 …, got {quoted(names)}"
     )
 
 

@@ -67,7 +67,7 @@ def their_weights(
         if key in ours:
             groups.setdefault(theirs, []).append(ours[key])
         elif not key.startswith("pooler."):
-            raise CheckpointError(f"expected the tensor {key}, found none; it cannot be written")
+            raise CheckpointError(f"expected the tensor {key}, got none; it cannot be written")
         if key == POSITIONS:
             rows = form.position_rows(config)
             groups[theirs].insert(0, torch.zeros(rows, *ours[key].shape[1:]))

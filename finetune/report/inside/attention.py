@@ -37,7 +37,7 @@ def _map(content: Mapping[str, Any]) -> Any:
     weights = np.asarray(content["weights"], np.float32)
     if weights.ndim != 4 or weights.shape[2:] != (len(tokens), len(tokens)):
         raise ValueError(
-            f"expected weights by layer, head and {len(tokens)} tokens twice, found shape "
+            f"expected weights by layer, head and {len(tokens)} tokens twice, got shape "
             f"{weights.shape}"
         )
     if len(segments) != len(tokens) or not np.isfinite(weights).all():

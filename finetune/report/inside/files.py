@@ -48,7 +48,7 @@ class Found:
                 return cls(file, kind, content)
         held = ", ".join(list(map(str, content))[:5]) or "none"
         raise DataError(
-            f"{file}: expected a file of `finetune inspect` ({_names()}), found one with other "
+            f"{file}: expected a file of `finetune inspect` ({_names()}), got one with other "
             f"fields ({held}); name one that the command wrote"
         )
 
@@ -69,7 +69,7 @@ class Found:
             reason = " ".join(f"{type(error).__name__} {error}".split())[:120]
             raise DataError(
                 f"{self.file}: expected the form in which `finetune inspect {self.kind}` writes, "
-                f"found another ({reason}); inspect the run again"
+                f"got another ({reason}); inspect the run again"
             ) from None
 
 
@@ -90,7 +90,7 @@ def figure_of(value: object) -> float | None:
         TypeError: It is none.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"expected a number, found {value!r}")
+        raise TypeError(f"expected a number, got {value!r}")
     return float(value) if math.isfinite(value) else None
 
 
@@ -105,7 +105,7 @@ def found_in(place: Path) -> list[Path]:
     files = [file for kind in KINDS if (file := place / f"{kind}.json").is_file()]
     if not files:
         raise DataError(
-            f"{place}: expected a folder with files of `finetune inspect` ({_names()}), found none"
+            f"{place}: expected a folder with files of `finetune inspect` ({_names()}), got none"
         )
     return files
 
@@ -120,10 +120,10 @@ def _mapping(file: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{file}: expected JSON, found {error}") from None
+        raise DataError(f"{file}: expected JSON, got {error}") from None
     if not isinstance(content, dict):
         raise DataError(
-            f"{file}: expected a file of `finetune inspect` ({_names()}), found no fields but "
+            f"{file}: expected a file of `finetune inspect` ({_names()}), got no fields but "
             f"{type(content).__name__}"
         )
     return content

@@ -158,7 +158,7 @@ def _check_size(paths: Sequence[str | Path], tokens: TokenFolder, config: Corpus
     names = ", ".join(str(path) for path in paths)
     counts = tokens.counts
     if not counts.tokens:
-        raise DataError(f"{names}: expected a corpus with text in it, found no words")
+        raise DataError(f"{names}: expected a corpus with text in it, got no words")
     if counts.unknown_tokens == counts.tokens:
         raise DataError(
             f"{names}: every word is unknown to the tokenizer, so there is nothing to learn: "

@@ -100,7 +100,7 @@ def _files_under(path: Path) -> list[Path]:
     if path.is_dir():
         found = [file for file in path.rglob("*") if file.is_file() and _is_corpus_file(file)]
         if not found:
-            raise DataError(f"{path}: expected files ending in {_kinds()}, found none")
+            raise DataError(f"{path}: expected files ending in {_kinds()}, got none")
         return found
     if not path.exists():
         raise DataError(f"{path}: no such corpus file or folder")
@@ -236,13 +236,13 @@ def _parse_row(line: str, file: Path, number: int) -> Any:
 
 def _field(row: Any, name: str, place: str) -> str:
     if not isinstance(row, dict):
-        raise DataError(f"{place}: expected a JSON object, found {type(row).__name__}")
+        raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}")
     if name not in row:
         fields = ", ".join(row) or "none"
         raise DataError(f"{place}: no field '{name}'; its fields are {fields} (see text_field)")
     text = row[name]
     if not isinstance(text, str):
-        raise DataError(f"{place}: expected text in field '{name}', found {type(text).__name__}")
+        raise DataError(f"{place}: expected text in field '{name}', got {type(text).__name__}")
     if not _is_unicode(text):
         raise DataError(f"{place}: field '{name}' has half of a surrogate pair, which is no text")
     return text

@@ -50,6 +50,6 @@ class MappedFile:
         size = os.fstat(self._file).st_size
         if size < self._size:
             raise DataError(
-                f"{self.path}: expected {self._size:,} bytes, found {size:,}: it was cut short "
+                f"{self.path}: expected {self._size:,} bytes, got {size:,}: it was cut short "
                 "while a run reads it; continue with --resume, it is made again"
             )

@@ -88,7 +88,7 @@ class MaskingConfig:
         shares = (self.replace_mask_share, self.replace_random_share)
         if sum(shares) > 1:
             raise ConfigError(
-                "replace_mask_share and replace_random_share must together be at most 1, found "
+                "replace_mask_share and replace_random_share must together be at most 1, got "
                 f"{shares[0]} and {shares[1]}"
             )
 

@@ -150,7 +150,7 @@ class Blocks:
             file.check()
         chosen = np.asarray(indices, dtype=np.int64)
         if chosen.size and not (0 <= chosen.min() and chosen.max() < len(self)):
-            raise IndexError(f"blocks go from 0 to {len(self) - 1}, found {chosen.tolist()}")
+            raise IndexError(f"blocks go from 0 to {len(self) - 1}, got {chosen.tolist()}")
         places, documents = self._locate(chosen)
         return Block(
             input_ids=self._framed_ids(places),

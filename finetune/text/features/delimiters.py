@@ -66,7 +66,7 @@ def _shown(header: str, where: str) -> str:
     if len(shown) > 1:
         words = " and a ".join(DELIMITERS[delimiter] for delimiter in shown)
         raise DataError(
-            f"{where}: expected one separator between the names of the columns, found a {words}; "
+            f"{where}: expected one separator between the names of the columns, got a {words}; "
             f"put a first line sep={shown[0]} or sep={shown[1]} above the header"
         )
     return shown[0] if shown else ","

@@ -155,7 +155,7 @@ def _opened(path: Path | str) -> Iterator[BinaryIO]:
             packed = str(path).lower().endswith(".gz")
             yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
     except OSError as error:
-        raise DataError(f"{path}: expected a readable file, found: {error.strerror}") from error
+        raise DataError(f"{path}: expected a readable file, got: {error.strerror}") from error
 
 
 def _text_lines(name: str, stream: BinaryIO) -> _Lines:
@@ -168,7 +168,7 @@ def _text_lines(name: str, stream: BinaryIO) -> _Lines:
             yield _decode(line, f"{name}:{number}", first=number == 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
-            f"{name}:{number + 1}: expected a whole gzip file, found it damaged here: {error}"
+            f"{name}:{number + 1}: expected a whole gzip file, got it damaged here: {error}"
         ) from error
 
 
@@ -185,7 +185,7 @@ def refuse_other_file(start: bytes, where: str) -> None:
     for beginning, what in OTHER_FILES.items():
         if start.startswith(beginning):
             raise DataError(
-                f"{where}: expected text, found {what}; save the table as CSV (UTF-8), or name the "
+                f"{where}: expected text, got {what}; save the table as CSV (UTF-8), or name the "
                 "file by what it is"
             )
 
@@ -194,14 +194,14 @@ def _decode(line: bytes, where: str, *, first: bool) -> str:
     if first:
         refuse_other_file(line, where)
     if first and line.startswith(UTF16_MARKS):
-        raise DataError(f"{where}: expected UTF-8, found the mark of UTF-16; {FROM_UTF16}")
+        raise DataError(f"{where}: expected UTF-8, got the mark of UTF-16; {FROM_UTF16}")
     if b"\0" in line:  # UTF-16 without a mark has one beside every Latin letter
-        raise DataError(f"{where}: expected UTF-8, found a NUL byte, as UTF-16 has; {FROM_UTF16}")
+        raise DataError(f"{where}: expected UTF-8, got a NUL byte, as UTF-16 has; {FROM_UTF16}")
     try:
         return line.decode("utf-8-sig" if first else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{where}: expected UTF-8, found the byte 0x{line[error.start]:02x} at place "
+            f"{where}: expected UTF-8, got the byte 0x{line[error.start]:02x} at place "
             f"{error.start + 1} of the line; {FROM_WINDOWS}"
         ) from error
 
@@ -234,20 +234,20 @@ def _explained(fault: str, delimiter: str) -> str:
     word = DELIMITERS.get(delimiter, f"'{delimiter}'")
     if "unexpected end" in fault:
         return (
-            "expected a quote that closes the one opened in this row, found the end of the file; "
+            "expected a quote that closes the one opened in this row, got the end of the file; "
             "close it, or double a quote that is part of a text"
         )
     if "expected after" in fault:
         return (
-            f"expected a {word} or the row's end behind a closing quote, found more text; "
+            f"expected a {word} or the row's end behind a closing quote, got more text; "
             "double a quote that is part of a text"
         )
     if "new-line character" in fault:
         return (
-            "expected lines that end in LF or CRLF, found a carriage return inside a cell; "
+            "expected lines that end in LF or CRLF, got a carriage return inside a cell; "
             "put the cell into quotes, or convert the file's line ends"
         )
-    return f"expected a row of {word}-separated cells, found: {fault}"
+    return f"expected a row of {word}-separated cells, got: {fault}"
 
 
 def _tsv_records(name: str, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
@@ -277,7 +277,7 @@ def _table(name: str, records: Iterator[tuple[str, list[str]]], separator: str) 
         if len(cells) != len(header):
             raise DataError(
                 f"{where}: expected {len(header)} {separator}-separated cells "
-                f"({', '.join(header)}), found {len(cells)}; "
+                f"({', '.join(header)}), got {len(cells)}; "
                 "correct the row, or save as CSV with quotes"
             )
         _check_row(header, named, cells, where, separator)
@@ -286,11 +286,11 @@ def _table(name: str, records: Iterator[tuple[str, list[str]]], separator: str) 
 
 def _check_header(header: Sequence[str], where: str, separator: str) -> None:
     if not any(header):
-        raise DataError(f"{where}: expected a header line that names the columns, found none")
+        raise DataError(f"{where}: expected a header line that names the columns, got none")
     for column in header:
         if column and header.count(column) > 1:
             raise DataError(
-                f"{where}: expected each column once, found '{column}' several times in the header "
+                f"{where}: expected each column once, got '{column}' several times in the header "
                 f"{', '.join(header)}; rename one"
             )
     if len(header) > 1:
@@ -302,7 +302,7 @@ def _check_header(header: Sequence[str], where: str, separator: str) -> None:
             else f"put a first line sep={delimiter} above the header of a .csv file"
         )
         raise DataError(
-            f"{where}: expected {separator}-separated names of columns, found one name with "
+            f"{where}: expected {separator}-separated names of columns, got one name with "
             f"'{delimiter}' in it, '{header[0][:60]}'; {way_out}, or rename the column"
         )
 
@@ -313,14 +313,14 @@ def _check_row(
     """Refuse a row that was cut in two, and one that is the header of a file put behind another."""
     if spilled := [cell.strip() for cell in cells[named:] if cell.strip()]:
         raise DataError(
-            f"{where}: expected nothing behind the last named column '{header[named - 1]}', found "
+            f"{where}: expected nothing behind the last named column '{header[named - 1]}', got "
             f"'{spilled[0][:60]}'; put a text with a {separator} into quotes, or name the "
             "column in the header"
         )
     # A file put behind another brings its byte order mark along.
     if len(header) > 1 and [cell.strip().strip(_MARK) for cell in cells] == header:
         raise DataError(
-            f"{where}: expected a row of values, found the header once more "
+            f"{where}: expected a row of values, got the header once more "
             f"({', '.join(header)[:100]}); remove this line"
         )
 
@@ -336,16 +336,16 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
         row = json.loads(line, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{where}: expected a JSON object on a line of its own, found {_fault(error)}"
+            f"{where}: expected a JSON object on a line of its own, got {_fault(error)}"
         ) from error
     if not isinstance(row, dict):
         raise DataError(
-            f'{where}: expected a JSON object such as {{"text": …}}, found {_shape(row)}; '
+            f'{where}: expected a JSON object such as {{"text": …}}, got {_shape(row)}; '
             "write one object a line (jq -c '.[]' does it for a list)"
         )
     if "\\u" in line and not _is_unicode(row):
         raise DataError(
-            f"{where}: expected text, found half of a surrogate pair (\\ud800 to \\udfff)"
+            f"{where}: expected text, got half of a surrogate pair (\\ud800 to \\udfff)"
         )
     return row
 

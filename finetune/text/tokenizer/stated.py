@@ -71,7 +71,7 @@ def _check_name(token: Any, role: str, path: Path) -> None:
     name = token.get("content") if isinstance(token, dict) else token
     if not isinstance(name, str | None):
         raise CheckpointError(
-            f"{path}: expected the name of a token for {role}, found {name!r}; "
+            f"{path}: expected the name of a token for {role}, got {name!r}; "
             f"name one of the vocabulary's, such as {ROLES[role][0]!r}"
         )
 
@@ -122,7 +122,7 @@ def added_tokens(stated: dict[str, Any], folder: Path) -> list[tuple[int, tokeni
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         name = f"{_STATED_IN[0]}: added_tokens_decoder" if decoder else "added_tokens.json"
         raise CheckpointError(
-            f"{folder}/{name}: expected tokens with their ids, found another form ({error!r}); "
+            f"{folder}/{name}: expected tokens with their ids, got another form ({error!r}); "
             "give the file as it was published with the weights"
         ) from error
 
@@ -157,7 +157,7 @@ def _listed(stated: dict[str, Any], key: str, folder: Path) -> list[Any]:
     )
     if not whole:
         raise CheckpointError(
-            f"{folder}: expected tokens in {key}, found {entries!r}; correct or remove it"
+            f"{folder}: expected tokens in {key}, got {entries!r}; correct or remove it"
         )
     return list(entries)
 
@@ -186,7 +186,7 @@ def flag(stated: dict[str, Any], key: str, default: bool | None, folder: Path) -
     value = stated.get(key)
     if not isinstance(value, bool | None):
         raise CheckpointError(
-            f"{folder}/{_STATED_IN[0]}: {key} must be true or false, found {value!r}; correct or "
+            f"{folder}/{_STATED_IN[0]}: {key} must be true or false, got {value!r}; correct or "
             "remove it"
         )
     return default if value is None else value
@@ -202,13 +202,13 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if (size := path.stat().st_size) > LONGEST_JSON:
             raise CheckpointError(
-                f"{path}: expected at most {LONGEST_JSON >> 20} MiB of JSON, found {size:,} bytes"
+                f"{path}: expected at most {LONGEST_JSON >> 20} MiB of JSON, got {size:,} bytes"
             )
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: expected JSON, found {error}") from error
+        raise CheckpointError(f"{path}: expected JSON, got {error}") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, found {type(content).__name__}")
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(content).__name__}")
     return content
 
 
@@ -227,7 +227,7 @@ def check_ids(ids: Mapping[str, int], path: Path) -> None:
     token = max(ids, key=lambda token: ids[token])
     if ids[token] > 2 * len(ids) + MOST_UNUSED:
         raise CheckpointError(
-            f"{path}: expected ids from 0 on for {len(ids):,} tokens, found {quoted(ids[token])} "
+            f"{path}: expected ids from 0 on for {len(ids):,} tokens, got {quoted(ids[token])} "
             f"for {quoted(token)}; give the file as it was published with the weights"
         )
 
@@ -245,8 +245,8 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise CheckpointError(
-            f"{path}: expected UTF-8, found byte 0x{content[error.start]:02x} in line {line}; "
+            f"{path}: expected UTF-8, got byte 0x{content[error.start]:02x} in line {line}; "
             "give the file as it was published with the weights"
         ) from error
     except OSError as error:
-        raise CheckpointError(f"{path}: expected a readable file, found: {error}") from error
+        raise CheckpointError(f"{path}: expected a readable file, got: {error}") from error

@@ -101,7 +101,7 @@ class Tokenizer:
         token_id = None if name is None else self.backend.token_to_id(name)
         if token_id is None:
             raise CheckpointError(
-                f"the tokenizer has no {role}: found {name!r}, which is not in its vocabulary; "
+                f"the tokenizer has no {role}: got {name!r}, which is not in its vocabulary; "
                 f"name one of its tokens in special_tokens_map.json, such as {ROLES[role][0]!r}"
             )
         return int(token_id)
@@ -270,7 +270,7 @@ def _encoded(encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[s
                 text.encode()
             except UnicodeEncodeError as error:
                 raise DataError(
-                    f"expected Unicode text, found half a surrogate pair at character "
+                    f"expected Unicode text, got half a surrogate pair at character "
                     f"{error.start} of {text[:40]!r}; correct or remove it"
                 ) from None
         raise

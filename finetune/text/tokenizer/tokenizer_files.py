@@ -79,7 +79,7 @@ def read_tokenizer(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
         return _converted(folder, named=form != "any")
     else:
         raise CheckpointError(
-            f"{folder}: expected a tokenizer (tokenizer.json), found none, and no vocab.txt, "
+            f"{folder}: expected a tokenizer (tokenizer.json), got none, and no vocab.txt, "
             f"vocab.json with merges.txt or sentencepiece model either; {_MAKE_ONE} {folder}`"
         )
     return backend, role_names(stated, backend.get_vocab(with_added_tokens=True))
@@ -148,7 +148,7 @@ def _try_out(backend: tokenizers.Tokenizer, path: Path) -> None:
     most = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
     if sample.ids and max(sample.ids) > most:
         raise CheckpointError(
-            f"{path}: not a readable tokenizer: expected ids up to {most} around a text, found "
+            f"{path}: not a readable tokenizer: expected ids up to {most} around a text, got "
             f"{max(sample.ids)}; give the file as it was published with the weights"
         )
 
@@ -174,7 +174,7 @@ def _check_unknown(backend: tokenizers.Tokenizer, unknown: str, path: Path) -> N
     if backend.model.token_to_id(unknown) is None:
         raise CheckpointError(
             f"{path}: not a readable tokenizer: expected its unknown token {unknown!r} in the "
-            "model's vocabulary, found none; give the file as it was published with the weights"
+            "model's vocabulary, got none; give the file as it was published with the weights"
         )
 
 
@@ -203,7 +203,7 @@ def _converted(folder: Path, *, named: bool) -> tuple[tokenizers.Tokenizer, dict
     refuse_placeholder_file(folder / found, CheckpointError)
     if not named:
         raise CheckpointError(
-            f"{folder}: expected the class of tokenizer that {found} is for, found none; write it "
+            f"{folder}: expected the class of tokenizer that {found} is for, got none; write it "
             'to tokenizer_config.json, as {"tokenizer_class": "AlbertTokenizer"}'
         )
     try:
@@ -215,7 +215,7 @@ def _converted(folder: Path, *, named: bool) -> tuple[tokenizers.Tokenizer, dict
     except Exception as error:  # many types: for a file, a class, a package that is missing
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise CheckpointError(
-            f"{folder}: expected a tokenizer that can be converted, found {found}, which cannot "
+            f"{folder}: expected a tokenizer that can be converted, got {found}, which cannot "
             f"({reason}); make a tokenizer.json where it works, with save_pretrained of its class"
         ) from error
     _check_read(theirs, folder, found)
@@ -229,7 +229,7 @@ def _check_read(theirs: Any, folder: Path, found: str) -> None:
     if not any((folder / name).is_file() for name in files):
         raise CheckpointError(
             f"{folder}: expected one of {', '.join(sorted(files))}, which {type(theirs).__name__} "
-            f"reads, found {found}; name another tokenizer_class in tokenizer_config.json"
+            f"reads, got {found}; name another tokenizer_class in tokenizer_config.json"
         )
 
 

@@ -121,7 +121,7 @@ def _with_text(texts: Iterable[str]) -> Iterator[str]:
         found = found or not is_empty(text)
         yield text
     if not found:
-        raise DataError("expected text to learn a vocabulary from, found none in the corpus")
+        raise DataError("expected text to learn a vocabulary from, got none in the corpus")
 
 
 def _wordpiece(texts: Iterable[str], config: TokenizerConfig) -> tokenizers.Tokenizer:

@@ -57,7 +57,7 @@ def wordpiece(folder: Path, stated: dict[str, Any]) -> tokenizers.Tokenizer:
     unknown = role_names(stated, vocabulary).get("unk_token")
     if unknown not in vocabulary:
         raise CheckpointError(
-            f"{folder}/vocab.txt: expected the unknown token {unknown or '[UNK]'!r} in it, found "
+            f"{folder}/vocab.txt: expected the unknown token {unknown or '[UNK]'!r} in it, got "
             f"{len(vocabulary)} tokens without; {_AS_PUBLISHED}"
         )
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token=str(unknown)))
@@ -114,7 +114,7 @@ def _add_tokens(
         backend.add_tokens([token])
         if backend.token_to_id(token.content) != number:
             raise CheckpointError(
-                f"{folder}: expected id {number} for the added token {token.content!r}, found "
+                f"{folder}: expected id {number} for the added token {token.content!r}, got "
                 f"{backend.token_to_id(token.content)}; give the vocabulary that it was added to"
             )
     names = role_names(stated, backend.get_vocab(with_added_tokens=True))
@@ -134,12 +134,12 @@ def _token_lines(path: Path) -> dict[str, int]:
     while tokens and not tokens[-1]:
         tokens.pop()
     if not tokens:
-        raise CheckpointError(f"{path}: expected a token a line, found none; {_AS_PUBLISHED}")
+        raise CheckpointError(f"{path}: expected a token a line, got none; {_AS_PUBLISHED}")
     vocabulary: dict[str, int] = {}
     for number, token in enumerate(tokens):
         if vocabulary.setdefault(token, number) != number:
             raise CheckpointError(
-                f"{path}: expected each token once, found {token!r} in line "
+                f"{path}: expected each token once, got {token!r} in line "
                 f"{vocabulary[token] + 1} and line {number + 1}; {_AS_PUBLISHED}"
             )
     return vocabulary
@@ -158,19 +158,17 @@ def _check_uncased(vocabulary: dict[str, int], folder: Path) -> None:
 def _token_ids(path: Path) -> dict[str, int]:
     vocabulary = read_json(path)
     if not vocabulary:
-        raise CheckpointError(
-            f"{path}: expected tokens with their ids, found none; {_AS_PUBLISHED}"
-        )
+        raise CheckpointError(f"{path}: expected tokens with their ids, got none; {_AS_PUBLISHED}")
     tokens: dict[int, str] = {}
     for token, number in vocabulary.items():
         if type(number) is not int or not 0 <= number < 1 << 32:
             raise CheckpointError(
-                f"{path}: expected an id, a whole number from 0, for {token!r}, found {number!r}; "
+                f"{path}: expected an id, a whole number from 0, for {token!r}, got {number!r}; "
                 f"{_AS_PUBLISHED}"
             )
         if tokens.setdefault(number, token) != token:
             raise CheckpointError(
-                f"{path}: expected each id once, found {number} for {tokens[number]!r} and "
+                f"{path}: expected each id once, got {number} for {tokens[number]!r} and "
                 f"{token!r}; {_AS_PUBLISHED}"
             )
     check_ids(vocabulary, path)
@@ -181,7 +179,7 @@ def _merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
     """Read pairs of tokens; both, and what they join to, must be in the vocabulary."""
     if not path.is_file():
         raise CheckpointError(
-            f"{path.parent}: expected merges.txt beside vocab.json, found none; give both files, "
+            f"{path.parent}: expected merges.txt beside vocab.json, got none; give both files, "
             "or a tokenizer.json"
         )
     merges = []
@@ -191,13 +189,13 @@ def _merges(path: Path, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
             continue
         if len(pair) != 2:
             raise CheckpointError(
-                f"{path}: expected two tokens and a space between them in line {number}, found "
+                f"{path}: expected two tokens and a space between them in line {number}, got "
                 f"{line[:40]!r}; {_AS_PUBLISHED}"
             )
         for token in (*pair, "".join(pair)):
             if token not in vocabulary:
                 raise CheckpointError(
-                    f"{path}: expected tokens of vocab.json, found {token!r} in line {number}, "
+                    f"{path}: expected tokens of vocab.json, got {token!r} in line {number}, "
                     f"which it does not have; {_AS_PUBLISHED}"
                 )
         merges.append((pair[0], pair[1]))

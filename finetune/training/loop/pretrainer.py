@@ -124,7 +124,7 @@ def _metrics(figures: Sequence[Tensor], accuracy: str) -> dict[str, float]:
     loss, right, tokens = float(losses @ counts), float(rights.sum()), float(counts.sum())
     if not tokens:
         raise DataError(
-            "expected tokens to predict in the validation blocks, found unknown and special ones "
+            "expected tokens to predict in the validation blocks, got unknown and special ones "
             "alone; train a tokenizer on this corpus, or hold out more by --validation-fraction"
         )
     return {

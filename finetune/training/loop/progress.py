@@ -44,7 +44,7 @@ class LengthConfig:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) > 1:
             raise ConfigError(
-                f"expected one of max_steps, max_epochs, max_minutes, found "
+                f"expected one of max_steps, max_epochs, max_minutes, got "
                 f"{' and '.join(given)}; keep one"
             )
 

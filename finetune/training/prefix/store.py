@@ -165,7 +165,7 @@ class States:
             done = os.preadv(self._file, [left], offset)
             if not done:
                 raise DataError(
-                    f"{self._path}: expected {self.entry.bytes:,} bytes, found that the file was "
+                    f"{self._path}: expected {self.entry.bytes:,} bytes, got that the file was "
                     "cut short while a run reads it; continue with --resume, it is made again"
                 )
             left, offset = left[done:], offset + done

@@ -67,7 +67,7 @@ class Plan:
     def __post_init__(self) -> None:
         """Refuse what is no plan."""
         if not self.phases:
-            raise ConfigError("phases: expected at least one phase, found none")
+            raise ConfigError("phases: expected at least one phase, got none")
         for number, phase in enumerate(self.phases, start=1):
             _check_groups(number, phase, self.num_groups)
         for number, (phase, start) in enumerate(zip(self.phases, self._starts(), strict=True), 1):
@@ -109,12 +109,12 @@ def _check_groups(number: int, phase: Phase, num_groups: int) -> None:
     groups = phase.groups
     if len(groups) == 0 or groups.step != 1:
         raise ConfigError(
-            f"phase {number}: expected a row of groups without a gap, found {list(groups)}"
+            f"phase {number}: expected a row of groups without a gap, got {list(groups)}"
         )
     if groups.start < 0 or groups.stop > num_groups:
         raise ConfigError(
             f"phase {number}: expected groups from 0 (embeddings) to {num_groups - 1} (head), "
-            f"found {groups.start} to {groups.stop - 1}"
+            f"got {groups.start} to {groups.stop - 1}"
         )
 
 
@@ -128,11 +128,11 @@ def _check_times(number: int, phase: Phase, start: float | None) -> None:
         word = "a gap" if phase.start > start else "an overlap"
         raise ConfigError(
             f"phase {number}: expected it to begin after {start:g} epochs, where the one before "
-            f"ends, found {phase.start:g}, which is {word}"
+            f"ends, got {phase.start:g}, which is {word}"
         )
     if phase.end is not None and phase.end <= phase.start:
         raise ConfigError(
-            f"phase {number}: expected more than 0 epochs, found {phase.end - phase.start:g}"
+            f"phase {number}: expected more than 0 epochs, got {phase.end - phase.start:g}"
         )
 
 

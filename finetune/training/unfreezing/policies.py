@@ -67,7 +67,7 @@ class UnfreezeConfig:
         if not re.fullmatch(r"top:\d+", self.unfreeze) and self.unfreeze not in POLICIES:
             raise _unknown_policy(self.unfreeze)
         if self.phases is not None and not self.phases:
-            raise ConfigError("phases: expected at least one as 'head=1', found none")
+            raise ConfigError("phases: expected at least one as 'head=1', got none")
 
     @property
     def policy(self) -> str:
@@ -77,7 +77,7 @@ class UnfreezeConfig:
 
 def _unknown_policy(found: str) -> ConfigError:
     if found.startswith("top"):
-        return ConfigError(f"unfreeze: expected top:N with a whole number N, found '{found}'")
+        return ConfigError(f"unfreeze: expected top:N with a whole number N, got '{found}'")
     return ConfigError(
         f"unfreeze: unknown policy '{found}'; {nearest(found, [*POLICIES, 'top:N'])}"
     )
@@ -133,7 +133,7 @@ def _top(config: UnfreezeConfig, num_blocks: int) -> list[Phase]:
     if count > num_blocks:
         raise ConfigError(
             f"unfreeze: expected top:0 to top:{num_blocks}, as the encoder has {num_blocks} "
-            f"blocks, found '{config.unfreeze}'; 'all' trains the embeddings too"
+            f"blocks, got '{config.unfreeze}'; 'all' trains the embeddings too"
         )
     return [Phase(range(num_blocks + 1 - count, num_blocks + 2), 0.0, None)]
 
@@ -198,7 +198,7 @@ def _named_groups(text: str, num_blocks: int, where: str) -> range:
     highest = _group(high, names, where) if dots else lowest
     if lowest > highest:
         raise ConfigError(
-            f"{where}: expected the lowest group first, '{high}..{low}', found '{text}'"
+            f"{where}: expected the lowest group first, '{high}..{low}', got '{text}'"
         )
     return range(lowest, highest + 1)
 
@@ -221,7 +221,7 @@ def _positive(number: str, unit: str, text: str, where: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         raise ConfigError(
-            f"{where}: expected GROUP={unit.upper()} with a positive number, found '{text}'"
+            f"{where}: expected GROUP={unit.upper()} with a positive number, got '{text}'"
         )
     return value
 
@@ -237,11 +237,11 @@ def _check_length(config: UnfreezeConfig, plan: Plan, max_epochs: float | None) 
         amount = f"more than {last.start:g}" if last.end is None else f"{last.end:g}"
         raise ConfigError(
             f"the {counted(count, 'phase')} of {config.policy} need{'s' * (count == 1)} {amount} "
-            f"epochs, found {max_epochs:g}; {_shorter_or_longer(config, plan, max_epochs)}"
+            f"epochs, got {max_epochs:g}; {_shorter_or_longer(config, plan, max_epochs)}"
         )
     if last.end is not None and found > needed:
         raise ConfigError(
-            f"phases: expected them to cover the run, found {last.end:g} of {max_epochs:g} epochs; "
+            f"phases: expected them to cover the run, got {last.end:g} of {max_epochs:g} epochs; "
             "leave the epochs of the last phase out, and it runs to the end"
         )
 
@@ -274,7 +274,7 @@ def _check_clock(config: UnfreezeConfig, plan: Plan) -> None:
     warm = "thaw_warmup_ratio" if config.thaw_warmup_ratio else ""
     if len(plan.phases) > 1 and (per_phase or warm):
         raise ConfigError(
-            f"{per_phase or warm} needs a run whose length in steps is known, found max_minutes; "
+            f"{per_phase or warm} needs a run whose length in steps is known, got max_minutes; "
             "set max_epochs or max_steps instead"
         )
 

@@ -84,9 +84,7 @@ def test_pickle_that_would_run_code_is_refused(
         torch.save({"a": Attack()}, path)
     else:
         path.write_bytes(pickle.dumps({"a": Attack()}))
-    refused(
-        "pytorch_model.bin: expected pickled tensors and nothing else, found .*refused", tmp_path
-    )
+    refused("pytorch_model.bin: expected pickled tensors and nothing else, got .*refused", tmp_path)
     assert not (tmp_path / "made-by-a-pickle").exists()
 
 
@@ -107,7 +105,7 @@ def test_refused_pickle_gives_no_warning_besides(tmp_path: Path) -> None:
 )
 def test_pickle_that_is_no_state_dict_is_refused(content: Any, found: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "pytorch_model.bin")
-    refused(f"expected tensors by name, found {found}; it is no state dict", tmp_path)
+    refused(f"expected tensors by name, got {found}; it is no state dict", tmp_path)
 
 
 @pytest.mark.parametrize("name", WRITE)
@@ -125,7 +123,7 @@ def test_folder_without_weights_tells_what_else_is_there(others: list[str], tmp_
         (tmp_path / name).touch()
     found = ", ".join(sorted(others, reverse=True)) or "none"
     refused(
-        f"expected weights in model.safetensors or pytorch_model.bin, found ({found}|none|.*h5)",
+        f"expected weights in model.safetensors or pytorch_model.bin, got ({found}|none|.*h5)",
         tmp_path,
     )
 
@@ -136,7 +134,7 @@ class TestShards:
     def test_shard_that_is_missing_is_named(self, tmp_path: Path) -> None:
         shard(tmp_path, "model.safetensors")
         (tmp_path / "model-00002-of-00002.safetensors").unlink()
-        refused("names the file model-00002-of-00002.safetensors, found none", tmp_path)
+        refused("names the file model-00002-of-00002.safetensors, got none", tmp_path)
 
     def test_tensor_that_is_in_no_shard_is_named(self, tmp_path: Path) -> None:
         shard(tmp_path, "model.safetensors")
@@ -144,7 +142,7 @@ class TestShards:
         index = json.loads(path.read_text())
         index["weight_map"]["c"] = "model-00001-of-00002.safetensors"
         path.write_text(json.dumps(index))
-        refused("expected c in model-00001-of-00002.safetensors, found 1 tensors missing", tmp_path)
+        refused("expected c in model-00001-of-00002.safetensors, got 1 tensors missing", tmp_path)
 
     def test_file_outside_the_folder_is_not_read(self, tmp_path: Path) -> None:
         folder = tmp_path / "it"
@@ -153,7 +151,7 @@ class TestShards:
         for name in ("../other.safetensors", str(tmp_path / "other.safetensors")):
             index = {"weight_map": {"a": name}}
             (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-            refused(f"expected files beside it, found the name '{name}'", folder)
+            refused(f"expected files beside it, got the name '{name}'", folder)
 
     @pytest.mark.parametrize("index", ["{}", '{"weight_map": []}', "[]", "{"])
     def test_index_that_is_none_is_refused(self, index: str, tmp_path: Path) -> None:
@@ -164,13 +162,13 @@ class TestShards:
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", "[" * 100_000])
 def test_config_that_is_no_object_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"config.json: expected (JSON|a JSON object), found"):
+    with pytest.raises(CheckpointError, match=r"config.json: expected (JSON|a JSON object), got"):
         read_json(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "expected JSON"), ("3", "a list of modules, found int"), ("{}", "found dict")],
+    [("{", "expected JSON"), ("3", "a list of modules, got int"), ("{}", "got dict")],
 )
 def test_list_of_modules_that_is_none_is_refused(
     content: str, message: str, tmp_path: Path
@@ -185,12 +183,12 @@ def test_list_of_modules_that_is_none_is_refused(
 def test_module_outside_the_folder_is_not_read(place: str, tmp_path: Path) -> None:
     module = {"path": place, "type": "sentence_transformers.models.Transformer"}
     (tmp_path / "modules.json").write_text(json.dumps([module]))
-    with pytest.raises(CheckpointError, match=f"inside the folder, found the path '{place}'"):
+    with pytest.raises(CheckpointError, match=f"inside the folder, got the path '{place}'"):
         model_folder(tmp_path)
 
 
 def test_module_that_is_missing_is_named(tmp_path: Path) -> None:
     module = {"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}
     (tmp_path / "modules.json").write_text(json.dumps([module]))
-    with pytest.raises(CheckpointError, match=r"module '0_Transformer', found no config\.json"):
+    with pytest.raises(CheckpointError, match=r"module '0_Transformer', got no config\.json"):
         model_folder(tmp_path)

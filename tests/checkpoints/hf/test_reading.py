@@ -214,19 +214,19 @@ def refused(message: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_type": None}, "expected a model_type that can be imported, found none"),
-        ({"model_type": "gpt2"}, "found 'gpt2'; choose one of bert"),
+        ({"model_type": None}, "expected a model_type that can be imported, got none"),
+        ({"model_type": "gpt2"}, "got 'gpt2'; choose one of bert"),
         ({"model_type": "robertA"}, "did you mean 'roberta'?"),
         ({"model_type": "albert"}, "albert cannot be imported: all its blocks share one set of we"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'absolute', found"),
-        ({"is_decoder": True}, "expected is_decoder False, found True"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'absolute', got"),
+        ({"is_decoder": True}, "expected is_decoder False, got True"),
         ({"hidden_act": "tanhexp"}, "unknown hidden_act 'tanhexp'; choose one of"),
         ({"hidden_act": "gelu_nw"}, "did you mean 'gelu_new'?"),
         ({"hidden_act": ["gelu"]}, "unknown hidden_act .'gelu'.; did you mean 'gelu'"),
-        ({"model_type": ["bert"]}, "expected a model_type that can be imported, found .'bert'.;"),
+        ({"model_type": ["bert"]}, "expected a model_type that can be imported, got .'bert'.;"),
         ({"num_attention_heads": 3}, "num_attention_heads .3. must divide hidden_size .16."),
-        ({"hidden_size": "16"}, "hidden_size must be a whole number from 1 to .*, found '16'"),
-        ({"quantization_config": {}}, "expected plain weights, found a quantization_config"),
+        ({"hidden_size": "16"}, "hidden_size must be a whole number from 1 to .*, got '16'"),
+        ({"quantization_config": {}}, "expected plain weights, got a quantization_config"),
     ],
 )
 def test_field_that_ours_cannot_express_is_named(
@@ -238,7 +238,7 @@ def test_field_that_ours_cannot_express_is_named(
 def test_tensor_that_is_missing_is_named(stored: dict[str, Tensor], tmp_path: Path) -> None:
     name = "bert.encoder.layer.1.output.dense.bias"
     del stored[name]
-    refused(f"found 1 missing, the first of them {name}", write(tmp_path / "it", stored))
+    refused(f"got 1 missing, the first of them {name}", write(tmp_path / "it", stored))
     stored[name] = torch.zeros(16)
     del stored["cls.predictions.transform.dense.bias"]
     refused("first of them cls.predictions.transform.dense.bias", write(tmp_path / "it", stored))
@@ -252,12 +252,12 @@ def test_tensor_that_belongs_nowhere_is_named(stored: dict[str, Tensor], tmp_pat
 
 def test_tensor_of_another_shape_is_named(stored: dict[str, Tensor], tmp_path: Path) -> None:
     folder = write(tmp_path / "it", stored, vocab_size=41)
-    refused(rf"{WORDS} should be floating-point \(41, 16\), found float32 \(40, 16\)", folder)
+    refused(rf"{WORDS} should be floating-point \(41, 16\), got float32 \(40, 16\)", folder)
 
 
 def test_whole_numbers_are_no_weights(stored: dict[str, Tensor], tmp_path: Path) -> None:
     folder = write(tmp_path / "it", {**stored, WORDS: stored[WORDS].to(torch.int8)})
-    refused(rf"{WORDS} should be floating-point \(40, 16\), found int8", folder)
+    refused(rf"{WORDS} should be floating-point \(40, 16\), got int8", folder)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -265,7 +265,7 @@ def test_weights_that_are_no_numbers_are_refused(
     value: float, stored: dict[str, Tensor], tmp_path: Path
 ) -> None:
     stored[WORDS][3, 4] = value
-    refused(f"expected numbers in {WORDS}, found NaN or infinity", write(tmp_path / "it", stored))
+    refused(f"expected numbers in {WORDS}, got NaN or infinity", write(tmp_path / "it", stored))
 
 
 def test_tensor_under_two_names_is_refused(stored: dict[str, Tensor], tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_count_of_labels_that_is_no_number_is_refused(
 ) -> None:
     make("ForSequenceClassification", tmp_path)
     edit(tmp_path, id2label=None, num_labels=count)
-    refused("expected num_labels to be a whole number from 1 to 1,000,000, found ", tmp_path)
+    refused("expected num_labels to be a whole number from 1 to 1,000,000, got ", tmp_path)
 
 
 @pytest.mark.parametrize("named", [3, {"a": "BertModel"}, [], None, "BertModel"])

@@ -134,12 +134,12 @@ def test_local_attention_is_read_from_configs_of_any_version(version: str) -> No
         ({"layer_types": ["sliding_attention"] * 3}, "expected layer_types with full_attention in"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
-            "expected rotary positions as they are, found 'yarn' for full_attention",
+            "expected rotary positions as they are, got 'yarn' for full_attention",
         ),
-        ({"rope_scaling": {"type": "linear"}}, "expected rotary positions as they are, found"),
-        ({"local_attention": "wide"}, "expected the shape of a modernbert encoder, found: invalid"),
-        ({"rope_parameters": 3}, "expected the shape of a modernbert encoder, found: "),
-        ({"classifier_activation": "relu"}, "expected classifier_activation 'gelu', found 'relu'"),
+        ({"rope_scaling": {"type": "linear"}}, "expected rotary positions as they are, got"),
+        ({"local_attention": "wide"}, "expected the shape of a modernbert encoder, got: invalid"),
+        ({"rope_parameters": 3}, "expected the shape of a modernbert encoder, got: "),
+        ({"classifier_activation": "relu"}, "expected classifier_activation 'gelu', got 'relu'"),
     ],
 )
 def test_variant_of_modernbert_that_ours_lacks_is_named(
@@ -172,9 +172,9 @@ def test_an_encoder_without_segments_gets_a_table_of_zeros() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"attention_score": "additive"}, "attention_score 'scaled_dot' only, found 'additive'"),
-        ({"position": "sinusoidal"}, "position 'learned' only, found 'sinusoidal'"),
-        ({"causal": True}, "causal False only, found True"),
+        ({"attention_score": "additive"}, "attention_score 'scaled_dot' only, got 'additive'"),
+        ({"position": "sinusoidal"}, "position 'learned' only, got 'sinusoidal'"),
+        ({"causal": True}, "causal False only, got True"),
         ({"hidden_act": "geglu"}, "has no hidden_act 'geglu'"),
     ],
 )
@@ -198,5 +198,5 @@ def test_tensors_that_do_not_fit_are_named() -> None:
     with pytest.raises(CheckpointError, match=r"no place for head\.layers\.9\.weight"):
         their_weights(more, FORMS["bert"], SMALL, "span")
     del ours["head.layer.bias"]
-    with pytest.raises(CheckpointError, match=r"expected the tensor head\.layer\.bias, found none"):
+    with pytest.raises(CheckpointError, match=r"expected the tensor head\.layer\.bias, got none"):
         their_weights(ours, FORMS["bert"], SMALL, "span")

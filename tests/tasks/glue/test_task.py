@@ -178,14 +178,14 @@ class TestBadFiles:
             path = official_file(tmp_path, row, split)
             with pytest.raises(
                 DataError,
-                match=rf"expected the {split} file of glue/{row.name} at {path} \(or .gz\), found "
+                match=rf"expected the {split} file of glue/{row.name} at {path} \(or .gz\), got "
                 r"none; --data DIR \(or FINETUNE_DATA\) names the folder with glue_data/",
             ):
                 GlueTask(row, tmp_path).examples(split)
 
     def test_missing_named_file_is_an_error(self, tmp_path: Path) -> None:
         task = glue_task("rte", tmp_path, {"train": tmp_path / "mine.tsv"})
-        with pytest.raises(DataError, match="at .*mine.tsv .* found none; name a file that is"):
+        with pytest.raises(DataError, match="at .*mine.tsv .* got none; name a file that is"):
             task.data_files("train")
 
     @EVERY_SCORED_ROW
@@ -196,7 +196,7 @@ class TestBadFiles:
         path.write_text(f"{texts}\t{row.label}\n{cells}\tmaybe\n")
         legal = f"of {', '.join(row.written or row.labels)}" if row.labels else "from 0 to 5"
         with pytest.raises(
-            DataError, match=f"train.tsv:2: expected a {row.label} {legal}, found 'maybe'"
+            DataError, match=f"train.tsv:2: expected a {row.label} {legal}, got 'maybe'"
         ):
             GlueTask(row, data).examples("train")
 
@@ -205,7 +205,7 @@ class TestBadFiles:
         path = data / "glue_data" / "STS-B" / "train.tsv"
         path.write_text(f"sentence1\tsentence2\tscore\nA.\tB.\t4\nA.\tB.\t{score}\n")
         with pytest.raises(
-            DataError, match=f"train.tsv:3: expected a score from 0 to 5, found '{score}'"
+            DataError, match=f"train.tsv:3: expected a score from 0 to 5, got '{score}'"
         ):
             glue_task("stsb", data).examples("train")
 
@@ -226,12 +226,12 @@ class TestBadFiles:
     def test_training_file_without_labels_is_an_error(self, row: GlueRow, data: Path) -> None:
         texts = "\t".join(row.texts)
         official_file(data, row, "train").write_text(f"{texts}\nmore\tthan\tthat\n")
-        with pytest.raises(DataError, match=f"train.tsv:1: expected a header .*{row.label}; found"):
+        with pytest.raises(DataError, match=f"train.tsv:1: expected a header .*{row.label}; got"):
             GlueTask(row, data).examples("train")
 
     def test_header_without_rows_is_an_error(self, data: Path) -> None:
         (data / "glue_data" / "RTE" / "dev.tsv").write_text("sentence1\tsentence2\tlabel\n")
-        with pytest.raises(DataError, match="dev.tsv: expected rows of examples, found none"):
+        with pytest.raises(DataError, match="dev.tsv: expected rows of examples, got none"):
             glue_task("rte", data).examples("validation")
 
     def test_training_texts_must_not_all_be_empty(self, data: Path) -> None:
@@ -250,7 +250,7 @@ class TestBadFiles:
         task = glue_task("sst2", data)
         assert len(task.examples("validation")) == 2
         with pytest.raises(
-            DataError, match="train.tsv: expected rows of .* found 'positive' in all 2"
+            DataError, match="train.tsv: expected rows of .* got 'positive' in all 2"
         ):
             task.examples("train")
 
@@ -258,7 +258,7 @@ class TestBadFiles:
         path = data / "glue_data" / "RTE" / "test.tsv"
         path.write_text("index\tsentence1\tsentence2\n0\ta\tb\n7\ta\tb\n0\ta\tb\n")
         with pytest.raises(
-            DataError, match="test.tsv:4: expected an id of its own, found 0 a second time"
+            DataError, match="test.tsv:4: expected an id of its own, got 0 a second time"
         ):
             glue_task("rte", data).examples("test")
 
@@ -285,10 +285,10 @@ class TestShortRows:
 
     def test_file_of_ones_own_and_another_task_stay_strict(self, tmp_path: Path) -> None:
         path = self.made(tmp_path, short=2)
-        with pytest.raises(DataError, match=r"train.tsv:3: expected 6 tab-separated .* found 3"):
+        with pytest.raises(DataError, match=r"train.tsv:3: expected 6 tab-separated .* got 3"):
             glue_task("qqp", files={"train": path}).examples("train")
 
     def test_file_that_is_mostly_damaged_is_refused(self, tmp_path: Path) -> None:
         self.made(tmp_path, short=9)
-        with pytest.raises(DataError, match=r"found 9 of 39 rows with too few cells, .*tsv:3; dow"):
+        with pytest.raises(DataError, match=r"got 9 of 39 rows with too few cells, .*tsv:3; dow"):
             glue_task("qqp", tmp_path).examples("train")

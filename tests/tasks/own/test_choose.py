@@ -50,7 +50,7 @@ class TestAnswers:
         task = task_of(tmp_path, row(), row(answer=answer))
         with pytest.raises(
             DataError,
-            match="train.jsonl:2: expected an answer of A to C, 0 to 2 or an option's text, found ",
+            match="train.jsonl:2: expected an answer of A to C, 0 to 2 or an option's text, got ",
         ) as error:
             task.examples("train")
         assert str(error.value).endswith(json.dumps(answer))
@@ -68,7 +68,7 @@ class TestAnswers:
     ) -> None:
         with pytest.raises(
             DataError,
-            match=f'f:2: expected .*, found "{answer}", which may be any of {meant}; write its',
+            match=f'f:2: expected .*, got "{answer}", which may be any of {meant}; write its',
         ):
             chosen(answer, options, "f:2")
 
@@ -94,7 +94,7 @@ class TestAnswers:
     def test_training_needs_an_answer_and_a_test_file_does_not(self, tmp_path: Path) -> None:
         with pytest.raises(
             DataError,
-            match="train.jsonl:1: expected a field answer or label, found the fields cont",
+            match="train.jsonl:1: expected a field answer or label, got the fields cont",
         ):
             task_of(tmp_path, ROW).examples("train")
         rows = ROW, row(answer=None), row(answer=""), {**ROW, "label": -1}, row(answer="C")
@@ -118,7 +118,7 @@ class TestFiles:
         task = task_of(tmp_path, row(), row(options=["B"] * count))
         expected = "3 options .A, B, C. for every question" if count > 1 else "2 to 26 options"
         with pytest.raises(
-            DataError, match=f"train.jsonl:2: expected {expected}, found {count}"
+            DataError, match=f"train.jsonl:2: expected {expected}, got {count}"
         ) as error:
             task.examples("train")
         assert "\n" not in str(error.value)
@@ -127,7 +127,7 @@ class TestFiles:
         train = write(tmp_path / "t.jsonl", row())
         other = write(tmp_path / "v.jsonl", row(options=["x", "Tom"]))
         task = choose_task({"train": train, "validation": other})
-        with pytest.raises(DataError, match="v.jsonl:1: expected 3 options .*, found 2"):
+        with pytest.raises(DataError, match="v.jsonl:1: expected 3 options .*, got 2"):
             task.examples("validation")
 
     def test_files_of_swags_form_are_read(self, tmp_path: Path) -> None:
@@ -156,13 +156,13 @@ class TestFiles:
         task = task_of(tmp_path, row(id="q7"), row(), row(id="q7"))
         with pytest.raises(
             DataError,
-            match="train.jsonl:3: expected an id of its own, found 'q7', which .*jsonl:1 too",
+            match="train.jsonl:3: expected an id of its own, got 'q7', which .*jsonl:1 too",
         ):
             task.examples("train")
 
     def test_an_id_is_a_text_or_a_number(self, tmp_path: Path) -> None:
         with pytest.raises(
-            DataError, match=r"train.jsonl:1: expected a text or a number as id, found"
+            DataError, match=r"train.jsonl:1: expected a text or a number as id, got"
         ):
             task_of(tmp_path, row(id=[1])).examples("train")
 
@@ -176,9 +176,9 @@ class TestFiles:
     def test_an_empty_file_is_an_error(self, tmp_path: Path) -> None:
         path = tmp_path / "train.jsonl"
         path.write_text("")
-        with pytest.raises(DataError, match="train.jsonl: expected rows of questions, found none"):
+        with pytest.raises(DataError, match="train.jsonl: expected rows of questions, got none"):
             choose_task({"train": path}).examples("train")
-        with pytest.raises(DataError, match="train.jsonl: expected rows of questions, found none"):
+        with pytest.raises(DataError, match="train.jsonl: expected rows of questions, got none"):
             _ = choose_task({"train": path}).labels
 
     def test_no_file_is_an_error(self, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ class TestFiles:
     ) -> None:
         holed = row(options=["Ann", "Tom", hole])
         message = (
-            r"train.jsonl:2: expected a text for every option, found option C empty, and an empty "
+            r"train.jsonl:2: expected a text for every option, got option C empty, and an empty "
             r"one in 2 of 3 questions \(lines 2, 3\)"
         )
         with pytest.raises(DataError, match=message):
@@ -202,7 +202,7 @@ class TestFiles:
     def test_uneven_options_are_refused_with_counts_and_a_way_out(self, tmp_path: Path) -> None:
         more, fewer = row(options=["Ann", "Tom", "Bob", "Eve"]), row(options=["Ann", "Tom"])
         message = (
-            r"train.jsonl:2: expected 3 options \(A, B, C\) for every question, found 2; of the "
+            r"train.jsonl:2: expected 3 options \(A, B, C\) for every question, got 2; of the "
             r"file's 5 questions there are 3 in 2 \(first in line 1\), 2 in 2 \(first in line 2\), "
             r"4 in 1 \(first in line 4\); keep .* \(jq -c 'select\(.options . length == 3\)' FILE\)"
         )
@@ -245,7 +245,7 @@ class TestFiles:
             "question": "?",
             "choices": [{"label": "A", "text": "x"}, {"label": "B", "text": "y"}],
         }
-        with pytest.raises(DataError, match=r"train.jsonl:1: expected an answerKey of A, B, found"):
+        with pytest.raises(DataError, match=r"train.jsonl:1: expected an answerKey of A, B, got"):
             task_of(tmp_path, {**one, "answerKey": "C"}).examples("train")
 
 
@@ -258,9 +258,7 @@ class TestTask:
         assert (task.train_split, task.validation_splits, task.test_splits) == (None, (), ("test",))
 
     def test_unknown_splits_are_errors(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            ConfigError, match="choose/own has no dev split, found the file x for it"
-        ):
+        with pytest.raises(ConfigError, match="choose/own has no dev split, got the file x for it"):
             choose_task({"dev": Path("x")})
         with pytest.raises(DataError, match="choose/own has no test file; choose one of train"):
             task_of(tmp_path, row()).examples("test")
@@ -276,7 +274,7 @@ class TestTask:
         ):
             task.example({**ROW, "options": ["x", "y"]}, "f:1", 0)
         with pytest.raises(
-            ConfigError, match="expected a file of questions or a trained run, found nei"
+            ConfigError, match="expected a file of questions or a trained run, got nei"
         ):
             _ = choose_task({}).labels
 

@@ -78,26 +78,26 @@ def test_id_column_goes_by_its_usual_name() -> None:
         (
             "text,lable",
             {"label": "label"},
-            "expected a column 'label', found the columns 'text', 'lable'; did you mean 'lable'?",
+            "expected a column 'label', got the columns 'text', 'lable'; did you mean 'lable'?",
         ),
-        ("a,b,label", {}, "expected a text column (text, sentence, review, content, …), found"),
-        ("a,b,text", {}, "expected a label column (label, labels, goldlabel, class, …), found"),
+        ("a,b,label", {}, "expected a text column (text, sentence, review, content, …), got"),
+        ("a,b,text", {}, "expected a label column (label, labels, goldlabel, class, …), got"),
         ("text", {}, "expected a label column"),
         (
             "title,body,label",
             {},
-            "expected one text column, found title, body; say which by --text-column",
+            "expected one text column, got title, body; say which by --text-column",
         ),
         (
             "text,score,rating",
             {},
-            "expected one label column, found score, rating; say which by --label-column",
+            "expected one label column, got score, rating; say which by --label-column",
         ),
-        ("text,sentence1,sentence2,label", {}, "expected a text or a pair of texts, found both"),
+        ("text,sentence1,sentence2,label", {}, "expected a text or a pair of texts, got both"),
         (
             "text,label",
             {"text": "text", "label": "text"},
-            "expected a column of its own for each of text, pair and label, found 'text' named",
+            "expected a column of its own for each of text, pair and label, got 'text' named",
         ),
     ],
 )

@@ -129,14 +129,14 @@ class TestDecimalCommas:
         [
             (
                 ["1,5", "2.5"],
-                r"csv:2: expected one decimal sign, found '1,5' here and '2.5' in .*:3",
+                r"csv:2: expected one decimal sign, got '1,5' here and '2.5' in .*:3",
             ),
             (
                 ["1,500", "20,000"],
-                r"csv:2: expected a number, found '1,500', of which the comma may",
+                r"csv:2: expected a number, got '1,500', of which the comma may",
             ),
-            (["1,5", "1 000,5"], r"csv:3: expected a finite number .* found '1 000,5'"),
-            (["1.000,5", "2"], r"csv:2: expected a finite number .* found '1.000,5'"),
+            (["1,5", "1 000,5"], r"csv:3: expected a finite number .* got '1 000,5'"),
+            (["1.000,5", "2"], r"csv:2: expected a finite number .* got '1.000,5'"),
         ],
     )
     def test_unclear_commas_are_refused(
@@ -186,10 +186,10 @@ class TestLists:
         ("column", "message"),
         [
             (["['a']", "b"], r"jsonl:2: expected a list of classes .* as 1 of 2 labels are, .*'b'"),
-            (["a", "['a', 'b']", "b"], r"jsonl:1: expected a list .* found 'a'; .*--separator"),
-            (["['a' 'b']", "['a']"], r"jsonl:1: expected a list .* found \"?'\['a' 'b'\]'"),
-            (["[0, 1, 1]", "[1, 0, 0]"], r"jsonl:1: expected the names .* found 0 or 1 for each"),
-            ([[0, 1, 1], [1, 0, 0]], r"jsonl:1: expected the names .* found 0 or 1 for each class"),
+            (["a", "['a', 'b']", "b"], r"jsonl:1: expected a list .* got 'a'; .*--separator"),
+            (["['a' 'b']", "['a']"], r"jsonl:1: expected a list .* got \"?'\['a' 'b'\]'"),
+            (["[0, 1, 1]", "[1, 0, 0]"], r"jsonl:1: expected the names .* got 0 or 1 for each"),
+            ([[0, 1, 1], [1, 0, 0]], r"jsonl:1: expected the names .* got 0 or 1 for each class"),
             ([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], r"jsonl:1: expected the names of the classes"),
         ],
     )
@@ -223,7 +223,7 @@ class TestRowsWithoutALabel:
     ) -> None:
         last = len(column)
         for rows in (column, column[-1:] + column[:-1]):  # wherever they stand
-            message = rf"jsonl:[1{last}]: expected a label, found {found}.* \(in 1 of {last} rows\)"
+            message = rf"jsonl:[1{last}]: expected a label, got {found}.* \(in 1 of {last} rows\)"
             with pytest.raises(DataError, match=f"{message}; --unlabeled drop leaves"):
                 own(tmp_path, rows).examples("train")
             task = own(tmp_path, rows, rows, unlabeled="drop")
@@ -274,7 +274,7 @@ class TestRowsWithoutALabel:
 
     def test_file_without_any_label_is_refused(self, tmp_path: Path) -> None:
         task = own(tmp_path, ["a", "b"], ["", ""], unlabeled="drop")
-        with pytest.raises(DataError, match="expected rows with a label, found none in 2 rows"):
+        with pytest.raises(DataError, match="expected rows with a label, got none in 2 rows"):
             task.examples("validation")
 
     def test_empty_cell_with_a_separator_is_no_class(self, tmp_path: Path) -> None:
@@ -311,12 +311,12 @@ class TestMisreadings:
     def test_names_of_the_columns_in_other_capitals_are_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "train.csv"
         path.write_text("text,label\na,x\nb,y\nText,Label\n")
-        with pytest.raises(DataError, match=r"train.csv:4: .* found the names of the columns"):
+        with pytest.raises(DataError, match=r"train.csv:4: .* got the names of the columns"):
             classify_task({"train": path}, ClassifyConfig()).examples("train")
 
     def test_column_of_texts_is_refused(self, tmp_path: Path) -> None:
         column = [f"name {number}" for number in range(25)]
-        message = r"found 25 different labels in 25 rows, 25 of them once; .*--label-column"
+        message = r"got 25 different labels in 25 rows, 25 of them once; .*--label-column"
         with pytest.raises(DataError, match=message):
             own(tmp_path, column).examples("train")
         assert len(own(tmp_path, column, kind="classes").labels) == 25

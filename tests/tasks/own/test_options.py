@@ -64,14 +64,14 @@ def test_up_to_26_endings_are_read_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"options": []}, "expected 2 to 26 options, found 0"),
-        ({"options": ["x"]}, "expected 2 to 26 options, found 1"),
-        ({"options": ["x"] * 27}, "expected 2 to 26 options, found 27"),
-        ({"options": "xyz"}, 'expected options as a list of texts, found "xyz"'),
-        ({"options": ["x", 2]}, r'expected options as a list of texts, found \["x", 2\]'),
-        ({"options": None}, "expected options as a list of texts, found null"),
-        ({"context": None}, "expected 'context' to be a text, found null"),
-        ({"question": ["q"]}, r"expected 'question' to be a text, found \[\"q\"\]"),
+        ({"options": []}, "expected 2 to 26 options, got 0"),
+        ({"options": ["x"]}, "expected 2 to 26 options, got 1"),
+        ({"options": ["x"] * 27}, "expected 2 to 26 options, got 27"),
+        ({"options": "xyz"}, 'expected options as a list of texts, got "xyz"'),
+        ({"options": ["x", 2]}, r'expected options as a list of texts, got \["x", 2\]'),
+        ({"options": None}, "expected options as a list of texts, got null"),
+        ({"context": None}, "expected 'context' to be a text, got null"),
+        ({"question": ["q"]}, r"expected 'question' to be a text, got \[\"q\"\]"),
     ],
 )
 def test_a_bad_field_is_named(changes: dict[str, Any], message: str) -> None:
@@ -83,11 +83,11 @@ def test_a_bad_field_is_named(changes: dict[str, Any], message: str) -> None:
 def test_a_missing_field_is_named_with_those_that_are_there() -> None:
     with pytest.raises(
         DataError,
-        match="f:3: expected a field question or sent2, found the fields context, options",
+        match="f:3: expected a field question or sent2, got the fields context, options",
     ):
         read_question({"context": "p", "options": ["x", "y"]}, "f:3")
     with pytest.raises(
-        DataError, match="expected a field options or choices or endings, found the fields none"
+        DataError, match="expected a field options or choices or endings, got the fields none"
     ):
         read_question({}, "f:3")
 
@@ -95,6 +95,6 @@ def test_a_missing_field_is_named_with_those_that_are_there() -> None:
 def test_endings_must_be_numbered_without_a_gap() -> None:
     row = {"sent1": "p", "sent2": "q", "ending0": "x", "ending2": "y"}
     with pytest.raises(
-        DataError, match="expected the fields ending0, ending1, found ending0, ending2"
+        DataError, match="expected the fields ending0, ending1, got ending0, ending2"
     ):
         read_question(row, "f:3")

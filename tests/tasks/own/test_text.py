@@ -142,7 +142,7 @@ class TestClasses:
         (example,) = task.examples("test")
         assert example.label is None
         assert task.test_splits == ("test",)
-        with pytest.raises(DataError, match="expected answers with labels, found some without"):
+        with pytest.raises(DataError, match="expected answers with labels, got some without"):
             task.score([{"id": 0, "prediction": "pos"}])
 
 
@@ -261,10 +261,10 @@ class TestPredictedRows:
     @pytest.mark.parametrize(
         ("row", "message"),
         [
-            ({"premise": "a"}, "f:1: expected a field 'hypothesis', found 'premise'"),
-            ({"text": "a"}, "f:1: expected a field 'premise', found 'text'"),
-            ({"premise": "a", "hypothesis": 3}, "f:1: expected text in 'hypothesis', found int"),
-            ({"premise": None, "hypothesis": ""}, "f:1: expected text in 'premise', found null"),
+            ({"premise": "a"}, "f:1: expected a field 'hypothesis', got 'premise'"),
+            ({"text": "a"}, "f:1: expected a field 'premise', got 'text'"),
+            ({"premise": "a", "hypothesis": 3}, "f:1: expected text in 'hypothesis', got int"),
+            ({"premise": None, "hypothesis": ""}, "f:1: expected text in 'premise', got null"),
             ({"premise": "", "hypothesis": "", "id": ""}, "f:1: expected an id, text or a whole"),
         ],
     )
@@ -289,78 +289,78 @@ class TestStrangeTexts:
     def test_texts_all_empty_are_an_error_in_training_data_only(self, make: Any) -> None:
         empty = table(("\u200b\ufeff", "pos"), (" ", "neg"))
         assert len(make(TWO, empty).examples("validation")) == 2
-        with pytest.raises(DataError, match=r"train.csv: expected texts to train on, found all 2"):
+        with pytest.raises(DataError, match=r"train.csv: expected texts to train on, got all 2"):
             make(empty).examples("train")
 
 
 BAD = {
     "missing column": (
         {"train": table(("a", "x"), header="text,verdict"), "label_column": "label"},
-        "train.csv:1: expected a column 'label', found the columns 'text', 'verdict'",
+        "train.csv:1: expected a column 'label', got the columns 'text', 'verdict'",
     ),
     "doubled column": (
         {"train": "text,label,label\na,b,c\n"},
-        "train.csv:1: expected each column once, found 'label' several times in the header text, "
+        "train.csv:1: expected each column once, got 'label' several times in the header text, "
         "label, label",
     ),
     "empty file": ({"train": ""}, "train.csv: expected a header line that names the columns"),
     "empty JSON lines": ({"train": (".jsonl", "\n")}, "train.jsonl: expected rows of examples"),
     "only a header": (
         {"train": "text,label\n"},
-        "train.csv: expected rows of examples, found none after the header",
+        "train.csv: expected rows of examples, got none after the header",
     ),
     "one class only": (
         {"train": table(("a", "x"), ("b", "x"))},
-        "train.csv: expected at least two different labels, found 'x' in all 2 rows",
+        "train.csv: expected at least two different labels, got 'x' in all 2 rows",
     ),
     "NaN among numbers": (
         {"train": table(("a", "1.5"), ("b", "nan"))},
-        "train.csv:3: expected a label, found 'nan', which usually marks a row without a label",
+        "train.csv:3: expected a label, got 'nan', which usually marks a row without a label",
     ),
     "NaN in JSON": (
         {"train": (".jsonl", '{"text": "a", "label": 1.5}\n{"text": "b", "label": NaN}\n')},
-        "train.jsonl:2: expected a label, found nan, which usually marks a row without a label",
+        "train.jsonl:2: expected a label, got nan, which usually marks a row without a label",
     ),
     "infinity": (
         {"train": table(("a", "1.5"), ("b", "-inf")), "kind": "regression"},
-        "train.csv:3: expected a finite number as the label, found '-inf'",
+        "train.csv:3: expected a finite number as the label, got '-inf'",
     ),
     "a word among numbers": (
         {"train": table(("a", "1.5"), ("b", "n/a"))},
-        "train.csv:3: expected a finite number as the other labels are, found 'n/a'; correct the "
+        "train.csv:3: expected a finite number as the other labels are, got 'n/a'; correct the "
         "row, or say --kind classes",
     ),
     "no label": (
         {"train": table(("a", "x"), ("b", " "))},
-        r"train.csv:3: expected a label, found an empty cell \(in 1 of 2 rows\); --unlabeled drop",
+        r"train.csv:3: expected a label, got an empty cell \(in 1 of 2 rows\); --unlabeled drop",
     ),
     "label null": (
         {"train": (".jsonl", lines({"text": "a", "label": "x"}, {"text": "b"}))},
-        r"train.jsonl:2: expected a label, found none \(in 1 of 2 rows\); --unlabeled drop leaves",
+        r"train.jsonl:2: expected a label, got none \(in 1 of 2 rows\); --unlabeled drop leaves",
     ),
     "classes without a separator": (
         {"train": table(("a", "x;y"), ("b", "x")), "kind": "multi_label"},
-        "train.csv:2: expected a list of classes as the label, found 'x;y'; --separator says",
+        "train.csv:2: expected a list of classes as the label, got 'x;y'; --separator says",
     ),
     "a list and a text": (
         {"train": (".jsonl", lines({"text": "a", "label": ["x"]}, {"text": "b", "label": "x"}))},
-        "train.jsonl:2: expected a list of classes as the label, found 'x'",
+        "train.jsonl:2: expected a list of classes as the label, got 'x'",
     ),
     "text is a number": (
         {"train": (".jsonl", lines({"text": 1, "label": "x"}))},
-        "train.jsonl:1: expected text in 'text', found int",
+        "train.jsonl:1: expected text in 'text', got int",
     ),
     "field missing": (
         {"train": (".jsonl", lines({"text": "a", "label": "x"}, {"label": "x"}))},
-        "train.jsonl:2: expected a field 'text', found 'label'",
+        "train.jsonl:2: expected a field 'text', got 'label'",
     ),
     "doubled id": (
         {"train": table((1, "a", "x"), (2, "b", "y"), (1, "c", "x"), header="id,text,label")},
-        "train.csv:4: expected an id of its own for each row, found '1' as in .*train.csv:2",
+        "train.csv:4: expected an id of its own for each row, got '1' as in .*train.csv:2",
     ),
     "cut JSON": (
         {"train": (".jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "la')},
-        "train.jsonl:2: expected a JSON object on a line of its own, found a line that is cut",
+        "train.jsonl:2: expected a JSON object on a line of its own, got a line that is cut",
     ),
     "plain text": ({"train": (".txt", "a\n")}, "train.txt: expected a table with labels"),
 }
@@ -378,13 +378,13 @@ class TestBadInput:
     def test_class_that_training_lacks_is_told(self, make: Any) -> None:
         task = make(TWO, table(("a", "pos"), ("b", "new")))
         with pytest.raises(
-            DataError, match=r"validation.csv:3: expected a class that the training .*found 'new'"
+            DataError, match=r"validation.csv:3: expected a class that the training .*got 'new'"
         ):
             task.examples("validation")
 
     def test_validation_file_of_other_columns_is_told(self, make: Any) -> None:
         task = make(TWO, table(("a", "pos"), header="text,verdict"))
-        with pytest.raises(DataError, match=r"validation.csv:1: expected a column 'label', found"):
+        with pytest.raises(DataError, match=r"validation.csv:1: expected a column 'label', got"):
             task.examples("validation")
 
     def test_test_file_is_labelled_throughout_or_not_at_all(self, make: Any) -> None:
@@ -393,7 +393,7 @@ class TestBadInput:
             task.examples("test")
 
     def test_missing_file_and_missing_split_are_told(self, make: Any, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"no\.csv: expected the train file, found none"):
+        with pytest.raises(DataError, match=r"no\.csv: expected the train file, got none"):
             classify_task({"train": tmp_path / "no.csv"}, ClassifyConfig()).examples("train")
         with pytest.raises(DataError, match="classify/own has no split 'test'"):
             make(TWO).examples("test")
@@ -404,7 +404,7 @@ class TestBadInput:
 
     def test_head_of_other_classes_is_refused(self, make: Any) -> None:
         task = make(TWO, labels=("neg", "neutral", "pos"))
-        with pytest.raises(CheckpointError, match=r"classes neg, pos, found one for neg, neutral"):
+        with pytest.raises(CheckpointError, match=r"classes neg, pos, got one for neg, neutral"):
             task.examples("train")
 
     @pytest.mark.parametrize(

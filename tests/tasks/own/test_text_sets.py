@@ -115,9 +115,7 @@ class TestEverySet:
 
     @pytest.mark.parametrize("name", TEXT_SETS)
     def test_missing_data_are_told(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(
-            DataError, match=r"expected the train part of .* found none; --data DIR"
-        ):
+        with pytest.raises(DataError, match=r"expected the train part of .* got none; --data DIR"):
             text_set_task(name, tmp_path).examples("train")
 
     @pytest.mark.parametrize("name", TEXT_SETS)
@@ -188,7 +186,7 @@ class TestImdb:
     def test_review_in_another_encoding_is_told(self, tmp_path: Path) -> None:
         unpack(tmp_path)
         (tmp_path / "imdb/aclImdb/test/pos/0_10.txt").write_bytes(b"caf\xe9")
-        with pytest.raises(DataError, match=r"0_10.txt: expected UTF-8, found the byte 0xe9"):
+        with pytest.raises(DataError, match=r"0_10.txt: expected UTF-8, got the byte 0xe9"):
             text_set_task("imdb", tmp_path).examples("test")
 
 
@@ -209,9 +207,9 @@ class TestTrec:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ("DESC How ?", "TREC_10.label:2: expected 'COARSE:fine text', found 'DESC How .'"),
-            ("", "TREC_10.label:2: expected 'COARSE:fine text', found ''"),
-            ("FOO:bar How ?", "TREC_10.label:2: expected a class of ABBR, DESC, .* found 'FOO'"),
+            ("DESC How ?", "TREC_10.label:2: expected 'COARSE:fine text', got 'DESC How .'"),
+            ("", "TREC_10.label:2: expected 'COARSE:fine text', got ''"),
+            ("FOO:bar How ?", "TREC_10.label:2: expected a class of ABBR, DESC, .* got 'FOO'"),
         ],
     )
     def test_bad_line_is_told(self, data: Path, line: str, message: str) -> None:
@@ -239,14 +237,14 @@ class TestAgNews:
         task = text_set_task("agnews", data)
         example = task.example({"id": 3, "title": "A", "description": "b\\c"}, "f:1", 0)
         assert (example.id, example.texts) == (3, ("A b c",))
-        with pytest.raises(DataError, match="f:1: expected a field 'text' with text, found"):
+        with pytest.raises(DataError, match="f:1: expected a field 'text' with text, got"):
             task.example({"title": "A"}, "f:1", 0)
 
     @pytest.mark.parametrize(
         ("row", "message"),
         [
-            ('"5","a","b"', "test.csv:1: expected a class from 1 to 4, found '5'"),
-            ('"1","a"', "test.csv:1: expected class, title and description, found 2 cells"),
+            ('"5","a","b"', "test.csv:1: expected a class from 1 to 4, got '5'"),
+            ('"1","a"', "test.csv:1: expected class, title and description, got 2 cells"),
         ],
     )
     def test_bad_row_is_told(self, data: Path, row: str, message: str) -> None:
@@ -281,7 +279,7 @@ class TestSettings:
 
     def test_order_of_a_trained_head_is_kept_and_another_head_refused(self, data: Path) -> None:
         assert text_set_task("imdb", data, labels=("pos", "neg")).labels == ("pos", "neg")
-        with pytest.raises(CheckpointError, match="classes neg, pos, found one for no, yes"):
+        with pytest.raises(CheckpointError, match="classes neg, pos, got one for no, yes"):
             text_set_task("imdb", data, labels=("no", "yes"))
 
     def test_data_folder_is_taken_from_the_environment(

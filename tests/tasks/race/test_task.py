@@ -86,9 +86,7 @@ class TestNames:
             race_task("college")
 
     def test_a_file_for_an_unknown_split_is_an_error(self) -> None:
-        with pytest.raises(
-            ConfigError, match="no dev split, found the file x for it; choose one of"
-        ):
+        with pytest.raises(ConfigError, match="no dev split, got the file x for it; choose one of"):
             race_task("all", files={"dev": Path("x")})
 
     def test_data_folder_comes_from_the_environment_if_none_is_given(
@@ -193,7 +191,7 @@ class TestOfficialFiles:
         with pytest.raises(
             DataError,
             match="expected the validation passages of race/all at .*race/RACE/dev or in "
-            "RACE.tar.gz, found neither; --data DIR",
+            "RACE.tar.gz, got neither; --data DIR",
         ):
             race_task("all", tmp_path).examples("validation")
         with pytest.raises(DataError, match="at .*gone or in .*; name a folder or an archive that"):
@@ -203,7 +201,7 @@ class TestOfficialFiles:
         shutil.rmtree(race / "race" / "RACE" / "dev" / "middle")
         with pytest.raises(
             DataError,
-            match="RACE/dev: expected questions in files such as middle/1.txt, found none",
+            match="RACE/dev: expected questions in files such as middle/1.txt, got none",
         ):
             race_task("all", race).examples("validation")
         assert len(race_task("high", race).examples("validation")) == 1
@@ -216,7 +214,7 @@ class TestOfficialFiles:
             path.write_text(json.dumps(empty))
         task = race_task("middle", race)
         with pytest.raises(
-            DataError, match="train: expected texts to train on, found every one empty"
+            DataError, match="train: expected texts to train on, got every one empty"
         ):
             task.examples("train")
         assert task.examples("validation")[0].texts == ("",) * 6
@@ -226,20 +224,20 @@ class TestBadFiles:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"options": [["a", "b", "c"]]}, "question 0: expected 4 options, found 3"),
-            ({"options": [[]]}, "question 0: expected 4 options, found 0"),
-            ({"options": []}, "expected options for each of 1 question, found 0"),
-            ({"options": ["abcd"]}, "expected 'options' to be a list of lists of texts, found"),
+            ({"options": [["a", "b", "c"]]}, "question 0: expected 4 options, got 3"),
+            ({"options": [[]]}, "question 0: expected 4 options, got 0"),
+            ({"options": []}, "expected options for each of 1 question, got 0"),
+            ({"options": ["abcd"]}, "expected 'options' to be a list of lists of texts, got"),
             ({"options": [[1, 2, 3, 4]]}, "expected 'options' to be a list of lists of texts"),
-            ({"answers": ["E"]}, "question 0: expected an answer of A, B, C, D, found \"E\""),
-            ({"answers": ["a"]}, "question 0: expected an answer of A, B, C, D, found \"a\""),
-            ({"answers": [""]}, "question 0: expected an answer of A, B, C, D, found \"\""),
-            ({"answers": [0]}, "expected 'answers' to be a list of texts, found \\[0\\]"),
-            ({"answers": ["A", "B"]}, "expected answers for each of 1 question, found 2"),
-            ({"questions": "Who?"}, "expected 'questions' to be a list of texts, found \"Who"),
-            ({"article": None}, "expected 'article' to be a text, found null"),
-            ({"id": 3}, "expected 'id' to be a text, found 3"),
-            ({"id": "high3.txt"}, "expected an id that starts with 'middle', the level, found"),
+            ({"answers": ["E"]}, "question 0: expected an answer of A, B, C, D, got \"E\""),
+            ({"answers": ["a"]}, "question 0: expected an answer of A, B, C, D, got \"a\""),
+            ({"answers": [""]}, "question 0: expected an answer of A, B, C, D, got \"\""),
+            ({"answers": [0]}, "expected 'answers' to be a list of texts, got \\[0\\]"),
+            ({"answers": ["A", "B"]}, "expected answers for each of 1 question, got 2"),
+            ({"questions": "Who?"}, "expected 'questions' to be a list of texts, got \"Who"),
+            ({"article": None}, "expected 'article' to be a text, got null"),
+            ({"id": 3}, "expected 'id' to be a text, got 3"),
+            ({"id": "high3.txt"}, "expected an id that starts with 'middle', the level, got"),
         ],
     )  # fmt: skip
     @pytest.mark.parametrize("archived", [False, True])
@@ -266,9 +264,7 @@ class TestBadFiles:
         del content[name]
         path = race / "race" / "RACE" / "dev" / "middle" / "3.txt"
         path.write_text(json.dumps(content))
-        with pytest.raises(
-            DataError, match=rf"3.txt: expected a field {name}, found the fields \w"
-        ):
+        with pytest.raises(DataError, match=rf"3.txt: expected a field {name}, got the fields \w"):
             race_task("middle", race).examples("validation")
 
     def test_a_test_file_may_withhold_its_answers(self, race: Path) -> None:
@@ -282,14 +278,14 @@ class TestBadFiles:
         [
             (
                 json.dumps(OFFICIAL["dev/middle/3.txt"])[:-20].encode(),
-                "expected JSON, found: .*line 1",
+                "expected JSON, got: .*line 1",
             ),
-            (b"", "expected JSON, found: Expecting value"),
-            (b"[" * 100_000, "expected JSON, found: .*recursion"),
-            (b"[1, 2]", r"expected a JSON object, found \[1, 2\]"),
+            (b"", "expected JSON, got: Expecting value"),
+            (b"[" * 100_000, "expected JSON, got: .*recursion"),
+            (b"[1, 2]", r"expected a JSON object, got \[1, 2\]"),
             (
                 "{}".encode("utf-16"),
-                "expected UTF-8, found the byte 0xff at offset 0; save the file as",
+                "expected UTF-8, got the byte 0xff at offset 0; save the file as",
             ),
         ],
     )
@@ -314,7 +310,7 @@ class TestBadFiles:
         path.write_text(json.dumps(passage("middle3.txt", "A")))
         with pytest.raises(
             DataError,
-            match="9.txt: expected an id of its own, found 'middle3.txt', which is that of .*3.txt",
+            match="9.txt: expected an id of its own, got 'middle3.txt', which is that of .*3.txt",
         ):
             race_task("middle", race).examples("validation")
 
@@ -323,7 +319,7 @@ class TestBadFiles:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         with tarfile.open(packed / "race" / "RACE.tar.gz", "w:gz") as archive:
             archive.addfile(link)
-        with pytest.raises(DataError, match="RACE.tar.gz:RACE/train/link: .* found a link; unpack"):
+        with pytest.raises(DataError, match="RACE.tar.gz:RACE/train/link: .* got a link; unpack"):
             race_task("all", packed).examples("train")
 
 
@@ -418,7 +414,7 @@ class TestAnswers:
     def test_the_head_of_another_task_is_refused(self, labels: tuple[str, ...]) -> None:
         with pytest.raises(
             CheckpointError,
-            match="race/all: expected a head for the options A, B, C, D, found one for "
+            match="race/all: expected a head for the options A, B, C, D, got one for "
             + (", ".join(labels) or "no options"),
         ):
             race_task("all", labels=labels)
@@ -438,9 +434,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("answers", [[], [{"id": "high1.txt/0", "prediction": "A"}]])
     def test_answers_without_labels_cannot_be_scored(self, answers: list[Any]) -> None:
-        with pytest.raises(
-            DataError, match="race/all: expected answers with labels, found some wi"
-        ):
+        with pytest.raises(DataError, match="race/all: expected answers with labels, got some wi"):
             race_task("all").score(answers)
 
     def test_the_trivial_answer_is_the_most_frequent_letter(self, race: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_member_that_is_no_file_is_refused_whether_wanted_or_not(
     path = pack(tmp_path / "x.tar.gz", [member("set/b/odd", kind)])
     with pytest.raises(
         DataError,
-        match=f"x.tar.gz:set/b/odd: expected files and folders only, found {SPECIAL[kind]}",
+        match=f"x.tar.gz:set/b/odd: expected files and folders only, got {SPECIAL[kind]}",
     ):
         next(read_members(path, is_text))
 
@@ -118,9 +118,7 @@ def test_two_dots_within_a_name_are_no_step_upwards(tmp_path: Path) -> None:
 
 def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = pack(tmp_path / "x.tar", [member("./set/a/1.txt")])
-    with pytest.raises(
-        DataError, match="x.tar:set/a/1.txt: expected one member of this name, found"
-    ):
+    with pytest.raises(DataError, match="x.tar:set/a/1.txt: expected one member of this name, got"):
         next(read_members(path, is_text))
 
 
@@ -138,14 +136,14 @@ def noise(path: Path) -> Path:
 def test_a_cut_archive_is_an_error(name: str, kept: int, tmp_path: Path) -> None:
     path = noise(tmp_path / name)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(DataError, match=f"{name}: expected a readable archive, found: .+"):
+    with pytest.raises(DataError, match=f"{name}: expected a readable archive, got: .+"):
         list(read_members(path, is_text))
 
 
 def test_an_archive_cut_before_its_last_bytes_is_an_error(tmp_path: Path) -> None:
     path = noise(tmp_path / "x.tar.gz")
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DataError, match="x.tar.gz: expected a readable archive, found"):
+    with pytest.raises(DataError, match="x.tar.gz: expected a readable archive, got"):
         list(read_members(path, is_text))
 
 
@@ -154,7 +152,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 16
     path.write_bytes(content)
-    with pytest.raises(DataError, match="x.tar.gz: expected a readable archive, found"):
+    with pytest.raises(DataError, match="x.tar.gz: expected a readable archive, got"):
         list(read_members(path, is_text))
 
 
@@ -173,7 +171,7 @@ def test_a_damaged_header_is_an_error_and_not_the_end(tmp_path: Path) -> None:
 def test_what_is_no_archive_is_an_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="x.tar.gz: expected a readable archive, found"):
+    with pytest.raises(DataError, match="x.tar.gz: expected a readable archive, got"):
         next(read_members(path, is_text))
 
 
@@ -188,13 +186,11 @@ def test_another_file_and_none_are_errors(tmp_path: Path) -> None:
         DataError, match=r"x.zip: expected a folder or an archive \(.tar, .tar.gz, "
     ):
         next(read_members(tmp_path / "x.zip", is_text))
-    with pytest.raises(
-        DataError, match="y.tar: expected a readable archive, found: .*No such file"
-    ):
+    with pytest.raises(DataError, match="y.tar: expected a readable archive, got: .*No such file"):
         next(read_members(tmp_path / "y.tar", is_text))
 
 
 def test_a_file_of_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "1.txt").symlink_to(tmp_path / "gone.txt")
-    with pytest.raises(DataError, match="1.txt: expected a readable file, found: .*No such file"):
+    with pytest.raises(DataError, match="1.txt: expected a readable file, got: .*No such file"):
         next(read_members(tmp_path, is_text))

@@ -96,29 +96,29 @@ def test_optional_columns_come_all_or_none(path: Path) -> None:
         {"text": "one", "label": "1"},
         {"text": "two", "label": "0", "more": "x", "most": "y"},
     ]
-    with pytest.raises(DataError, match=r"dev.tsv:2: expected 2 or 4 tab-separated .* found 3"):
+    with pytest.raises(DataError, match=r"dev.tsv:2: expected 2 or 4 tab-separated .* got 3"):
         rows(path, "one\t1\ntwo\t0\tx\n", **layout)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("text\tlabel\none\n", r":2: expected 2 tab-separated columns \(text, label\), found 1"),
-        ("text\tlabel\none\t1\ntwo\t0\t\n", ":3: expected 2 tab-separated columns .* found 3"),
-        ("text\tlabel\none\t1\n\ntwo\t0\n", ":3: expected 2 tab-separated columns .* found 1"),
-        ("text\tlable\none\t1\n", ":1: expected a header that names text, label; found .* lable"),
-        ("text\ttext\tlabel\na\tb\t1\n", ":1: expected one column 'text', found several"),
-        ("text\tlabel\none\t1\ntext\tlabel\n", ":3: expected a row of values, found the header"),
-        (b"PK\x03\x04\0\0", r":1: expected text, found a ZIP archive, as Excel"),
-        ("", ": expected a header and rows, found an empty file"),
-        ("\n\n", ": expected a header and rows, found an empty file"),
+        ("text\tlabel\none\n", r":2: expected 2 tab-separated columns \(text, label\), got 1"),
+        ("text\tlabel\none\t1\ntwo\t0\t\n", ":3: expected 2 tab-separated columns .* got 3"),
+        ("text\tlabel\none\t1\n\ntwo\t0\n", ":3: expected 2 tab-separated columns .* got 1"),
+        ("text\tlable\none\t1\n", ":1: expected a header that names text, label; got .* lable"),
+        ("text\ttext\tlabel\na\tb\t1\n", ":1: expected one column 'text', got several"),
+        ("text\tlabel\none\t1\ntext\tlabel\n", ":3: expected a row of values, got the header"),
+        (b"PK\x03\x04\0\0", r":1: expected text, got a ZIP archive, as Excel"),
+        ("", ": expected a header and rows, got an empty file"),
+        ("\n\n", ": expected a header and rows, got an empty file"),
         (
             b"text\tlabel\none\t1\ncaf\xe9\t0\n",
-            r":3: expected UTF-8, found the byte 0xe9 at offset",
+            r":3: expected UTF-8, got the byte 0xe9 at offset",
         ),
         (
             "text\tlabel\n".encode("utf-16"),
-            ":1: expected UTF-8, found the byte 0xff at offset 0; .* UTF-16",
+            ":1: expected UTF-8, got the byte 0xff at offset 0; .* UTF-16",
         ),
     ],
 )
@@ -132,7 +132,7 @@ def test_bad_file_is_an_error_with_file_and_line(
 @pytest.mark.parametrize("keep", [5, 30])
 def test_truncated_archive_is_an_error(tmp_path: Path, keep: int) -> None:
     content = gzip.compress(b"text\tlabel\none\t1\n")[:keep]
-    with pytest.raises(DataError, match=r"dev.tsv.gz: expected a readable file, found: "):
+    with pytest.raises(DataError, match=r"dev.tsv.gz: expected a readable file, got: "):
         rows(tmp_path / "dev.tsv.gz", content)
 
 

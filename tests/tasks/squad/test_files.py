@@ -94,12 +94,12 @@ class TestVersion:
         second = official(question("q1", is_impossible=True), version="v2.0")
         with pytest.raises(
             DataError,
-            match=r"squad\.json: expected SQuAD 1\.1, found 2\.0 \(version 'v2\.0', 1 of 1 "
+            match=r"squad\.json: expected SQuAD 1\.1, got 2\.0 \(version 'v2\.0', 1 of 1 "
             r"questions unanswerable\); run `finetune squad 2\.0` or name a file of 1\.1",
         ):
             read_official(save(second), "1.1", labelled=True)
         first = official(question("q1", ANSWER))
-        with pytest.raises(DataError, match=r"expected SQuAD 2\.0, found 1\.1 \(version '1\.1', 0"):
+        with pytest.raises(DataError, match=r"expected SQuAD 2\.0, got 1\.1 \(version '1\.1', 0"):
             read_official(save(first), "2.0", labelled=True)
 
     @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ class TestVersion:
         path = save(official(*questions, version=version))
         assert len(read_official(path, expected, labelled=True)) == 1
         other = {"1.1": "2.0", "2.0": "1.1"}[expected]
-        with pytest.raises(DataError, match=f"expected SQuAD {other}, found {expected}"):
+        with pytest.raises(DataError, match=f"expected SQuAD {other}, got {expected}"):
             read_official(path, other, labelled=True)
 
     def test_withheld_file_without_a_version_is_read_as_either(self, save: Save) -> None:
@@ -237,7 +237,7 @@ class TestOwn:
     def test_fault_in_a_line_names_the_line(self, save: Save) -> None:
         lines = "\n".join(json.dumps(row) for row in [self.ROWS[0], {"id": "q2", "context": "x"}])
         with pytest.raises(
-            DataError, match=r"own\.jsonl:2: question 'q2': expected the text 'question', found the"
+            DataError, match=r"own\.jsonl:2: question 'q2': expected the text 'question', got the"
         ):
             read_own(save(lines, "own.jsonl"), labelled=True)
 
@@ -245,73 +245,73 @@ class TestOwn:
 PLACE = r"squad\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]: "
 HALF = '{"version": "1.1", "data": [{"paragraphs": [{"context": "x", "qas": [{"id": "q1", '
 FAULTS: dict[str, tuple[Any, str]] = {
-    "empty file": ("", r"squad\.json: expected questions as JSON, found an empty file"),
-    "blank file": (" \r\n", "found an empty file"),
-    "truncated": (HALF, r"squad\.json:1: expected JSON, found at column \d+ .*file complete\?"),
-    "utf-16": (HALF.encode("utf-16"), "expected UTF-8, found the byte 0xff at offset 0; save"),
+    "empty file": ("", r"squad\.json: expected questions as JSON, got an empty file"),
+    "blank file": (" \r\n", "got an empty file"),
+    "truncated": (HALF, r"squad\.json:1: expected JSON, got at column \d+ .*file complete\?"),
+    "utf-16": (HALF.encode("utf-16"), "expected UTF-8, got the byte 0xff at offset 0; save"),
     "lines in json": ("{}\n{}", "squad.json:2: .* Extra data; a file with a row a line must end"),
-    "nested too deeply": ("[" * 200_000, "expected JSON of SQuAD's shape, found"),
-    "a list": ([], "expected the JSON of SQuAD, an object with a list 'data'; found a list"),
-    "no data": ({"version": "1.1"}, "an object with a list 'data'; found an object"),
+    "nested too deeply": ("[" * 200_000, "expected JSON of SQuAD's shape, got"),
+    "a list": ([], "expected the JSON of SQuAD, an object with a list 'data'; got a list"),
+    "no data": ({"version": "1.1"}, "an object with a list 'data'; got an object"),
     "data is no list": ({"data": "x"}, "an object with a list 'data'"),
-    "no questions": ({"data": []}, r"squad\.json: expected questions, found none"),
+    "no questions": ({"data": []}, r"squad\.json: expected questions, got none"),
     "paragraphs is no list": (
         {"data": [{"paragraphs": {"a": 1}}]},
-        r"data\[0\]: expected 'paragraphs' to be a list, found an object",
+        r"data\[0\]: expected 'paragraphs' to be a list, got an object",
     ),
-    "question is a text": (official("Who?"), PLACE + "expected an object, found a text"),
+    "question is a text": (official("Who?"), PLACE + "expected an object, got a text"),
     "context missing": (
         {"data": [{"paragraphs": [{"qas": [question("q1", ANSWER)]}]}]},
-        r"paragraphs\[0\]: expected the text 'context', found the fields qas",
+        r"paragraphs\[0\]: expected the text 'context', got the fields qas",
     ),
-    "context is a number": (official(question("q1"), context=3), "'context', found a number"),
-    "id missing": ({"data": [{"question": "?"}]}, r"data\[0\]: expected the text 'id', found the"),
-    "id empty": (official(question("")), PLACE + "expected an id, found an empty text"),
-    "id is true": (official(question(True)), "expected the text 'id', found true or false"),
+    "context is a number": (official(question("q1"), context=3), "'context', got a number"),
+    "id missing": ({"data": [{"question": "?"}]}, r"data\[0\]: expected the text 'id', got the"),
+    "id empty": (official(question("")), PLACE + "expected an id, got an empty text"),
+    "id is true": (official(question(True)), "expected the text 'id', got true or false"),
     "id doubled": (
         official(question("q1", ANSWER), question("q1", ANSWER)),
-        r"qas\[1\]: expected an id of its own, found 'q1' a second time, first at data\[0\]\.par.*"
+        r"qas\[1\]: expected an id of its own, got 'q1' a second time, first at data\[0\]\.par.*"
         r"qas\[0\]",
     ),
     "question is nothing": (
         official(question("q1", ANSWER, question=None)),
-        PLACE + "question 'q1': expected the text 'question', found nothing",
+        PLACE + "question 'q1': expected the text 'question', got nothing",
     ),
     "half a character": (
         official(question("q1", ANSWER, question="a\ud83d")),
-        "expected 'question' to be Unicode, found half of a surrogate pair at character 1",
+        "expected 'question' to be Unicode, got half of a surrogate pair at character 1",
     ),
     "answer not in context": (
         official(question("q1", {"text": "dog", "answer_start": 4})),
-        "question 'q1': expected the answer 'dog' in its context at character 4, found it nowhere",
+        "question 'q1': expected the answer 'dog' in its context at character 4, got it nowhere",
     ),
     "answer without text": (
         official(question("q1", {"answer_start": 4})),
-        "question 'q1': expected the text 'text', found the fields answer_start",
+        "question 'q1': expected the text 'text', got the fields answer_start",
     ),
     "answer without place": (
         official(question("q1", {"text": "cat"})),
-        "question 'q1': expected answer_start, a whole number of .* 'cat'; found nothing",
+        "question 'q1': expected answer_start, a whole number of .* 'cat'; got nothing",
     ),
     "answer with a part of a place": (
         official(question("q1", {"text": "cat", "answer_start": "4"})),
-        'found "4"; write the number',
+        'got "4"; write the number',
     ),
     "answer with a flag for a place": (
         official(question("q1", {"text": "cat", "answer_start": True})),
-        "found true; write the number",
+        "got true; write the number",
     ),
     "answer with half a character for a place": (
         official(question("q1", {"text": "cat", "answer_start": 4.5})),
-        "found 4.5; write the number",
+        "got 4.5; write the number",
     ),
     "answer empty": (
         official(question("q1", {"text": "", "answer_start": 0})),
-        "expected an answer, found an empty text; leave `answers` empty where",
+        "expected an answer, got an empty text; leave `answers` empty where",
     ),
     "answers are texts": (
         official(question("q1", answers=["cat"])),
-        "expected answers to be a list of objects with 'text' and 'answer_start', found",
+        "expected answers to be a list of objects with 'text' and 'answer_start', got",
     ),
     "answers uneven": (
         official(question("q1", answers={"text": ["cat"], "answer_start": []})),
@@ -319,24 +319,24 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "impossible is a word": (
         official(question("q1", is_impossible="no")),
-        "expected is_impossible true or false, found 'no'",
+        "expected is_impossible true or false, got 'no'",
     ),
     "impossible but answered": (
         official(question("q1", ANSWER, is_impossible=True)),
-        "expected no answers where is_impossible is true, found some",
+        "expected no answers where is_impossible is true, got some",
     ),
     "possible but unanswered": (
         official(question("q1", is_impossible=False)),
-        "expected answers where is_impossible is false, found none",
+        "expected answers where is_impossible is false, got none",
     ),
     "some answers missing": (
         official(question("q1", ANSWER), question("q2")),
-        r"qas\[1\]: question 'q2': expected answers as in the other questions, found none; say "
+        r"qas\[1\]: question 'q2': expected answers as in the other questions, got none; say "
         "`is_impossible: true`",
     ),
     "all answers withheld": (
         official(question("q1"), question("q2")),
-        "expected answers, found none and no is_impossible in any of 2 questions: they are "
+        "expected answers, got none and no is_impossible in any of 2 questions: they are "
         "withheld; name the file as --test",
     ),
 }
@@ -360,9 +360,9 @@ class TestFaults:
     def test_half_a_compressed_file_is_an_error(self, save: Save, tmp_path: Path) -> None:
         path = save(official(question("q1", ANSWER)), "squad.json.gz")
         path.write_bytes(path.read_bytes()[:40])
-        with pytest.raises(DataError, match=r"squad\.json\.gz: expected a readable file, found"):
+        with pytest.raises(DataError, match=r"squad\.json\.gz: expected a readable file, got"):
             read_official(path, "1.1", labelled=True)
 
     def test_file_that_is_not_there_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="expected a readable file, found: .*No such file"):
+        with pytest.raises(DataError, match="expected a readable file, got: .*No such file"):
             read_official(tmp_path / "none.json", "1.1", labelled=True)

@@ -72,7 +72,7 @@ class TestHub:
         assert asked == [("rajpurkar/squad_v2", "validation")]
 
     def test_has_no_test_set(self, asked: list[Any]) -> None:
-        with pytest.raises(DataError, match="expected a test file, found none named; give --test"):
+        with pytest.raises(DataError, match="expected a test file, got none named; give --test"):
             make("1.1").examples("test")
         assert asked == []
 

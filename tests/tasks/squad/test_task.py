@@ -93,9 +93,7 @@ class TestNames:
             make("1.1", dev=Path("x"))
 
     def test_head_with_classes_is_an_error(self) -> None:
-        with pytest.raises(
-            CheckpointError, match="that finds passages, found one for the labels a"
-        ):
+        with pytest.raises(CheckpointError, match="that finds passages, got one for the labels a"):
             squad_task("1.1", windows=WINDOWS, spans=SPANS, labels=("a", "b"))
         assert squad_task("1.1", windows=WINDOWS, spans=SPANS, labels=()).labels == ()
 
@@ -143,28 +141,26 @@ class TestFiles:
             DataError, match=r"train file of squad/1\.1 at .*squad/train-v1\.1\.json \(or .*--train"
         ):
             make("1.1", tmp_path).examples("train")
-        with pytest.raises(
-            DataError, match=r"none\.json \(or \.gz\), found none; name a file that"
-        ):
+        with pytest.raises(DataError, match=r"none\.json \(or \.gz\), got none; name a file that"):
             make("1.1", tmp_path, train=tmp_path / "none.json").examples("train")
 
     def test_test_set_is_hidden_unless_a_file_is_named(self, folder: Path) -> None:
         assert make("2.0", folder).test_splits == ()
-        with pytest.raises(DataError, match=r"squad/2\.0: expected a test file, found none named;"):
+        with pytest.raises(DataError, match=r"squad/2\.0: expected a test file, got none named;"):
             make("2.0", folder).examples("test")
         with pytest.raises(DataError, match=r"squad/2\.0 has no split 'dev'; choose one of test"):
             make("2.0", folder).examples("dev")
 
     def test_file_of_the_other_version_is_an_error(self, folder: Path) -> None:
         two = folder / "squad" / "dev-v2.0.json"
-        with pytest.raises(DataError, match=r"dev-v2\.0\.json: expected SQuAD 1\.1, found 2\.0"):
+        with pytest.raises(DataError, match=r"dev-v2\.0\.json: expected SQuAD 1\.1, got 2\.0"):
             make("1.1", folder, validation=two).examples("validation")
 
     def test_training_texts_that_are_all_empty_are_an_error(self, tmp_path: Path) -> None:
         path = tmp_path / "train.json"
         empty = question("q1", is_impossible=True) | {"question": ""}
         path.write_text(json.dumps(document("v2.0", empty, context="")))
-        with pytest.raises(DataError, match=r"train\.json: expected texts to train on, found all"):
+        with pytest.raises(DataError, match=r"train\.json: expected texts to train on, got all"):
             make("2.0", train=path).examples("train")
         assert make("2.0", validation=path).examples("validation")
 
@@ -193,12 +189,12 @@ class TestWithheld:
 
     @pytest.mark.parametrize("split", ["train", "validation"])
     def test_it_cannot_be_learnt_from_or_scored(self, task: SquadTask, split: str) -> None:
-        with pytest.raises(DataError, match=r"test-v2\.0\.json: expected answers, found none and"):
+        with pytest.raises(DataError, match=r"test-v2\.0\.json: expected answers, got none and"):
             task.examples(split)
 
     def test_some_answers_without_gold_are_an_error(self, task: SquadTask) -> None:
         rows = [{"id": "q1", "answers": []}, {"id": "q2"}]
-        with pytest.raises(DataError, match="right answers to all questions, found none for 'q2'"):
+        with pytest.raises(DataError, match="right answers to all questions, got none for 'q2'"):
             task.score(rows)
 
 
@@ -358,10 +354,10 @@ class TestPredict:
     @pytest.mark.parametrize(
         ("row", "message"),
         [
-            ({"text": "a"}, r"in\.jsonl:3: expected the text 'question', found the fields text"),
-            ({"question": "Who?"}, "expected the text 'context', found the fields question"),
-            ({"question": 3, "context": "x"}, "expected the text 'question', found a number"),
-            ({}, r"expected the text 'question', found the fields \(none\)"),
+            ({"text": "a"}, r"in\.jsonl:3: expected the text 'question', got the fields text"),
+            ({"question": "Who?"}, "expected the text 'context', got the fields question"),
+            ({"question": 3, "context": "x"}, "expected the text 'question', got a number"),
+            ({}, r"expected the text 'question', got the fields \(none\)"),
         ],
     )
     def test_fault_names_the_line(self, row: dict[str, Any], message: str) -> None:
@@ -394,7 +390,7 @@ class TestOwn:
             task.examples("test")
 
     def test_missing_split_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="answer/own: expected a test file, found none named"):
+        with pytest.raises(DataError, match="answer/own: expected a test file, got none named"):
             own(tmp_path, train=ONE).examples("test")
 
     @pytest.mark.parametrize("numbers", [{}, {"null_threshold": 1.0}])

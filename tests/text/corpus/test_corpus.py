@@ -218,7 +218,7 @@ def test_missing_corpus_is_an_error(wordpiece: Tokenizer, tmp_path: Path) -> Non
 @pytest.mark.parametrize("content", ["", "\n \n\n", "\ufeff", "\u200b\n\n\u200b"])
 def test_empty_corpus_is_an_error(wordpiece: Tokenizer, tmp_path: Path, content: str) -> None:
     (tmp_path / "a.txt").write_text(content)
-    with pytest.raises(DataError, match=r"a.txt: expected a corpus with text in it, found no"):
+    with pytest.raises(DataError, match=r"a.txt: expected a corpus with text in it, got no"):
         build(tmp_path / "a.txt", wordpiece)
 
 
@@ -241,8 +241,8 @@ def test_error_in_a_file_leaves_no_cache(wordpiece: Tokenizer, tmp_path: Path) -
     [
         ({"documents": "seperate"}, "'seperate' is unknown; did you mean 'separate'?"),
         ({"validation_fraction": 1.0}, "validation_fraction must be a number from 0 to below 1"),
-        ({"max_length": 2}, "max_length must be a whole number from 3 to .*, found 2"),
-        ({"tokenize_workers": -1}, "tokenize_workers must be .*, found -1"),
+        ({"max_length": 2}, "max_length must be a whole number from 3 to .*, got 2"),
+        ({"tokenize_workers": -1}, "tokenize_workers must be .*, got -1"),
     ],
 )
 def test_setting_out_of_range_is_an_error(settings: dict[str, Any], message: str) -> None:

@@ -183,10 +183,10 @@ def test_undecodable_byte_on_the_first_line_counts_the_mark(tmp_path: Path) -> N
     ("row", "message"),
     [
         ('{"text": "cut', "expected a JSON object: Unterminated string"),
-        ('["text"]', "expected a JSON object, found list"),
+        ('["text"]', "expected a JSON object, got list"),
         ('{"body": "x", "id": 1}', "no field 'text'; its fields are body, id"),
         ('{"text": "\\ud83d"}', "field 'text' has half of a surrogate pair"),
-        ('{"text": null}', "expected text in field 'text', found NoneType"),
+        ('{"text": null}', "expected text in field 'text', got NoneType"),
     ],
 )
 def test_bad_jsonl_row_is_named_with_file_and_line(tmp_path: Path, row: str, message: str) -> None:
@@ -231,5 +231,5 @@ def test_file_of_another_kind_is_an_error(tmp_path: Path) -> None:
 
 def test_folder_without_a_corpus_file_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "README.md", "text")
-    with pytest.raises(DataError, match=r"expected files ending in .txt, .* found none"):
+    with pytest.raises(DataError, match=r"expected files ending in .txt, .* got none"):
         read(tmp_path)

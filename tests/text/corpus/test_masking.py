@@ -271,15 +271,15 @@ def test_block_without_ordinary_tokens_stays_as_it_is() -> None:
     [
         ("masking", "words", "masking 'words' is unknown; did you mean 'word'?"),
         ("masks", "fixed", "masks 'fixed' is unknown; choose one of dynamic, static"),
-        ("mask_rate", 0.0, "mask_rate must be a number above 0 and at most 1, found 0.0"),
+        ("mask_rate", 0.0, "mask_rate must be a number above 0 and at most 1, got 0.0"),
         (
             "span_geometric_p",
             1.5,
-            "span_geometric_p must be a number above 0 and at most 1, found 1.5",
+            "span_geometric_p must be a number above 0 and at most 1, got 1.5",
         ),
-        ("replace_random_share", 0.3, "together be at most 1, found 0.8 and 0.3"),
-        ("replace_mask_share", -0.1, "replace_mask_share must be .* from 0 .*, found -0.1"),
-        ("span_max", 0, "span_max must be .* from 1 to .*, found 0"),
+        ("replace_random_share", 0.3, "together be at most 1, got 0.8 and 0.3"),
+        ("replace_mask_share", -0.1, "replace_mask_share must be .* from 0 .*, got -0.1"),
+        ("span_max", 0, "span_max must be .* from 1 to .*, got 0"),
     ],
 )
 def test_setting_out_of_range_is_an_error(setting: str, value: Any, message: str) -> None:

@@ -103,7 +103,7 @@ def test_special_tokens_and_the_first_token_start_words(blocks: Blocks) -> None:
 def test_block_beyond_the_end_is_an_error(blocks: Blocks) -> None:
     assert len(blocks) == 4
     for index in (-1, 4):
-        with pytest.raises(IndexError, match=r"blocks go from 0 to 3, found \[0, -?\d\]"):
+        with pytest.raises(IndexError, match=r"blocks go from 0 to 3, got \[0, -?\d\]"):
             blocks.blocks([0, index])
 
 

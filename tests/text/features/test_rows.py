@@ -156,7 +156,7 @@ class TestStandardInput:
 
     def test_place_of_a_bad_row_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"{}\n[]\n")))
-        with pytest.raises(DataError, match=r"^stdin:2: expected a JSON object .* found a list"):
+        with pytest.raises(DataError, match=r"^stdin:2: expected a JSON object .* got a list"):
             rows("-")
 
 
@@ -170,12 +170,12 @@ BAD = {
     "empty table": (
         "f.csv",
         "",
-        "f.csv: expected a header line that names the columns, found none",
+        "f.csv: expected a header line that names the columns, got none",
     ),
     "doubled column": (
         "f.csv",
         "text, text,label\na,b,c\n",
-        "f.csv:1: expected each column once, found 'text' several times in the header "
+        "f.csv:1: expected each column once, got 'text' several times in the header "
         "text, text, label",
     ),
     "ragged row": ("f.csv", "a,b\n1,2\n3\n", "f.csv:3: expected 2 comma-separated cells"),
@@ -190,7 +190,7 @@ BAD = {
     "two separators": (
         "f.csv",
         "text;label, gold\na;b\n",
-        "f.csv:1: expected one separator between the names of the columns, found a comma and a "
+        "f.csv:1: expected one separator between the names of the columns, got a comma and a "
         "semicolon; put a first line sep=, or sep=; above the header",
     ),
     "commas in a TSV": (
@@ -206,45 +206,45 @@ BAD = {
     "header once more": (
         "f.csv",
         "\ufefftext,label\r\na,b\r\n\ufefftext ,label\r\n",
-        r"f.csv:3: expected a row of values, found the header once more \(text, label\); remove",
+        r"f.csv:3: expected a row of values, got the header once more \(text, label\); remove",
     ),
     "header once more in a TSV": ("f.tsv", "a\tb\n1\t2\na\tb\n", "f.tsv:3: .* once more"),
     "spilled cell": (
         "f.csv",
         "text,label,,\na,b,,\nc,d, and more,\n",
-        "f.csv:3: expected nothing behind the last named column 'label', found 'and more'; put a "
+        "f.csv:3: expected nothing behind the last named column 'label', got 'and more'; put a "
         "text with a comma into quotes, or name the column",
     ),
     "a workbook": (
         "f.csv",
         b"PK\x03\x04\x14\0\0\0",
-        r"f.csv:1: expected text, found a ZIP archive, as Excel workbooks \(.xlsx\) are; save the",
+        r"f.csv:1: expected text, got a ZIP archive, as Excel workbooks \(.xlsx\) are; save the",
     ),
     "gzip without its ending": ("f.csv", gzip.compress(b"a,b\n1,2\n"), "f.csv:1: .* lacks .gz"),
     "UTF-16": (
         "f.csv",
         "text,label\na,1\n".encode("utf-16"),
-        "f.csv:1: expected UTF-8, found the mark of UTF-16; save the file as UTF-8 "
+        "f.csv:1: expected UTF-8, got the mark of UTF-16; save the file as UTF-8 "
         r"\(iconv -f UTF-16 -t UTF-8 FILE",
     ),
     "UTF-16 without a mark": ("f.tsv", "a\tb\n".encode("utf-16-le"), "f.tsv:1: .* a NUL byte"),
     "another encoding": (
         "f.jsonl",
         b'{"text": "a"}\n{"text": "caf\xe9"}\n',
-        "f.jsonl:2: expected UTF-8, found the byte 0xe9 at place 14 of the line; save the file as "
+        "f.jsonl:2: expected UTF-8, got the byte 0xe9 at place 14 of the line; save the file as "
         r"UTF-8 \(Excel's 'CSV UTF-8'; or iconv -f WINDOWS-1252 -t UTF-8 FILE",
     ),
     "cut JSON": ("f.jsonl", '{"text": "a"}\n{"text": "b', "f.jsonl:2: .* is cut or no JSON"),
-    "a list": ("f.json", '[{"text": "a"}]\n', "f.json:1: expected a JSON object .* found a list"),
+    "a list": ("f.json", '[{"text": "a"}]\n', "f.json:1: expected a JSON object .* got a list"),
     "an object of many lines": ("f.json", '{\n"text": "a"}\n', "f.json:1: .* is cut or no JSON"),
     "a doubled field": (
         "f.jsonl",
         '{"text": "a", "text": "b"}\n',
-        "f.jsonl:1: .* found the field 'text' several times",
+        "f.jsonl:1: .* got the field 'text' several times",
     ),
     "half a character": ("f.jsonl", '{"text": "\\ud83d"}\n', "f.jsonl:1: .* surrogate pair"),
     "JSON too deep": ("f.jsonl", "[" * 100_000, "f.jsonl:1: expected a JSON object"),
-    "not gzip": ("f.csv.gz", None, "f.csv.gz:1: expected a whole gzip file, found it damaged"),
+    "not gzip": ("f.csv.gz", None, "f.csv.gz:1: expected a whole gzip file, got it damaged"),
     "an unknown ending": ("f.xlsx", "", "f.xlsx: expected a file ending in .csv"),
 }
 
@@ -271,7 +271,7 @@ def test_cut_gzip_file_is_told_with_the_line_it_breaks_at(tmp_path: Path) -> Non
 
 
 def test_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.csv: expected a readable file, found: No such"):
+    with pytest.raises(DataError, match=r"none\.csv: expected a readable file, got: No such"):
         rows(tmp_path / "none.csv")
     with pytest.raises(ConfigError, match="unknown kind of rows 'cvs'; did you mean 'csv'"):
         rows("-", "cvs")

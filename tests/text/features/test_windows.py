@@ -342,10 +342,10 @@ def test_what_auto_means_goes_by_the_data(choice: str, unanswerable: bool, drops
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"stride": -1}, "stride must be a whole number from 0 to 1,000,000, found -1"),
+        ({"stride": -1}, "stride must be a whole number from 0 to 1,000,000, got -1"),
         (
             {"max_question_length": 0},
-            "max_question_length must be a whole number from 1 to 1,000,000, found 0",
+            "max_question_length must be a whole number from 1 to 1,000,000, got 0",
         ),
         ({"without_answer": "dorp"}, "without_answer 'dorp' is unknown; did you mean 'drop'?"),
     ],

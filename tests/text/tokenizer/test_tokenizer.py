@@ -214,7 +214,7 @@ def test_fingerprint_follows_behaviour(wordpiece: Tokenizer, tmp_path: Path) -> 
 
 
 def test_folder_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"expected a tokenizer \(tokenizer.json\), found"):
+    with pytest.raises(CheckpointError, match=r"expected a tokenizer \(tokenizer.json\), got"):
         Tokenizer.load(tmp_path)
 
 
@@ -225,7 +225,7 @@ def test_damaged_tokenizer_is_an_error(wordpiece: Tokenizer, tmp_path: Path) -> 
         Tokenizer.load(tmp_path)
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "expected JSON, found"), ("[]", "object")])
+@pytest.mark.parametrize(("content", "message"), [("{", "expected JSON, got"), ("[]", "object")])
 def test_damaged_role_file_is_an_error(
     wordpiece: Tokenizer, tmp_path: Path, content: str, message: str
 ) -> None:
@@ -239,12 +239,12 @@ def test_missing_special_token_is_an_error(wordpiece: Tokenizer, tmp_path: Path)
     wordpiece.save(tmp_path)
     names = {**wordpiece.special_tokens, "mask_token": "<blank>"}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(names))
-    with pytest.raises(CheckpointError, match="no mask_token: found '<blank>'"):
+    with pytest.raises(CheckpointError, match="no mask_token: got '<blank>'"):
         Tokenizer.load(tmp_path)
 
 
 def test_half_a_surrogate_pair_is_told(tokenizer: Tokenizer) -> None:
-    message = r"expected Unicode text, found half a surrogate pair at character 2 of 'a .*; correct"
+    message = r"expected Unicode text, got half a surrogate pair at character 2 of 'a .*; correct"
     for encode in (tokenizer.encode_ids, tokenizer.encode_batch):
         with pytest.raises(DataError, match=message):
             encode(["fine", "a \ud800 b"])

@@ -319,11 +319,11 @@ def test_sentencepiece_model_of_no_class_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        ("spiece.model", "AlbertTokenizer", r"found spiece.model, which cannot \(.+\); make a tok"),
-        ("spiece.model", "DebertaV2Tokenizer", "expected one of .*spm.model.*, found spiece.model"),
-        ("spiece.model", "BertTokenizer", "expected one of .*vocab.txt.*, found spiece.model"),
+        ("spiece.model", "AlbertTokenizer", r"got spiece.model, which cannot \(.+\); make a tok"),
+        ("spiece.model", "DebertaV2Tokenizer", "expected one of .*spm.model.*, got spiece.model"),
+        ("spiece.model", "BertTokenizer", "expected one of .*vocab.txt.*, got spiece.model"),
         ("spiece.model", "UnknownTokenizer", r"cannot \(.+\); make"),
-        ("bpe.codes", "PhobertTokenizer", r"found bpe.codes, which cannot \(.+\); make"),
+        ("bpe.codes", "PhobertTokenizer", r"got bpe.codes, which cannot \(.+\); make"),
     ],
 )
 def test_what_cannot_be_converted_is_an_error(

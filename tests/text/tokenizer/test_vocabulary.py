@@ -121,7 +121,7 @@ def test_error_in_the_corpus_comes_through(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_corpus_without_text_is_an_error(algorithm: str) -> None:
-    with pytest.raises(DataError, match="expected text .*, found none in the corpus"):
+    with pytest.raises(DataError, match="expected text .*, got none in the corpus"):
         train_tokenizer(["", " \n"], TokenizerConfig(algorithm=algorithm, vocab_size=300))
 
 
@@ -132,5 +132,5 @@ def test_unknown_algorithm_is_an_error() -> None:
 
 @pytest.mark.parametrize("setting", ["vocab_size", "min_frequency", "limit_alphabet"])
 def test_settings_below_one_are_errors(setting: str) -> None:
-    with pytest.raises(ConfigError, match=f"{setting} must be .* from 1 to .*, found 0"):
+    with pytest.raises(ConfigError, match=f"{setting} must be .* from 1 to .*, got 0"):
         TokenizerConfig(**{setting: 0})

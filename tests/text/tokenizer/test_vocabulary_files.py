@@ -27,15 +27,15 @@ def refused(folder: Path, message: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "vocab.txt: expected a token a line, found none; give the file as it was published"),
-        (b"\n\r\n\n", "vocab.txt: expected a token a line, found none"),
-        (BERT + b"\nb", "vocab.txt: expected each token once, found 'b' in line 7 and line 9"),
-        (BERT + b"\n\n\nc", "expected each token once, found '' in line 9 and line 10"),
-        (BERT + b"\nc\xff", "vocab.txt: expected UTF-8, found byte 0xff in line 9; give"),
-        (BERT.decode().encode("utf-16"), "vocab.txt: expected UTF-8, found byte 0xff in line 1"),
-        (b"a\nb", r"vocab.txt: expected the unknown token '\[UNK\]' in it, found 2 tokens without"),
-        (BERT.replace(b"[MASK]", b"c"), "the tokenizer has no mask_token: found None"),
-        (BERT.replace(b"[CLS]", b"c"), "the tokenizer has no cls_token: found None"),
+        (b"", "vocab.txt: expected a token a line, got none; give the file as it was published"),
+        (b"\n\r\n\n", "vocab.txt: expected a token a line, got none"),
+        (BERT + b"\nb", "vocab.txt: expected each token once, got 'b' in line 7 and line 9"),
+        (BERT + b"\n\n\nc", "expected each token once, got '' in line 9 and line 10"),
+        (BERT + b"\nc\xff", "vocab.txt: expected UTF-8, got byte 0xff in line 9; give"),
+        (BERT.decode().encode("utf-16"), "vocab.txt: expected UTF-8, got byte 0xff in line 1"),
+        (b"a\nb", r"vocab.txt: expected the unknown token '\[UNK\]' in it, got 2 tokens without"),
+        (BERT.replace(b"[MASK]", b"c"), "the tokenizer has no mask_token: got None"),
+        (BERT.replace(b"[CLS]", b"c"), "the tokenizer has no cls_token: got None"),
         (
             BERT + b"\nThe\nof",
             r"vocab.txt has 1 token with capitals, such as 'The'; write {\"do_l",
@@ -56,13 +56,13 @@ def test_capitals_are_no_error_where_the_case_is_stated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
-        ({"do_lower_case": "no"}, "config.json: do_lower_case must be true or false, found 'no'"),
-        ({"strip_accents": 1}, "config.json: strip_accents must be true or false, found 1"),
-        ({"cls_token": 3}, "config.json: expected the name of a token for cls_token, found 3"),
-        ({"cls_token": {"content": []}}, r"name of a token for cls_token, found \[\]; name one"),
-        ({"cls_token": "<s>"}, "the tokenizer has no cls_token: found '<s>'"),
-        ({"unk_token": "<unk>"}, "vocab.txt: expected the unknown token '<unk>' in it, found 8"),
-        ({"added_tokens_decoder": {"9": {"content": "c"}}}, "expected id 9 for .* 'c', found 8"),
+        ({"do_lower_case": "no"}, "config.json: do_lower_case must be true or false, got 'no'"),
+        ({"strip_accents": 1}, "config.json: strip_accents must be true or false, got 1"),
+        ({"cls_token": 3}, "config.json: expected the name of a token for cls_token, got 3"),
+        ({"cls_token": {"content": []}}, r"name of a token for cls_token, got \[\]; name one"),
+        ({"cls_token": "<s>"}, "the tokenizer has no cls_token: got '<s>'"),
+        ({"unk_token": "<unk>"}, "vocab.txt: expected the unknown token '<unk>' in it, got 8"),
+        ({"added_tokens_decoder": {"9": {"content": "c"}}}, "expected id 9 for .* 'c', got 8"),
         (
             {"added_tokens_decoder": {"x": {"content": "c"}}},
             "added_tokens_decoder: expected tokens",
@@ -72,8 +72,8 @@ def test_capitals_are_no_error_where_the_case_is_stated(tmp_path: Path) -> None:
             "added_tokens_decoder: expected tokens with their id",
         ),
         ({"added_tokens_decoder": ["c"]}, "added_tokens_decoder: expected tokens with their ids"),
-        ({"additional_special_tokens": [3]}, "expected tokens in additional_special_tokens, found"),
-        ({"extra_special_tokens": 3}, "expected tokens in extra_special_tokens, found"),
+        ({"additional_special_tokens": [3]}, "expected tokens in additional_special_tokens, got"),
+        ({"extra_special_tokens": 3}, "expected tokens in extra_special_tokens, got"),
     ],
 )
 def test_settings_that_do_not_fit_are_an_error(
@@ -87,9 +87,9 @@ def test_settings_that_do_not_fit_are_an_error(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "added_tokens.json: expected JSON, found"),
+        (b"{", "added_tokens.json: expected JSON, got"),
         (b'{"c": "eight"}', "added_tokens.json: expected tokens with their ids"),
-        (b'{"c": 30}', "expected id 30 for the added token 'c', found 8; give the vocabulary"),
+        (b'{"c": 30}', "expected id 30 for the added token 'c', got 8; give the vocabulary"),
     ],
 )
 def test_damaged_added_tokens_are_an_error(content: bytes, message: str, tmp_path: Path) -> None:
@@ -101,19 +101,19 @@ def test_damaged_added_tokens_are_an_error(content: bytes, message: str, tmp_pat
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("vocab.json", b"", "vocab.json: expected JSON, found"),
-        ("vocab.json", b'{"a": 0', "vocab.json: expected JSON, found"),
-        ("vocab.json", b'{"\xff": 0}', "vocab.json: expected JSON, found .*utf-8"),
-        ("vocab.json", b"[]", "vocab.json: expected a JSON object, found list"),
-        ("vocab.json", b"{}", "vocab.json: expected tokens with their ids, found none"),
-        ("vocab.json", b'{"a": 0.5}', "vocab.json: expected an id.* for 'a', found 0.5"),
-        ("vocab.json", b'{"a": -1}', "vocab.json: expected an id.* for 'a', found -1"),
-        ("vocab.json", b'{"a": 1, "b": 1}', "expected each id once, found 1 for 'a' and 'b'"),
-        ("merges.txt", None, "expected merges.txt beside vocab.json, found none"),
-        ("merges.txt", b"a c\n", "merges.txt: expected tokens of vocab.json, found 'c' in line 1"),
-        ("merges.txt", MERGES + b"b a\n", "found 'ba' in line 3, which it does not have"),
-        ("merges.txt", b"a b ab", "expected two tokens and a space .* line 1, found 'a b ab'"),
-        ("merges.txt", MERGES + b"\xc3(", "merges.txt: expected UTF-8, found byte 0xc3 in line 3"),
+        ("vocab.json", b"", "vocab.json: expected JSON, got"),
+        ("vocab.json", b'{"a": 0', "vocab.json: expected JSON, got"),
+        ("vocab.json", b'{"\xff": 0}', "vocab.json: expected JSON, got .*utf-8"),
+        ("vocab.json", b"[]", "vocab.json: expected a JSON object, got list"),
+        ("vocab.json", b"{}", "vocab.json: expected tokens with their ids, got none"),
+        ("vocab.json", b'{"a": 0.5}', "vocab.json: expected an id.* for 'a', got 0.5"),
+        ("vocab.json", b'{"a": -1}', "vocab.json: expected an id.* for 'a', got -1"),
+        ("vocab.json", b'{"a": 1, "b": 1}', "expected each id once, got 1 for 'a' and 'b'"),
+        ("merges.txt", None, "expected merges.txt beside vocab.json, got none"),
+        ("merges.txt", b"a c\n", "merges.txt: expected tokens of vocab.json, got 'c' in line 1"),
+        ("merges.txt", MERGES + b"b a\n", "got 'ba' in line 3, which it does not have"),
+        ("merges.txt", b"a b ab", "expected two tokens and a space .* line 1, got 'a b ab'"),
+        ("merges.txt", MERGES + b"\xc3(", "merges.txt: expected UTF-8, got byte 0xc3 in line 3"),
     ],
 )
 def test_damaged_vocab_json_or_merges_are_an_error(

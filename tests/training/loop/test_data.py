@@ -335,5 +335,5 @@ def test_an_empty_split_is_an_error(task_data: Any, monkeypatch: pytest.MonkeyPa
     ("name", "value"), [("batch_size", 0), ("num_workers", -1), ("validation_batches", 0)]
 )
 def test_a_count_out_of_range_is_refused(name: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be a whole number from .*, found {value}"):
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number from .*, got {value}"):
         LoaderConfig(**{name: value})

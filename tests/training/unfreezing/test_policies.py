@@ -136,14 +136,14 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("phases", "message"),
         [
-            ([], "expected at least one phase, found none"),
+            ([], "expected at least one phase, got none"),
             ([Phase(range(0, 4), 0, 1), Phase(range(0, 4), 2, None)], "phase 2: .*is a gap"),
             ([Phase(range(0, 4), 0, 2), Phase(range(0, 4), 1, None)], "phase 2: .*is an overlap"),
             ([Phase(range(0, 4), 1, None)], "phase 1: expected it to begin after 0 epochs"),
-            ([Phase(range(0, 5), 0, None)], r"from 0 \(embeddings\) to 3 \(head\), found 0 to 4"),
-            ([Phase(range(2, 2), 0, None)], r"a row of groups without a gap, found \[\]"),
-            ([Phase(range(0, 4, 2), 0, None)], r"without a gap, found \[0, 2\]"),
-            ([Phase(range(0, 4), 0, 0)], "expected more than 0 epochs, found 0"),
+            ([Phase(range(0, 5), 0, None)], r"from 0 \(embeddings\) to 3 \(head\), got 0 to 4"),
+            ([Phase(range(2, 2), 0, None)], r"a row of groups without a gap, got \[\]"),
+            ([Phase(range(0, 4, 2), 0, None)], r"without a gap, got \[0, 2\]"),
+            ([Phase(range(0, 4), 0, 0)], "expected more than 0 epochs, got 0"),
             ([Phase(range(0, 4), 0, None), Phase(range(0, 4), 1, None)], "only the last phase may"),
         ],
     )
@@ -248,15 +248,15 @@ class TestErrors:
         [
             ({"unfreeze": "gradul"}, "unknown policy 'gradul'; did you mean 'gradual'"),
             ({"unfreeze": "xyz"}, "choose one of all, chain, gradual, head, lp-ft, top:N"),
-            ({"unfreeze": "top"}, "expected top:N with a whole number N, found 'top'"),
-            ({"unfreeze": "top:-1"}, "expected top:N with a whole number N, found 'top:-1'"),
-            ({"phase_epochs": 0.0}, "phase_epochs must be .*(above 0|from 1).*, found 0"),
-            ({"head_epochs": -1.0}, "head_epochs must be .*(above 0|from 1).*, found -1"),
+            ({"unfreeze": "top"}, "expected top:N with a whole number N, got 'top'"),
+            ({"unfreeze": "top:-1"}, "expected top:N with a whole number N, got 'top:-1'"),
+            ({"phase_epochs": 0.0}, "phase_epochs must be .*(above 0|from 1).*, got 0"),
+            ({"head_epochs": -1.0}, "head_epochs must be .*(above 0|from 1).*, got -1"),
             (
                 {"thaw_warmup_ratio": 1.0},
-                r"thaw_warmup_ratio must be a number from 0 to below 1.*, found 1",
+                r"thaw_warmup_ratio must be a number from 0 to below 1.*, got 1",
             ),
-            ({"phases": []}, "phases: expected at least one as 'head=1', found none"),
+            ({"phases": []}, "phases: expected at least one as 'head=1', got none"),
         ],
     )
     def test_settings_are_checked_at_once(self, setting: dict[str, Any], message: str) -> None:
@@ -269,23 +269,23 @@ class TestErrors:
             (["heat=1"], "phases, number 1: unknown group 'heat'; did you mean 'head'"),
             (["head=1", "block_7..head"], "number 2: 'block_7' is out of range, the encoder has 6"),
             (["block_0"], "'block_0' is out of range, .*choose block_1 to block_6"),
-            (["head..block_5"], "expected the lowest group first, 'block_5..head', found"),
-            (["head=x"], "expected GROUP=EPOCHS with a positive number, found 'head=x'"),
-            (["head=0"], "with a positive number, found 'head=0'"),
-            (["head=nan"], "with a positive number, found 'head=nan'"),
-            (["head", "embeddings..head"], "number 1: expected GROUP=EPOCHS .*found 'head'"),
-            (["head=3", "embeddings..head=3"], "found|need 6 epochs, found 5; set max_epochs to 6"),
+            (["head..block_5"], "expected the lowest group first, 'block_5..head', got"),
+            (["head=x"], "expected GROUP=EPOCHS with a positive number, got 'head=x'"),
+            (["head=0"], "with a positive number, got 'head=0'"),
+            (["head=nan"], "with a positive number, got 'head=nan'"),
+            (["head", "embeddings..head"], "number 1: expected GROUP=EPOCHS .*got 'head'"),
+            (["head=3", "embeddings..head=3"], "found|need 6 epochs, got 5; set max_epochs to 6"),
             (
                 ["head=3", "block_6..head=2.5"],
                 "set max_epochs to 6 and leave the epochs of the last",
             ),
             (
                 ["head=5", "embeddings..head"],
-                "2 phases of own phases need more than 5 epochs, found 5",
+                "2 phases of own phases need more than 5 epochs, got 5",
             ),
             (
                 ["head=1", "embeddings..head=1"],
-                "expected them to cover the run, found 2 of 5 epochs",
+                "expected them to cover the run, got 2 of 5 epochs",
             ),
         ],
     )
@@ -295,7 +295,7 @@ class TestErrors:
         assert "\n" not in str(caught.value)
 
     def test_top_n_has_as_many_blocks_as_there_are(self) -> None:
-        with pytest.raises(ConfigError, match="expected top:0 to top:2, .*found 'top:3'"):
+        with pytest.raises(ConfigError, match="expected top:0 to top:2, .*got 'top:3'"):
             plan_of("top:3")
 
     @pytest.mark.parametrize(
@@ -304,10 +304,10 @@ class TestErrors:
             (
                 {"unfreeze": "gradual"},
                 4,
-                "the 8 phases of gradual need more than 7 epochs, found 4; set max_epochs to 8, "
+                "the 8 phases of gradual need more than 7 epochs, got 4; set max_epochs to 8, "
                 "or phase_epochs to 0.5",
             ),
-            ({"unfreeze": "gradual"}, 7, "need more than 7 epochs, found 7"),
+            ({"unfreeze": "gradual"}, 7, "need more than 7 epochs, got 7"),
             ({"unfreeze": "chain"}, 3, "the 9 phases of chain need more than 8.*to 0.33"),
             ({"unfreeze": "lp-ft", "head_epochs": 3.0}, 2, "to 4, or head_epochs to 1"),
             ({"unfreeze": "chain"}, 0.01, "or phase_epochs to 0.0011"),
@@ -348,7 +348,7 @@ class TestRates:
         assert changed == {"embeddings": 3.0, "block_1": 0.7, "block_2": 3.0, "head": 1.0}
         with pytest.raises(ConfigError, match="group_rates: unknown group 'haed'; did you mean"):
             group_rates_with(names, 1.0, 2.0, ["haed=1"])
-        with pytest.raises(ConfigError, match="expected GROUP=RATE with a positive number, found"):
+        with pytest.raises(ConfigError, match="expected GROUP=RATE with a positive number, got"):
             group_rates_with(names, 1.0, 2.0, ["head=-1"])
 
     def test_a_span_of_the_run_is_the_plain_schedule(self) -> None:
@@ -706,7 +706,7 @@ class TestSettings:
 
     def test_a_wrong_word_is_named(self) -> None:
         with pytest.raises(
-            ConfigError, match="--schedule-scope: expected one of run, phase, found 'runs'"
+            ConfigError, match="--schedule-scope: expected one of run, phase, got 'runs'"
         ):
             read("--schedule-scope", "runs")
         with pytest.raises(ConfigError, match="unknown policy 'chian'; did you mean 'chain'"):
