@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.dropout import Dropout
 from finetune.encoder.embeddings import Rotation, rotate
-from finetune.encoder.ragged import Ragged
+from finetune.encoder.layout import PADDED, Padded
 from finetune.encoder.scores import SCORES, ProductScore
 
 
-def _first(rotary: Rotation) -> Rotation:
-    """The turns of the first token alone, each (1 or B, 1, 1, K/2)."""
-    cosine, sine = rotary
-    return cosine[..., :1, :], sine[..., :1, :]
+def first_tokens(inputs: Tensor, count: int | None) -> Tensor:
+    """Leave the first tokens of (..., T, X), all of them if no count is given."""
+    return inputs if count is None else inputs[..., :count, :]
 
 
 class SelfAttention(nn.Module):
@@ -44,48 +43,36 @@ class SelfAttention(nn.Module):
         bias: Tensor | None = None,
         rotary: Rotation | None = None,
         *,
+        queries: int | None = None,
+        layout: Padded = PADDED,
         output_attentions: bool = False,
-        first_only: bool = False,
-        ragged: Ragged | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Let each token gather from the tokens it may see.
 
         Args:
-            hidden: (B, T, D).
+            hidden: (B, T, D), or (N, D) in an unpadded layout.
             bias: What `mask_bias` gave; broadcasts to (B, H, T, T).
             rotary: Rotary positions of the tokens, if there are any.
+            queries: Q, the first tokens of a padded layout that gather; None = all T.
+            layout: How the tokens lie in the hidden states.
             output_attentions: Whether the weights are wanted; it costs the fused path.
-            first_only: Whether only the first token gathers: Q is 1 then, and T otherwise.
-            ragged: Where real tokens stand; the hidden states are their rows then, (N, D).
 
         Returns:
             Hidden states (B, Q, D) or (N, D), and the weights (B, H, Q, T) before dropout, or None.
         """
-        asking = hidden[:, :1] if first_only else hidden
-        query, key, value = self.query(asking), self.key(hidden), self.value(hidden)
-        if ragged is not None:
-            query, key, value = map(ragged.padded, (query, key, value))
-        query, key, value = map(self._split, (query, key, value))  # 3 x (B, H, Q or T, K)
-        if rotary is not None:
-            query, key = (
-                rotate(query, _first(rotary) if first_only else rotary),
-                rotate(key, rotary),
-            )
-        if first_only and bias is not None:
-            bias = bias[..., :1, :]
+        projected = self.query(first_tokens(hidden, queries)), self.key(hidden), self.value(hidden)
+        query, key, value = (layout.split_heads(part, self.num_heads) for part in projected)
+        if rotary is not None:  # (B, H, Q, K) and twice (B, H, T, K)
+            cosine, sine = (first_tokens(part, queries) for part in rotary)
+            query, key = rotate(query, (cosine, sine)), rotate(key, rotary)
+        if bias is not None:
+            bias = first_tokens(bias, queries)
         explicit = output_attentions or self._drops_on_cpu(query.device)
         if isinstance(self.score, ProductScore) and not explicit:
             mixed, weights = self._mix_fused(self.score, query, key, value, bias), None
         else:
             mixed, weights = self._mix(query, key, value, bias)
-        merged = mixed.transpose(1, 2).flatten(2)  # (B, Q, D)
-        if ragged is not None:
-            merged = ragged.rows(merged)  # (N, D)
-        return self.output(merged), weights if output_attentions else None
-
-    def _split(self, projected: Tensor) -> Tensor:
-        batch, length, _ = projected.shape
-        return projected.view(batch, length, self.num_heads, -1).transpose(1, 2)  # (B, H, T, K)
+        return self.output(layout.merge_heads(mixed)), weights if output_attentions else None
 
     def _drops_on_cpu(self, device: torch.device) -> bool:
         """With dropout torch has no fused kernel for the CPU, and its plain one is slower."""

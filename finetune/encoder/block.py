@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from finetune.encoder.attention import SelfAttention
+from finetune.encoder.attention import SelfAttention, first_tokens
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.dropout import Dropout
 from finetune.encoder.embeddings import Rotation
 from finetune.encoder.feedforward import feed_forward
-from finetune.encoder.ragged import Ragged
+from finetune.encoder.layout import PADDED, Padded
 
 
 class EncoderBlock(nn.Module):
@@ -43,35 +43,34 @@ class EncoderBlock(nn.Module):
         bias: Tensor | None = None,
         rotary: Rotation | None = None,
         *,
+        queries: int | None = None,
+        layout: Padded = PADDED,
         output_attentions: bool = False,
-        first_only: bool = False,
-        ragged: Ragged | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Update each token's hidden state.
 
         Args:
-            hidden: (B, T, D).
+            hidden: (B, T, D), or (N, D) in an unpadded layout.
             bias: Added to the attention logits; broadcasts to (B, H, T, T).
             rotary: Rotary positions of the tokens, if there are any.
+            queries: Q, the first tokens of a padded layout whose states are wanted; None = all T.
+                Where a head reads one token, most of the last block's work falls away.
+            layout: How the tokens lie in the hidden states.
             output_attentions: Whether the attention weights are wanted.
-            first_only: Whether only the first token's state is wanted, as by a head that reads no
-                other from the last block: most of the block's work falls away.
-            ragged: Where real tokens stand; the hidden states are their rows then, (N, D).
 
         Returns:
-            Hidden states (B, T, D) and the attention weights (B, H, T, T) or None; of the first
-            token alone (B, 1, D) and (B, H, 1, T).
+            Hidden states (B, Q, D) or (N, D), and the attention weights (B, H, Q, T) or None.
         """
         inputs = self.attention_norm(hidden) if self.pre_norm else hidden
         attended, weights = self.attention(
             inputs,
             bias,
             rotary,
+            queries=queries,
+            layout=layout,
             output_attentions=output_attentions,
-            first_only=first_only,
-            ragged=ragged,
         )
-        hidden = (hidden[:, :1] if first_only else hidden) + self.dropout(attended)
+        hidden = first_tokens(hidden, queries) + self.dropout(attended)
         hidden = hidden if self.pre_norm else self.attention_norm(hidden)
 
         inputs = self.feedforward_norm(hidden) if self.pre_norm else hidden

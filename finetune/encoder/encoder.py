@@ -15,8 +15,8 @@ from finetune.encoder.block import EncoderBlock
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
+from finetune.encoder.layout import PADDED, Padded
 from finetune.encoder.masks import mask_bias, visible_tokens
-from finetune.encoder.ragged import Ragged
 from finetune.errors import ConfigError
 from finetune.machine.memory import FLOAT, check_fits
 
@@ -139,22 +139,14 @@ class Encoder(nn.Module):
         Returns:
             The last hidden state, and the rest as asked for.
         """
-        hidden = self.embeddings(batch)
-        contexts = self._contexts(hidden, batch.get("attention_mask"), batch.get("position_ids"))
-        states: list[Tensor] = [hidden]
-        attentions: list[Tensor] = []
-        for depth in range(1, len(self.blocks) + 1):
-            alone = first_only and depth == len(self.blocks)
-            hidden, weights = self._step(
-                hidden, depth, contexts, output_attentions=output_attentions, first_only=alone
-            )
-            states.append(hidden)
-            if weights is not None:
-                attentions.append(weights)
-        return EncoderOutput(
-            hidden,
-            tuple(states) if output_hidden_states else None,
-            tuple(attentions) if output_attentions else None,
+        return self._run(
+            self.embeddings(batch),
+            range(1, len(self.blocks) + 1),
+            batch.get("attention_mask"),
+            batch.get("position_ids"),
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            first_only=first_only,
         )
 
     def prefix(self, batch: Mapping[str, Tensor], depth: int) -> Tensor:
@@ -171,11 +163,9 @@ class Encoder(nn.Module):
             ConfigError: The depth lies outside 0 .. L.
         """
         self._check_depth(depth)
-        hidden: Tensor = self.embeddings(batch)
-        contexts = self._contexts(hidden, batch.get("attention_mask"), batch.get("position_ids"))
-        for block in range(1, depth + 1):
-            hidden, _ = self._step(hidden, block, contexts)
-        return hidden
+        mask, position_ids = batch.get("attention_mask"), batch.get("position_ids")
+        depths = range(1, depth + 1)
+        return self._run(self.embeddings(batch), depths, mask, position_ids).last_hidden_state
 
     def suffix(
         self,
@@ -186,7 +176,7 @@ class Encoder(nn.Module):
         until: int | None = None,
         position_ids: Tensor | None = None,
         first_only: bool = False,
-        ragged: Ragged | None = None,
+        layout: Padded = PADDED,
     ) -> Tensor:
         """Run the blocks behind a boundary: `suffix(prefix(batch, d), mask, d)` is `forward`.
 
@@ -197,8 +187,8 @@ class Encoder(nn.Module):
             until: The boundary to stop at, `depth` .. L; None for the last.
             position_ids: The batch's, int64 (B, T); only rotary positions need them again.
             first_only: Whether only the first token's state is wanted.
-            ragged: Where the mask's real tokens stand: blocks then compute nothing for padding,
-                whose states come out as zeros. Not together with `first_only`.
+            layout: How tokens lie between the blocks: in an unpadded layout of the mask nothing is
+                computed for padding, whose states come out as zeros. Not with `first_only`.
 
         Returns:
             The hidden state there, (B, T, D); of the first token alone (B, 1, D).
@@ -209,13 +199,11 @@ class Encoder(nn.Module):
         last = len(self.blocks) if until is None else until
         self._check_depth(depth)
         self._check_depth(last)
-        contexts = self._contexts(hidden, mask, position_ids)
-        hidden = hidden if ragged is None else ragged.rows(hidden)
-        for block in range(depth + 1, last + 1):
-            alone = first_only and block == last
-            hidden, _ = self._step(hidden, block, contexts, first_only=alone, ragged=ragged)
-        hidden = hidden if ragged is None else ragged.padded(hidden)
-        return hidden[:, :1] if first_only else hidden
+        depths = range(depth + 1, last + 1)
+        hidden = self._run(
+            hidden, depths, mask, position_ids, first_only=first_only, layout=layout
+        ).last_hidden_state
+        return hidden[:, :1] if first_only else hidden  # all tokens, where no block ran
 
     def layer_groups(self) -> dict[str, list[nn.Module]]:
         """Group the modules by depth, from the input up; each parameter is in one group.
@@ -228,6 +216,41 @@ class Encoder(nn.Module):
             groups[f"block_{depth}"] = [block]
         groups[f"block_{len(self.blocks)}"].append(self.final_norm)
         return groups
+
+    def _run(
+        self,
+        hidden: Tensor,
+        depths: range,
+        mask: Tensor | None,
+        position_ids: Tensor | None,
+        *,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+        first_only: bool = False,
+        layout: Padded = PADDED,
+    ) -> EncoderOutput:
+        """Run the blocks of these depths, the one loop over blocks that there is."""
+        contexts = self._contexts(hidden, mask, position_ids)
+        states, attentions = [hidden], []
+        hidden = layout.unpad(hidden)
+        for depth in depths:
+            hidden, weights = self._run_block(
+                depth,
+                hidden,
+                *contexts[self.config.is_local(depth)],
+                queries=1 if first_only and depth == depths[-1] else None,
+                layout=layout,
+                output_attentions=output_attentions,
+            )
+            if output_hidden_states:  # otherwise inference frees each state after the next
+                states.append(hidden)
+            if weights is not None:
+                attentions.append(weights)
+        return EncoderOutput(
+            layout.pad(hidden),
+            tuple(states) if output_hidden_states else None,
+            tuple(attentions) if output_attentions else None,
+        )
 
     def _contexts(
         self, hidden: Tensor, mask: Tensor | None, position_ids: Tensor | None
@@ -251,19 +274,15 @@ class Encoder(nn.Module):
             contexts[local] = mask_bias(visible, hidden.dtype), turns
         return contexts
 
-    def _step(
-        self,
-        hidden: Tensor,
-        depth: int,
-        contexts: Contexts,
-        **wanted: Any,
+    def _run_block(
+        self, depth: int, hidden: Tensor, *context: Any, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Run block number `depth` (from 1); the last one takes the final norm with it."""
-        block, (bias, rotary) = self.blocks[depth - 1], contexts[self.config.is_local(depth)]
+        block = self.blocks[depth - 1]
         if self.config.gradient_checkpointing and block.training and torch.is_grad_enabled():
-            hidden, weights = checkpoint(block, hidden, bias, rotary, use_reentrant=False, **wanted)
+            hidden, weights = checkpoint(block, hidden, *context, use_reentrant=False, **options)
         else:
-            hidden, weights = block(hidden, bias, rotary, **wanted)
+            hidden, weights = block(hidden, *context, **options)
         return self.final_norm(hidden) if depth == len(self.blocks) else hidden, weights
 
     def _check_depth(self, depth: int) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from finetune.encoder import EncoderConfig
 from finetune.encoder.attention import SelfAttention
+from finetune.encoder.embeddings import rotation
 from finetune.encoder.masks import mask_bias, visible_tokens
 from finetune.encoder.scores import SCORES, ProductScore
 from finetune.errors import ConfigError
@@ -153,3 +154,20 @@ def test_window_shows_neighbours_only(masked: bool) -> None:
         last = 5 if masked else 7
         assert shown == list(range(max(0, row - 2), min(last, row + 3)))
     assert seen.any(dim=-1).all()  # padding beyond the window sees something too
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("position", ["rotary", "none"])
+def test_first_queries_gather_what_they_gather_among_all(
+    tiny: Tiny, batch: dict[str, Tensor], name: str, queries: int, position: str
+) -> None:
+    config = tiny(attention_score=name, causal=True)
+    attention, hidden = SelfAttention(config), torch.randn(3, 7, 16)
+    bias = mask_bias(visible(batch["attention_mask"], causal=True), hidden.dtype)
+    turns = rotation(torch.arange(7)[None], config.head_size, 10000.0)
+    rotary = turns if position == "rotary" else None
+    whole, weights = attention(hidden, bias, rotary, output_attentions=True)
+    first, first_weights = attention(hidden, bias, rotary, queries=queries, output_attentions=True)
+    torch.testing.assert_close(first, whole[:, :queries])
+    torch.testing.assert_close(first_weights, weights[:, :, :queries])

@@ -16,7 +16,7 @@ tokens, for hidden states of the size of 1:
   the batch and however it is padded**: every kernel then sees whole vectors and tiles only.
 
 So everything frozen is computed by `frozen_states`, which rounds T up and cuts the result back.
-Only attention sees the padding: all else gets the real tokens as rows (`Ragged`), their number
+Only attention sees the padding: all else gets the real tokens alone (`Unpadded`), their number
 rounded up to a multiple of 16 as well, which is the same condition. Filling, going on from a lower
 boundary, and a run without a cache all go through it, and `Encoder.suffix` gets the same values in
 the same batch: losses, and so whole runs, are equal bit by bit in fp32 on a CPU, though no two
@@ -39,7 +39,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder
-from finetune.encoder.ragged import Ragged
+from finetune.encoder.layout import PADDED, Padded, Unpadded
 
 TILE = 16
 """Frozen blocks see lengths that are multiples of this: the numbers in a vector of AVX-512."""
@@ -80,7 +80,7 @@ def frozen_states(
     wide = _rounded_up(encoder, batch)
     if count == 1:
         wide = {name: _twice(tensor) for name, tensor in wide.items()}
-    ragged = _without_padding(wide)
+    layout = _layout(wide)
     states = []
     with _in_eval_mode(encoder):
         if start is None:
@@ -89,7 +89,7 @@ def frozen_states(
             hidden, depth = F.pad(start[0], (0, 0, 0, -length % TILE)), start[1]
             hidden = _twice(hidden) if count == 1 else hidden
         for wanted in depths:
-            hidden, depth = _run_on(encoder, hidden, wide, (depth, wanted), ragged), wanted
+            hidden, depth = _run_on(encoder, hidden, wide, (depth, wanted), layout), wanted
             states.append(_cut_back(hidden[:count, :length], batch.get("attention_mask")))
     return states
 
@@ -107,12 +107,12 @@ def _cut_back(hidden: Tensor, mask: Tensor | None) -> Tensor:
     return cut.masked_fill(~mask[..., None], 0.0)
 
 
-def _without_padding(batch: Mapping[str, Tensor]) -> Ragged | None:
-    """Where real tokens stand, if something is padded and each token sees the same ones."""
+def _layout(batch: Mapping[str, Tensor]) -> Padded:
+    """Without padding, if there is some and each token sees the same ones."""
     mask = batch.get("attention_mask")
     if mask is None or mask.dim() != 2 or bool(mask.all()):
-        return None
-    return Ragged.of(mask, TILE)
+        return PADDED
+    return Unpadded.from_mask(mask, TILE)
 
 
 def _run_on(
@@ -120,11 +120,11 @@ def _run_on(
     hidden: Tensor,
     batch: Mapping[str, Tensor],
     depths: tuple[int, int],
-    ragged: Ragged | None,
+    layout: Padded,
 ) -> Tensor:
     mask, (start, end) = batch.get("attention_mask"), depths
     positions = batch.get("position_ids")
-    return encoder.suffix(hidden, mask, start, until=end, position_ids=positions, ragged=ragged)
+    return encoder.suffix(hidden, mask, start, until=end, position_ids=positions, layout=layout)
 
 
 def _rounded_up(encoder: Encoder, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

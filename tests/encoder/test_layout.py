@@ -1,10 +1,10 @@
-"""Real tokens as rows: what is computed without padding is what is computed with it."""
+"""Unpadded tokens: what is computed without padding is what is computed with it."""
 
 import pytest
 import torch
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.ragged import Ragged
+from finetune.encoder.layout import Unpadded
 
 MASK = torch.arange(6) < torch.tensor([[6], [1], [4]])
 SIZES = {
@@ -17,23 +17,24 @@ SIZES = {
 }
 
 
-def test_rows_are_the_real_tokens_in_their_order_and_repetitions_fill_up() -> None:
+def test_real_tokens_keep_their_order_and_repetitions_fill_up() -> None:
     hidden = torch.arange(18.0).view(3, 6, 1)
-    ragged = Ragged.of(MASK, 4)
+    layout = Unpadded.from_mask(MASK, 4)
     expected = [0, 1, 2, 3, 4, 5, 6, 12, 13, 14, 15]
-    assert ragged.rows(hidden).squeeze(1).tolist() == [*expected, 0]
-    assert (ragged.tokens, ragged.shape) == (11, (3, 6))
+    assert layout.unpad(hidden).squeeze(1).tolist() == [*expected, 0]
+    assert (layout.tokens, layout.shape) == (11, (3, 6))
 
 
 def test_padding_comes_back_as_zeros() -> None:
     hidden = torch.randn(3, 6, 5)
-    ragged = Ragged.of(MASK, 4)
-    assert torch.equal(ragged.padded(ragged.rows(hidden)), hidden * MASK[..., None])
+    layout = Unpadded.from_mask(MASK, 4)
+    assert torch.equal(layout.pad(layout.unpad(hidden)), hidden * MASK[..., None])
 
 
 @pytest.mark.parametrize("multiple", [1, 16])
 def test_few_tokens_fill_two_multiples(multiple: int) -> None:
-    assert len(Ragged.of(torch.ones(1, 1, dtype=torch.bool), multiple).places) == 2 * multiple
+    one_token = torch.ones(1, 1, dtype=torch.bool)
+    assert len(Unpadded.from_mask(one_token, multiple).indices) == 2 * multiple
 
 
 @pytest.mark.parametrize(
@@ -53,5 +54,7 @@ def test_blocks_compute_the_same_without_padding(
     hidden = torch.randn(3, 6, 16)
     with torch.no_grad():
         plain = encoder.suffix(hidden, MASK, start, until=end)
-        ragged = encoder.suffix(hidden, MASK, start, until=end, ragged=Ragged.of(MASK, 16))
-    torch.testing.assert_close(ragged, plain * MASK[..., None], atol=1e-5, rtol=1e-5)
+        unpadded = encoder.suffix(
+            hidden, MASK, start, until=end, layout=Unpadded.from_mask(MASK, 16)
+        )
+    torch.testing.assert_close(unpadded, plain * MASK[..., None], atol=1e-5, rtol=1e-5)
