@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from finetune.comparison.groups import Answer
+from finetune.metrics import classes
+from finetune.metrics.classes import ClassCounts, confusion_matrix
 from finetune.metrics.spans import token_f1
 
 MOST_CLASSES = 20
@@ -89,14 +93,11 @@ def confusion(seeds: Sequence[Sequence[Answer]]) -> Confusion | None:
     if not rows or any(form_of(row) != "classes" for row in rows):
         return None
     seen = dict.fromkeys([*(rows[0].get("probabilities") or ()), *(row["label"] for row in rows)])
-    classes = [name for name in seen if isinstance(name, str)]
-    if not 2 <= len(classes) <= MOST_CLASSES:
+    names = [name for name in seen if isinstance(name, str)]
+    if not 2 <= len(names) <= MOST_CLASSES:
         return None
-    place = {name: index for index, name in enumerate(classes)}
-    counts = [[0] * len(classes) for _ in classes]
-    for row in rows:
-        counts[place[row["label"]]][place[row["prediction"]]] += 1
-    return Confusion(classes, counts, len(seeds))
+    answered, right = ([row[key] for row in rows] for key in ("prediction", "label"))
+    return Confusion(names, confusion_matrix(answered, right, names).tolist(), len(seeds))
 
 
 class ClassScores(NamedTuple):
@@ -111,17 +112,6 @@ class ClassScores(NamedTuple):
 
 def class_scores(matrix: Confusion) -> list[ClassScores]:
     """Scores of each class, in their order."""
-    scores = []
-    for index, row in enumerate(matrix.counts):
-        hits, support = row[index], sum(row)
-        said = sum(line[index] for line in matrix.counts)
-        total = support + said
-        scores.append(
-            ClassScores(
-                hits / said if said else 0.0,
-                hits / support if support else 0.0,
-                2 * hits / total if total else 0.0,
-                support,
-            )
-        )
-    return scores
+    counts = np.array(matrix.counts)
+    of_class = ClassCounts(counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1))
+    return [ClassScores(*row) for row in classes.class_scores(of_class)]

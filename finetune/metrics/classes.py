@@ -16,7 +16,7 @@ _Bools = npt.NDArray[np.bool_]
 _Counts = npt.NDArray[np.int64]
 
 
-class _ClassCounts(NamedTuple):
+class ClassCounts(NamedTuple):
     """Examples of each class, each (C,)."""
 
     hits: _Counts
@@ -103,18 +103,22 @@ def class_report(
     if predicted.ndim == 1:
         names = np.asarray(labels)
         predicted, true = predicted[:, None] == names, true[:, None] == names  # (N, C)
-    counts = _counts(predicted, true)
+    keys = ("precision", "recall", "f1", "support")
+    rows = class_scores(_counts(predicted, true))
+    return {
+        label: dict(zip(keys, row, strict=True)) for label, row in zip(labels, rows, strict=True)
+    }
+
+
+def class_scores(counts: ClassCounts) -> list[tuple[float, float, float, int]]:
+    """Precision, recall, F1 and the number of true examples, a row a class."""
     columns = (
         _ratio(counts.hits, counts.predicted).tolist(),
         _ratio(counts.hits, counts.true).tolist(),
         _f1(counts).tolist(),
         counts.true.tolist(),
     )
-    keys = ("precision", "recall", "f1", "support")
-    rows = zip(*columns, strict=True)
-    return {
-        label: dict(zip(keys, row, strict=True)) for label, row in zip(labels, rows, strict=True)
-    }
+    return list(zip(*columns, strict=True))
 
 
 def confusion_matrix(
@@ -138,13 +142,13 @@ def confusion_matrix(
     return matrix
 
 
-def _counts(predicted: _Bools, true: _Bools) -> _ClassCounts:
-    return _ClassCounts(
+def _counts(predicted: _Bools, true: _Bools) -> ClassCounts:
+    return ClassCounts(
         (predicted & true).sum(axis=0), predicted.sum(axis=0), true.sum(axis=0)
     )  # each (C,)
 
 
-def _f1(counts: _ClassCounts) -> npt.NDArray[np.float64]:
+def _f1(counts: ClassCounts) -> npt.NDArray[np.float64]:
     return _ratio(2 * counts.hits, counts.predicted + counts.true)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import evaluate
 
 Metric = Callable[[npt.ArrayLike, npt.ArrayLike], float]
+Compute = Callable[[Any, Any], dict[str, float]]
+"""(predictions, references) -> name of a metric and its value."""
 
 
 def accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
@@ -86,9 +88,7 @@ def pearson(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
     # Asked of the values, not of the variance: the mean of equal numbers may miss them by an ulp.
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return 0.0
-    first, second = first - first.mean(), second - second.mean()
-    correlation = (first / np.linalg.norm(first)) @ (second / np.linalg.norm(second))
-    return float(np.clip(correlation, -1, 1))
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def spearman(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
@@ -101,8 +101,10 @@ def spearman(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
     Returns:
         A number in [-1, 1]; 0 where either side is constant.
     """
+    from scipy.stats import rankdata
+
     first, second = _pair(predictions, references)
-    return pearson(_ranks(first), _ranks(second))
+    return pearson(rankdata(first), rankdata(second))
 
 
 METRICS: dict[str, Metric] = {
@@ -120,36 +122,63 @@ def load(*names: str) -> evaluate.Metric:
     Returns:
         An `evaluate.Metric`: `compute(predictions=, references=)`, `add`, `add_batch`.
     """
-    return _evaluate_class()(names)
+    import datasets
+
+    kind = "float64" if {"pearson", "spearman"} & set(names) else "int64"
+
+    def compute(predictions: Any, references: Any) -> dict[str, float]:
+        return {name: METRICS[name](predictions, references) for name in names}
+
+    return evaluate_metric(
+        ", ".join(names),
+        {side: datasets.Value(kind) for side in ("predictions", "references")},
+        compute,
+        format="numpy",
+    )
+
+
+def evaluate_metric(
+    description: str, sides: dict[str, Any], compute: Compute, *, format: str | None = None
+) -> evaluate.Metric:
+    """A formula as a metric of the `evaluate` library that asks no hub and writes no file.
+
+    Args:
+        description: What is computed.
+        sides: Features of one prediction and one reference, as `datasets` names them.
+        compute: (predictions, references) -> name of a metric and its value.
+        format: `numpy` where the formula takes arrays; None for lists.
+    """
+    import datasets
+    import evaluate
+
+    info = evaluate.MetricInfo(
+        description=description,
+        citation="",
+        inputs_description="predictions and references: one of each an example.",
+        features=datasets.Features(sides),
+        format=format,
+    )
+    return _evaluate_class()(info, compute)
 
 
 @functools.cache
 def _evaluate_class() -> Any:
     """Make the class on first use: importing `evaluate` takes seconds and may not be possible."""
-    import datasets
     import evaluate
 
     class LocalMetric(evaluate.Metric):  # type: ignore[misc]
-        def __init__(self, names: tuple[str, ...]) -> None:
-            self.names = names
+        def __init__(self, info: evaluate.MetricInfo, compute: Compute) -> None:
+            self._given, self._formula = info, compute
             super().__init__(keep_in_memory=True)
 
         def _build_data_dir(self) -> str:
             return ""  # the parent would make a folder in the user's cache even when in memory
 
         def _info(self) -> evaluate.MetricInfo:
-            kind = "float64" if {"pearson", "spearman"} & set(self.names) else "int64"
-            sides = {side: datasets.Value(kind) for side in ("predictions", "references")}
-            return evaluate.MetricInfo(
-                description=", ".join(self.names),
-                citation="",
-                inputs_description="predictions and references: one number an example.",
-                features=datasets.Features(sides),
-                format="numpy",
-            )
+            return self._given
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            return {name: METRICS[name](predictions, references) for name in self.names}
+            return self._formula(predictions, references)
 
     return LocalMetric
 
@@ -164,10 +193,3 @@ def _pair(
             f"got predictions {predicted.shape} and references {true.shape}"
         )
     return predicted, true
-
-
-def _ranks(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Rank from 1, equal values sharing the mean of their ranks, (N,)."""
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    mean_rank = np.cumsum(sizes) - (sizes - 1) / 2
-    return mean_rank[group]

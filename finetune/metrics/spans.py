@@ -264,44 +264,20 @@ def load_spans(version: str = "1.1") -> evaluate.Metric:
         fractions.
     """
     _check(version)
-    return _evaluate_class()(version)
-
-
-@functools.cache
-def _evaluate_class() -> Any:
-    """Make the class on first use: importing `evaluate` takes seconds and may not be possible."""
     import datasets
-    import evaluate
 
-    class SpanMetric(evaluate.Metric):  # type: ignore[misc]
-        def __init__(self, version: str) -> None:
-            self.version = version
-            super().__init__(keep_in_memory=True)
+    from finetune.metrics.scores import evaluate_metric
 
-        def _build_data_dir(self) -> str:
-            return ""  # the parent would make a folder in the user's cache even when in memory
-
-        def _info(self) -> evaluate.MetricInfo:
-            text = datasets.Value("string")
-            predicted = {"id": text, "prediction_text": text}
-            if self.version == "2.0":
-                predicted["no_answer_probability"] = datasets.Value("float64")
-            golds = {"text": [text], "answer_start": [datasets.Value("int64")]}
-            sides = {"predictions": predicted, "references": {"id": text, "answers": golds}}
-            return evaluate.MetricInfo(
-                description=f"exact match and token F1, {self.version}",
-                citation="",
-                inputs_description="predictions and references: one of each a question.",
-                features=datasets.Features(sides),
-            )
-
-        def _compute(
-            self, predictions: Sequence[Row], references: Sequence[Row]
-        ) -> dict[str, float]:
-            rows = _rows(predictions, references)
-            return span_scores(rows, self.version)
-
-    return SpanMetric
+    text = datasets.Value("string")
+    predicted = {"id": text, "prediction_text": text}
+    if version == "2.0":
+        predicted["no_answer_probability"] = datasets.Value("float64")
+    golds = {"text": [text], "answer_start": [datasets.Value("int64")]}
+    return evaluate_metric(
+        f"exact match and token F1, {version}",
+        {"predictions": predicted, "references": {"id": text, "answers": golds}},
+        lambda predictions, references: span_scores(_rows(predictions, references), version),
+    )
 
 
 def _rows(predictions: Sequence[Row], references: Sequence[Row]) -> list[Row]:
