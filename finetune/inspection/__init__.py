@@ -5,7 +5,7 @@ Each module computes plain values; its first lines say what they do not mean:
     attention    who looks at whom in one text      attention_page, plots    as HTML and PNG
     heads        what kind of looking a head does
     layers       hidden states of all layers, through the cache of fine-tuning
-    probes       what a linear classifier reads off each layer; logistic and mixing are its parts
+    probes       what a linear classifier reads off each layer; mixing: which layers it weighs
     similarity   linear CKA between the layers of two encoders
     words        nearest tokens in the embedding    frequency    loss by how often a token was seen
     masks        what a pretrained model puts into a gap

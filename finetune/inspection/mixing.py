@@ -12,16 +12,17 @@ weight does not say that a layer knows nothing: the probes of each layer alone s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from finetune.inspection.logistic import Rotated, minimise
-
 SHARE_PENALTY = 0.001
 """On |w|²: the smaller of the paper's two, which lets the shares differ."""
+STEPS = 200
+"""Of the optimizer, at most."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,59 @@ class Mix:
         return logits
 
 
+def minimise(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> None:
+    """Take a smooth function to its minimum, by L-BFGS with a line search.
+
+    Args:
+        loss: The function of the parameters, a scalar.
+        parameters: float64 leaves that are changed in place.
+    """
+    optimizer = torch.optim.LBFGS(
+        list(parameters),
+        max_iter=STEPS,
+        tolerance_grad=1e-6,
+        tolerance_change=1e-9,
+        history_size=20,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+
+
+class Rotated:
+    """Standardised features along their principal axes, where the optimum is found in few steps.
+
+    Hidden states vary a thousand times as much along some axes as along others, and an optimiser
+    crawls along the narrow ones. A rotation leaves the loss and the penalty as they are, and then
+    each axis can be stretched by what bounds the curvature there (Böhning, 1992).
+    """
+
+    def __init__(self, features: Tensor) -> None:
+        """Standardise and rotate; a feature that never changes counts as zero.
+
+        Args:
+            features: (N, F).
+        """
+        inputs = features.double()
+        self.mean, scale = inputs.mean(0), inputs.std(0, correction=0)
+        self.scale = torch.where(scale > 1e-12, scale, torch.ones_like(scale))
+        inputs = (inputs - self.mean) / self.scale
+        spread, self.axes = torch.linalg.eigh(inputs.T @ inputs / len(inputs))
+        self.spread = spread.clamp(min=0)  # variance along each axis (F,)
+        self.inputs = inputs @ self.axes
+
+    def stretch(self, penalty: float) -> Tensor:
+        """What to multiply each axis by, (F,); an axis without variance stays at zero."""
+        curvature = self.spread / 4 + penalty
+        return torch.where(self.spread > 1e-10, curvature.rsqrt(), torch.zeros_like(curvature))
+
+
 def fit_mix(layers: Tensor, labels: Tensor, classes: int, penalty: float) -> Mix:
     """Fit the shares and a classifier together; all layers start alike.
 
@@ -62,7 +116,7 @@ def fit_mix(layers: Tensor, labels: Tensor, classes: int, penalty: float) -> Mix
         layers: One vector a layer and example, (L + 1, N, D).
         labels: int64 (N,).
         classes: C.
-        penalty: On the classifier's weights, as in `fit_linear`.
+        penalty: On the classifier's weights, as in `probes.fit_linear`.
     """
     inputs = layers.double()
     means = inputs.mean(1, keepdim=True)

@@ -9,19 +9,20 @@ that was fine-tuned on the same task has seen the examples that its probes are f
 from __future__ import annotations
 
 import statistics
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from finetune.console.tables import table
 from finetune.encoder import Encoder
 from finetune.errors import ConfigError
 from finetune.inspection.layers import check_pooling, layer_names, layer_vectors
-from finetune.inspection.logistic import fit_chosen
 from finetune.inspection.mixing import fit_mix
 from finetune.jobs.sources import (
     Model,
@@ -45,6 +46,8 @@ LIMIT = 10_000
 MIX = "scalar mix"
 HELD_OUT = 0.1
 """Share of the training examples that choose the penalty."""
+PENALTIES = (1.0, 0.1, 0.01, 0.001, 0.0001)
+"""Tried on held-out examples, the strongest first."""
 
 
 @dataclass(frozen=True)
@@ -176,18 +179,86 @@ def _probe_once(
     held_out, classes = hold_out(len(train.labels), seed), len(task.labels)
     fitted = [fit_chosen(layer, train.labels, classes, held_out) for layer in vectors[0]]
     scored = [
-        _score(one.logits(layer), validation, task)
-        for one, layer in zip(fitted, vectors[1], strict=True)
+        _score(log_probabilities(one, layer), validation, task)
+        for (one, _), layer in zip(fitted, vectors[1], strict=True)
     ]
-    penalty = statistics.median_high(one.penalty for one in fitted)
+    penalties = [penalty for _, penalty in fitted]
+    penalty = statistics.median_high(penalties)
     mix = fit_mix(vectors[0][:, ~held_out], train.labels[~held_out], classes, penalty)
     return _Tried(
         scored,
-        [one.penalty for one in fitted],
+        penalties,
         _score(mix.logits(vectors[1]), validation, task),
         mix.shares.tolist(),
         mix.centre,
     )
+
+
+def fit_linear(features: Tensor, labels: Tensor, classes: int, penalty: float) -> Any:
+    """Fit mean cross-entropy + penalty / 2 · |weight|² on standardized features; the bias is free.
+
+    Args:
+        features: (N, F).
+        labels: int64 (N,).
+        classes: C.
+        penalty: Above 0.
+
+    Returns:
+        A classifier of scikit-learn with all C classes.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    inputs, truth = features.double().numpy(), labels.numpy()
+    # A class without an example would be left out: it has a mean one, of hardly any weight.
+    missing = np.setdiff1d(np.arange(classes), truth)
+    weights = np.concatenate([np.ones(len(truth)), np.full(len(missing), 1e-6)])
+    inputs = np.concatenate([inputs, np.tile(inputs.mean(0), (len(missing), 1))])
+    # Two classes share one vector there, whose halves have half its penalty together.
+    strength = (2 if classes == 2 else 1) / (penalty * len(truth))
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, tol=1e-6, max_iter=1000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # then it is near enough
+        model.fit(
+            inputs,
+            np.concatenate([truth, missing]),
+            standardscaler__sample_weight=weights,
+            logisticregression__sample_weight=weights,
+        )
+    return model
+
+
+def fit_chosen(
+    features: Tensor, labels: Tensor, classes: int, held_out: Tensor
+) -> tuple[Any, float]:
+    """Fit under each of `PENALTIES` and keep what names held-out examples best.
+
+    Args:
+        features: (N, F).
+        labels: int64 (N,).
+        classes: C.
+        held_out: True for the examples that choose the penalty and are not fitted, bool (N,).
+
+    Returns:
+        The classifier with the lowest mean cross-entropy on them, and its penalty.
+    """
+    known, truth = features[~held_out], labels[~held_out]
+    fitted = [(fit_linear(known, truth, classes, penalty), penalty) for penalty in PENALTIES]
+
+    def loss(one: tuple[Any, float]) -> float:
+        return float(F.nll_loss(log_probabilities(one[0], features[held_out]), labels[held_out]))
+
+    return min(fitted, key=loss)
+
+
+def log_probabilities(model: Any, features: Tensor) -> Tensor:
+    """Of each class, (N, F) -> float64 (N, C)."""
+    scores = torch.from_numpy(model.decision_function(features.double().numpy()))
+    if scores.ndim == 1:  # of two classes scikit-learn gives the score of the second alone
+        scores = torch.stack([-scores, scores], dim=1) / 2
+    return torch.log_softmax(scores, dim=1)
 
 
 def _summary(tried: Sequence[_Tried]) -> dict[str, Any]:

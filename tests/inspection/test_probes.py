@@ -6,10 +6,22 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from finetune.errors import ConfigError
 from finetune.inspection import Model, ProbeConfig, TextChoice, probe
-from finetune.inspection.probes import curve, curve_names, hold_out, probe_table, untrained
+from finetune.inspection.probes import (
+    PENALTIES,
+    curve,
+    curve_names,
+    fit_chosen,
+    fit_linear,
+    hold_out,
+    log_probabilities,
+    probe_table,
+    untrained,
+)
 from tasks.families import FAMILIES
 
 
@@ -120,3 +132,57 @@ def test_wrong_words_are_refused(model: Model, data: Path) -> None:
             probe(model, replace(choice, task=task), ProbeConfig(), FAMILIES)
     with pytest.raises(ConfigError, match=r"max_length \(99\) must not exceed"):
         probe(model, replace(choice, task="glue/sst2", max_length=99), ProbeConfig(), FAMILIES)
+
+
+def narrow(count: int = 300, width: int = 20, classes: int = 3) -> tuple[Tensor, Tensor]:
+    """Features that vary a thousand times as much along some axes as along others."""
+    generator = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(width, width, generator=generator))[0]
+    stretched = torch.randn(count, width, generator=generator) * torch.logspace(1, -2, width)
+    labels = stretched[:, :classes] + 4 * torch.randn(count, classes, generator=generator)
+    return stretched @ turn + 3, labels.argmax(1)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_no_step_from_the_classifier_lowers_the_penalized_loss(
+    penalty: float, classes: int
+) -> None:
+    features, labels = narrow(classes=classes)
+    model = fit_linear(features, labels, classes, penalty)
+    inputs = (features.double() - features.double().mean(0)) / features.double().std(
+        0, correction=0
+    )
+    coefficients = torch.from_numpy(model[-1].coef_)  # (C, F); of two classes their difference
+    weight = torch.cat([-coefficients, coefficients]) / 2 if classes == 2 else coefficients
+    wrong = log_probabilities(model, features).exp() - F.one_hot(labels, classes)  # (N, C)
+    slope = wrong.T @ inputs / len(labels) + penalty * weight
+    torch.testing.assert_close(slope, torch.zeros_like(slope), atol=2e-5, rtol=0)
+
+
+def test_feature_that_never_changes_counts_as_zero() -> None:
+    features, labels = narrow()
+    wider = torch.cat([features, torch.full((len(features), 2), 7.0)], dim=1)
+    of_wider, of_plain = (fit_linear(one, labels, 3, 0.01) for one in (wider, features))
+    assert abs(of_wider[-1].coef_[:, -2:]).max() == 0
+    expected = log_probabilities(of_plain, features)
+    torch.testing.assert_close(log_probabilities(of_wider, wider), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_penalty_is_the_one_that_held_out_examples_want() -> None:
+    features, labels = narrow()
+    held_out = torch.arange(len(labels)) % 4 == 0
+
+    def loss(penalty: float) -> float:
+        model = fit_linear(features[~held_out], labels[~held_out], 3, penalty)
+        return float(F.nll_loss(log_probabilities(model, features[held_out]), labels[held_out]))
+
+    assert fit_chosen(features, labels, 3, held_out)[1] == min(PENALTIES, key=loss)
+
+
+@pytest.mark.parametrize("known", [1, 3])
+def test_class_that_no_example_has_gets_a_low_score(known: int) -> None:
+    features, labels = narrow()
+    scores = log_probabilities(fit_linear(features, labels % known, 4, 0.01), features)
+    assert scores.shape == (300, 4)
+    assert int(scores.argmax(1).max()) < known
