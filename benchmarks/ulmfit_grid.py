@@ -49,7 +49,6 @@ from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import ScheduleConfig, ScheduleName
 from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
-from tasks.families import FAMILIES
 from tasks.run_settings import ClassifyRun
 
 DISCR = 2.6
@@ -227,7 +226,7 @@ def run_adaptation(grid: Grid, name: str, lm: str) -> None:
     if (folder / "results.json").is_file():
         return
     say(f"[{name}] LM fine-tuning: {lm}")
-    adapt(replace(run, resume=RunFolder(folder).has_started), FAMILIES)
+    adapt(replace(run, resume=RunFolder(folder).has_started))
 
 
 def run_one(grid: Grid, name: str, arm: str, seed: int) -> None:
@@ -241,8 +240,8 @@ def run_one(grid: Grid, name: str, arm: str, seed: int) -> None:
         run_adaptation(grid, name, lm)
     say(f"[{name}] {TITLES[arm]}, seed {seed}")
     if not (folder / "results.json").is_file():
-        fit(replace(run, resume=RunFolder(folder).has_started), FAMILIES)
-    tested = evaluate(folder, FAMILIES, "test")
+        fit(replace(run, resume=RunFolder(folder).has_started))
+    tested = evaluate(folder, "test")
     write_text(folder / "test.json", json.dumps(tested, indent=2) + "\n")
     if not grid.options.keep:
         shutil.rmtree(folder / "checkpoints")

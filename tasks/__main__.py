@@ -1,4 +1,4 @@
-"""The command `finetune`: the library's commands and one for each family of tasks."""
+"""The command `finetune`: the library's commands, and two that know the benchmark tasks."""
 
 from __future__ import annotations
 
@@ -6,34 +6,22 @@ import sys
 from collections.abc import Sequence
 
 from finetune import cli
-from tasks.families import FAMILIES
-
-
-def _demo(words: list[str]) -> int:
-    from tasks.demo import demo
-
-    return demo(words)
-
-
-def _submit(words: list[str]) -> int:
-    from tasks.submit import submit
-
-    return submit(words)
-
 
 COMMANDS = {
     "demo": cli.Command(
-        "start", "pretrain, fine-tune and report on a small built-in sample", _demo
+        "start", "pretrain, fine-tune and report on a small built-in sample", "tasks.demo:demo"
     ),
     "submit": cli.Command(
-        "use", "pack answers of GLUE runs into the leaderboard's zip, or check it", _submit
+        "use",
+        "pack answers of GLUE runs into the leaderboard's zip, or check it",
+        "tasks.submit:submit",
     ),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    return cli.main(argv, FAMILIES, COMMANDS)
+    return cli.main(argv, COMMANDS)
 
 
 if __name__ == "__main__":

@@ -113,13 +113,12 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
 def _compare(task: str, data: Path, out: Path, seed: int) -> Scores:
     """Fine-tune from both starts."""
     from finetune.jobs import fit
-    from tasks.families import FAMILIES
 
     with warnings.catch_warnings():
         # From scratch, choices may stay at chance for a while; the table says where they end.
         warnings.filterwarnings("ignore", message="over the first third of training")
         scratch, pretrained = (
-            fit(fine_tuning(task, start, data, out, seed), FAMILIES)
+            fit(fine_tuning(task, start, data, out, seed))
             for start in ("none", str(out / "pretrained"))
         )
     metric = TASKS[task]
@@ -140,14 +139,15 @@ def _table(scores: dict[str, Scores]) -> str:
 def _report(out: Path) -> Path:
     """All runs of the demo as a page that opens in a browser."""
     from finetune.report import write_report
-    from tasks.families import FAMILIES
+    from finetune.runs.families import families, using_families
 
     folders = [_folder(task, start, out) for task in TASKS for start in ("pretrained", "scratch")]
     page = out / "report.html"
     title = "finetune demo: pretrained against from scratch"
     # Published figures are of the real tasks; beside the made world's they would mislead.
-    families = {word: replace(family, anchors=dict) for word, family in FAMILIES.items()}
-    return write_report([*folders, out / "pretrained"], page, title=title, families=families).path
+    without = {word: replace(family, anchors=dict) for word, family in families().items()}
+    with using_families(without):
+        return write_report([*folders, out / "pretrained"], page, title=title).path
 
 
 def _next(sample: SamplePaths, out: Path) -> str:

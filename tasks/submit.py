@@ -91,9 +91,8 @@ def submit(words: list[str], predict: Predict | None = None) -> int:
 
 def _predict(folder: Path, task: str | None, split: str, data: str | None) -> list[Answer]:
     from finetune.jobs.evaluation import answer_split
-    from tasks.families import FAMILIES
 
-    return answer_split(folder, FAMILIES, split, task, data)
+    return answer_split(folder, split, task, data)
 
 
 def _parser() -> ArgumentParser:

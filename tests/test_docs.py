@@ -14,11 +14,10 @@ from types import ModuleType
 import pytest
 
 import finetune
-from finetune.cli.main import all_commands
+from finetune.cli.commands import command_table
 from finetune.runs.settings import FitRun
 from finetune.settings import fields as settings
 from tasks.__main__ import COMMANDS as OWN_COMMANDS
-from tasks.families import FAMILIES
 from tests import test_doctests, test_readme
 from tests.made_texts import write_texts
 from tests.test_readme import _dry  # noqa: F401  (a fixture)
@@ -81,14 +80,14 @@ def test_other_commands_are_known() -> None:
 
 def test_every_command_is_shown() -> None:
     shown = {shlex.split(command)[1] for _, command in COMMANDS if command.startswith("finetune ")}
-    assert set(all_commands(FAMILIES, OWN_COMMANDS)) <= shown
+    assert set(command_table(OWN_COMMANDS)) <= shown
 
 
 def test_every_command_has_its_options_on_the_page_of_settings() -> None:
     told = re.findall(r"^\[\[options (.*)\]\]$", PAGES["settings.md"], re.M)
-    table = all_commands(FAMILIES, OWN_COMMANDS)
-    words = [f"{word} {kind}" for word in table for kind in table[word].kinds()]
-    words += [word for word in table if not table[word].kinds()]
+    table = command_table(OWN_COMMANDS)
+    words = [f"{word} {kind}" for word in table for kind in table[word].kind_words()]
+    words += [word for word in table if not table[word].kind_words()]
     assert sorted(", ".join(told).split(", ")) == sorted(words)
 
 

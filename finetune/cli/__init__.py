@@ -4,8 +4,8 @@ Each command imports what it needs when it is called, so that `finetune --help` 
 Every error that a user can cause ends here, as one line on stderr and exit status 2.
 """
 
+from finetune.cli.commands import Command
 from finetune.cli.main import main
-from finetune.cli.parser import Command, add_json, command_parser, whole
-from finetune.runs.families import Family
+from finetune.cli.parser import add_json, command_parser, whole
 
-__all__ = ["Command", "Family", "add_json", "command_parser", "main", "whole"]
+__all__ = ["Command", "add_json", "command_parser", "main", "whole"]

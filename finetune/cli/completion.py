@@ -16,10 +16,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from finetune.cli.commands import Command
 from finetune.cli.completion_scripts import Option, Page, bash, fish, zsh
-from finetune.cli.parser import Command, command_parser, parsers_shown_to
+from finetune.cli.parser import command_parser, parsers_shown_to
 from finetune.errors import FinetuneError
 from finetune.files.cache_folder import cache_folder
+from finetune.runs.families import families
 
 SHELLS: dict[str, Callable[[Sequence[Page]], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
 MORE = """\
@@ -32,28 +34,27 @@ NUMBERS = re.compile(r"[NX](,[NX])*(,…)?")
 """What stands for a value that no shell can know."""
 
 
-def command(words: list[str], table: Mapping[str, Command], packages: Iterable[str]) -> int:
+def command(words: list[str], table: Mapping[str, Command]) -> int:
     """Run the command; returns the exit status.
 
     Args:
         words: The words after `finetune completion`.
         table: All commands.
-        packages: Names of the packages whose files say what there is.
     """
     parser = command_parser(
         "completion", "Print a script that completes finetune's commands in your shell.", MORE
     )
     parser.add_argument("shell", choices=SHELLS, help="your shell")
     shell = parser.parse_args(words).shell
-    print(_kept_script(shell, table, packages), end="")
+    print(_kept_script(shell, table), end="")
     return 0
 
 
-def _kept_script(shell: str, table: Mapping[str, Command], packages: Iterable[str]) -> str:
+def _kept_script(shell: str, table: Mapping[str, Command]) -> str:
     """The script from the cache, or a new one, cached if there is a place for it."""
     file = None
     with contextlib.suppress(OSError, UnicodeDecodeError, FinetuneError):
-        file = cache_folder() / f"completion-{_key(packages)}.{shell}"
+        file = cache_folder() / f"completion-{_key(_packages(table))}.{shell}"
         return file.read_text(encoding="utf-8")
     script = SHELLS[shell](list(read_pages(table)))
     with contextlib.suppress(OSError):
@@ -62,10 +63,17 @@ def _kept_script(shell: str, table: Mapping[str, Command], packages: Iterable[st
     return script
 
 
+def _packages(table: Mapping[str, Command]) -> set[str]:
+    """The packages whose files say what there is."""
+    modules = [entry.run for entry in table.values()]
+    modules += [family.make.__module__ for family in families().values()]
+    return {module.split(".")[0] for module in modules}
+
+
 def read_pages(table: Mapping[str, Command]) -> Iterator[Page]:
     """What the parsers of all commands offer."""
     for word, entry in table.items():
-        kinds = tuple(entry.kinds())
+        kinds = tuple(entry.kind_words())
         if not kinds:
             yield _page(word, entry.help, _parser(entry, []))
             continue
@@ -79,7 +87,7 @@ def _parser(entry: Command, words: list[str]) -> argparse.ArgumentParser | None:
     seen: list[argparse.ArgumentParser] = []
     with parsers_shown_to(seen.append), contextlib.redirect_stdout(io.StringIO()):
         with contextlib.suppress(SystemExit, FinetuneError, ImportError):
-            entry.run([*words, "--help"])
+            entry([*words, "--help"])
     return seen[0] if seen else None
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from finetune.cli.parser import add_json, command_parser
 from finetune.errors import ConfigError
-from finetune.runs.families import Family
 
 FORMATS = ("hf", "onnx")
 MORE = """\
@@ -23,23 +21,8 @@ Of a run of several seeds the best one's weights are exported; RUN/seed-N names 
 """
 
 
-def command(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
-    """Make the command `finetune export`.
-
-    Args:
-        families: Of tasks; what 8 bits cost is measured on a run's own task.
-
-    Returns:
-        Takes the words after the command's own; returns the exit status.
-    """
-
-    def run(words: list[str]) -> int:
-        return _export(words, families)
-
-    return run
-
-
-def _export(words: list[str], families: Mapping[str, Family]) -> int:
+def command(words: list[str]) -> int:
+    """Run the command; returns the exit status."""
     parser = command_parser("export", "Export a run's best checkpoint for other software.", MORE)
     parser.add_argument("run", type=Path, help="folder of a run or checkpoint")
     parser.add_argument("--format", choices=FORMATS, required=True, help="target format, see below")
@@ -65,9 +48,7 @@ def _export(words: list[str], families: Mapping[str, Family]) -> int:
     if space.format == "onnx":
         from finetune.export.onnx import export_onnx
 
-        made = export_onnx(
-            space.run, space.out, int8=space.int8, families=families, data=space.data
-        )
+        made = export_onnx(space.run, space.out, int8=space.int8, data=space.data)
         content |= asdict(made)
     else:
         from finetune.export.hf import export_hf

@@ -15,7 +15,6 @@ from finetune.ranges import MOST_SEED
 
 if TYPE_CHECKING:
     from finetune.inspection import Model, TextChoice
-    from finetune.runs.families import Family
 
 RUN = "folder of a run or checkpoint"
 RUNS = "run folders; a folder with several seeds means all of them"
@@ -56,18 +55,14 @@ corpus, the split and the masks are those of the run's validation. "unigram" is 
 that knows only these counts."""
 
 
-def inspect_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
-    """The command, for some families of tasks."""
-
-    def command(words: list[str]) -> int:
-        if not words or words[0] in ("-h", "--help", "help"):
-            print(_overview())
-            return 0
-        if words[0] not in KINDS:
-            raise ConfigError(f"inspect: unknown kind {words[0]!r}; {nearest(words[0], KINDS)}")
-        return KINDS[words[0]][1](words[1:], families)
-
-    return command
+def command(words: list[str]) -> int:
+    """Run the command; returns the exit status."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    if words[0] not in KINDS:
+        raise ConfigError(f"inspect: unknown kind {words[0]!r}; {nearest(words[0], KINDS)}")
+    return KINDS[words[0]][1](words[1:])
 
 
 def _overview() -> str:
@@ -159,7 +154,7 @@ def _write(folder: Path, name: str, content: Mapping[str, Any] | str | bytes) ->
     say(f"{folder / name}")
 
 
-def _attention(words: list[str], families: Mapping[str, Family]) -> int:
+def _attention(words: list[str]) -> int:
     parser = _parser("attention", ATTENTION, png=True)
     parser.add_argument("run", type=Path, help=RUN)
     parser.add_argument("text", help="text to read")
@@ -207,7 +202,7 @@ def _number(name: str, given: int | None, count: int) -> int:
     return -1 if given is None else given - 1
 
 
-def _heads(words: list[str], families: Mapping[str, Family]) -> int:
+def _heads(words: list[str]) -> int:
     parser = _parser("heads", HEADS)
     parser.add_argument("run", type=Path, help=RUN)
     _add_texts(parser, file=True, limit=500)
@@ -216,7 +211,7 @@ def _heads(words: list[str], families: Mapping[str, Family]) -> int:
     from finetune.inspection import load_model, read_sequences, summarise_heads
 
     model = load_model(space.run)
-    sequences = read_sequences(model, _choice(space), families)
+    sequences = read_sequences(model, _choice(space))
     found = summarise_heads(model, sequences)
     content = {"run": str(space.run), "texts": sequences.about, **found.as_json()}
     _show(space, found.as_text(), content)
@@ -224,7 +219,7 @@ def _heads(words: list[str], families: Mapping[str, Family]) -> int:
     return 0
 
 
-def _probe(words: list[str], families: Mapping[str, Family]) -> int:
+def _probe(words: list[str]) -> int:
     from finetune.inspection.probes import LIMIT
 
     parser = _parser("probe", PROBE, png=True)
@@ -239,7 +234,7 @@ def _probe(words: list[str], families: Mapping[str, Family]) -> int:
     _ready(space)
     from finetune.inspection.probes import probe_table
 
-    groups = _probe_groups(space, families)
+    groups = _probe_groups(space)
     first = next(iter(groups.values()))[0]
     metric = first["metric"]
     content = {"metric": metric, "groups": groups}
@@ -257,20 +252,18 @@ def _probe(words: list[str], families: Mapping[str, Family]) -> int:
     return 0
 
 
-def _probe_groups(
-    space: argparse.Namespace, families: Mapping[str, Family]
-) -> dict[str, list[dict[str, Any]]]:
+def _probe_groups(space: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """What the probes of each named folder gave, a run each."""
     from finetune.inspection import ProbeConfig, probe
     from finetune.inspection.probes import untrained
 
     config = ProbeConfig(space.pooling, space.seeds, space.limit or None)
     models = _models(space.run)
-    choice = _same_texts(space, models, families)
+    choice = _same_texts(space, models)
     groups: dict[str, list[dict[str, Any]]] = {}
 
     def add(name: str, model: Model) -> None:
-        found = probe(model, choice, config, families, **_cache(space))
+        found = probe(model, choice, config, **_cache(space))
         groups.setdefault(name, []).append({"run": str(model.place), **found})
 
     for name, model in models:
@@ -294,9 +287,7 @@ def _models(folders: list[Path]) -> list[tuple[str, Model]]:
     ]
 
 
-def _same_texts(
-    space: argparse.Namespace, models: list[tuple[str, Model]], families: Mapping[str, Family]
-) -> TextChoice:
+def _same_texts(space: argparse.Namespace, models: list[tuple[str, Model]]) -> TextChoice:
     """What all models read: where no task is named, that of the first run that has one."""
     from dataclasses import replace
 
@@ -306,10 +297,10 @@ def _same_texts(
     if choice.task is not None or choice.file is not None:
         return choice
     runs = [model.place for _, model in models]
-    return replace(choice, run=next((r for r in runs if fine_tuning(r, families)), None))
+    return replace(choice, run=next((r for r in runs if fine_tuning(r)), None))
 
 
-def _similarity(words: list[str], families: Mapping[str, Family]) -> int:
+def _similarity(words: list[str]) -> int:
     parser = _parser("similarity", SIMILARITY, png=True)
     parser.add_argument("run", type=Path, nargs="+", help=RUNS)
     _add_texts(parser, file=True, limit=1000)
@@ -330,8 +321,8 @@ def _similarity(words: list[str], families: Mapping[str, Family]) -> int:
     models = _models(space.run)
     if len(models) < 2:
         raise ConfigError(f"inspect similarity: expected two runs or more, got {space.run[0]}")
-    choice = _same_texts(space, models, families)
-    sequences = [read_sequences(model, choice, families) for _, model in models]
+    choice = _same_texts(space, models)
+    sequences = [read_sequences(model, choice) for _, model in models]
     only = [model for _, model in models]
     pairs = compare_models(only, sequences, space.pooling, **_cache(space))
     grouped = group_pairs(pairs, [name for name, _ in models])
@@ -348,7 +339,7 @@ def _similarity(words: list[str], families: Mapping[str, Family]) -> int:
     return 0
 
 
-def _words(words: list[str], families: Mapping[str, Family]) -> int:
+def _words(words: list[str]) -> int:
     parser = _parser("words")
     parser.add_argument("run", type=Path, help=RUN)
     parser.add_argument("word", nargs="+", help="a word; the mean of its pieces if it has several")
@@ -365,7 +356,7 @@ def _words(words: list[str], families: Mapping[str, Family]) -> int:
     return 0
 
 
-def _frequency(words: list[str], families: Mapping[str, Family]) -> int:
+def _frequency(words: list[str]) -> int:
     parser = _parser("frequency", FREQUENCY)
     parser.add_argument("run", type=Path, help="folder of a pretraining run")
     parser.add_argument("--corpus", nargs="+", help="files and folders (default: the run's)")
@@ -385,7 +376,7 @@ def _frequency(words: list[str], families: Mapping[str, Family]) -> int:
     return 0
 
 
-KINDS: dict[str, tuple[str, Callable[[list[str], Mapping[str, Family]], int]]] = {
+KINDS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "attention": ("attention weights of a text or a pair, by layer and head", _attention),
     "heads": ("statistics of each attention head over many texts", _heads),
     "probe": ("what a linear classifier can predict from each layer", _probe),

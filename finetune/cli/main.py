@@ -14,14 +14,12 @@ from contextlib import contextmanager, redirect_stderr
 from types import FrameType
 from typing import Any
 
-from finetune.cli.commands import own_commands
-from finetune.cli.parser import Command
+from finetune.cli.commands import Command, command_table
 from finetune.cli.streams import drop_results, has_no_reader, usable_streams
 from finetune.console.output import one_line, quoted
 from finetune.console.tables import painted
 from finetune.errors import ConfigError, FinetuneError, nearest
 from finetune.ranges import can_be_written
-from finetune.runs.families import Family
 
 GROUPS = ("start", "build", "benchmark", "your data", "use", "look", "measure")
 """Headings of `finetune --help` in their order; further ones come last."""
@@ -39,17 +37,12 @@ WORKER_LOST = (
 KEPT = "files that were complete are kept; fix this, then continue the run with --resume"
 
 
-def main(
-    argv: Sequence[str] | None,
-    families: Mapping[str, Family],
-    commands: Mapping[str, Command] | None = None,
-) -> int:
+def main(argv: Sequence[str] | None, more: Mapping[str, Command]) -> int:
     """Run a command line.
 
     Args:
         argv: The words after `finetune`; None for those of this process.
-        families: Task families by command word.
-        commands: Further commands by word.
+        more: Further commands by word.
 
     Returns:
         The exit status: 0; 1 when nobody read what was printed; 2 when the user can fix it (a
@@ -58,14 +51,14 @@ def main(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's advice to those who program it
     words = list(sys.argv[1:] if argv is None else argv)
     with usable_streams():
-        return _run(words, all_commands(families, commands), is_program=argv is None)
+        return _run(words, more, is_program=argv is None)
 
 
-def _run(words: list[str], table: Mapping[str, Command], *, is_program: bool) -> int:
+def _run(words: list[str], more: Mapping[str, Command], *, is_program: bool) -> int:
     try:
         with _signals_as_errors(is_program=is_program), _warnings_in_one_line():
             _check_words(words)
-            status = _status(words, table)
+            status = _status(words, command_table(more))
             sys.stdout.flush()
             return status
     except (Exception, _Stopped) as error:
@@ -88,25 +81,6 @@ def _status(words: list[str], table: Mapping[str, Command]) -> int:
         return (_hushed if "--quiet" in words else _dispatch)(words, table)
     except SystemExit as done:  # argparse, after --help
         return int(done.code or 0)
-
-
-def all_commands(
-    families: Mapping[str, Family], commands: Mapping[str, Command] | None = None
-) -> dict[str, Command]:
-    """The table of commands; the last one describes all of them to shells."""
-    table = {**(commands or {}), **own_commands(families)}
-
-    def completion(words: list[str]) -> int:
-        from finetune.cli import completion
-
-        modules = [entry.run.__module__ for entry in table.values()]
-        modules += [family.make.__module__ for family in families.values()]
-        packages = {module.split(".")[0] for module in modules}
-        return completion.command(words, table, packages)
-
-    about = "print a script that completes commands and options in your shell"
-    table["completion"] = Command("start", about, completion)
-    return table
 
 
 def _check_words(words: Sequence[str]) -> None:
@@ -160,7 +134,11 @@ def _dispatch(words: list[str], table: Mapping[str, Command]) -> int:
         return 0
     if words[0] not in table:
         raise ConfigError(f"unknown command {words[0]!r}; {nearest(words[0], table)}")
-    return table[words[0]].run(words[1:])
+    if words[0] == "completion":  # of all commands, also those that others add
+        from finetune.cli import completion
+
+        return completion.command(words[1:], table)
+    return table[words[0]](words[1:])
 
 
 class _Stopped(BaseException):

@@ -14,7 +14,6 @@ from finetune.errors import ConfigError
 
 if TYPE_CHECKING:
     from finetune.encoder import EncoderConfig
-    from finetune.runs.families import Family
 
 TINY = {
     "hidden_size": 128,
@@ -26,7 +25,7 @@ TINY = {
 SOURCE = "a YAML config, a run or checkpoint folder, a Hugging Face folder or hub name"
 
 
-def describe(words: list[str], families: Mapping[str, Family]) -> int:
+def describe(words: list[str]) -> int:
     """Count parameters and arithmetic; takes the words after `finetune describe`."""
     parser = command_parser(
         "describe", "Count parameters, and floating-point operations per token, part by part."
@@ -36,7 +35,7 @@ def describe(words: list[str], families: Mapping[str, Family]) -> int:
     space = parser.parse_args(words)
     from finetune.encoder import cost
 
-    configs = {str(source): _encoder_config(source, families) for source in space.source}
+    configs = {str(source): _encoder_config(source) for source in space.source}
     if space.json:
         print(json.dumps({name: cost.counts(config) for name, config in configs.items()}))
         return 0
@@ -110,7 +109,7 @@ def _list(folder: Path, *, in_json: bool) -> int:
     return 0
 
 
-def bench(words: list[str], families: Mapping[str, Family]) -> int:
+def bench(words: list[str]) -> int:
     """Measure this machine and encoders on it; takes the words after `finetune bench`."""
     parser = command_parser(
         "bench", "Measure matrix products, and a training step of each encoder."
@@ -133,7 +132,7 @@ def bench(words: list[str], families: Mapping[str, Family]) -> int:
 
     flush_denormals()
     results = {}
-    encoders = {str(source): _encoder_config(source, families) for source in space.source}
+    encoders = {str(source): _encoder_config(source) for source in space.source}
     for source, config in (encoders or {"2x128": EncoderConfig.from_dict(TINY)}).items():
         learned = config.position == "learned"
         note(f"measuring {source}")
@@ -153,17 +152,17 @@ def bench(words: list[str], families: Mapping[str, Family]) -> int:
     return 0
 
 
-def _encoder_config(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
+def _encoder_config(source: Path) -> EncoderConfig:
     """The encoder that a checkpoint holds, or that a run with these settings would start from."""
     from finetune.checkpoints.hub import HUB_NAME, find_checkpoint
 
     on_the_hub = not source.exists() and source.suffix not in (".yaml", ".yml")
     if source.is_dir() or (on_the_hub and HUB_NAME.fullmatch(str(source))):
         return find_checkpoint(source).encoder_config
-    return _of_settings(source, families)
+    return _of_settings(source)
 
 
-def _of_settings(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
+def _of_settings(source: Path) -> EncoderConfig:
     """The encoder of a run with the settings in a file."""
     from finetune.checkpoints.folder import find_tokenizer
     from finetune.checkpoints.hub import find_checkpoint
@@ -173,7 +172,7 @@ def _of_settings(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
     content = load(source)
     if not isinstance(content, dict):
         raise ConfigError(f"{source}: expected the settings of a run, got none")
-    kind = _kind_of(content, families)
+    kind = _kind_of(content)
     missing = {"encoder_from": "none", "corpus": ["-"], "out": "-"}
     wanted = {field.name for field in fields(kind)} - content.keys()
     run = settings.read(kind, source, {key: missing[key] for key in missing.keys() & wanted})
@@ -187,11 +186,12 @@ def _of_settings(source: Path, families: Mapping[str, Family]) -> EncoderConfig:
     return config
 
 
-def _kind_of(content: Mapping[str, object], families: Mapping[str, Family]) -> type[Any]:
+def _kind_of(content: Mapping[str, object]) -> type[Any]:
     """The kind of run that settings are for: the first of those that know most of the keys."""
+    from finetune.runs.families import families
     from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 
-    kinds = [PretrainRun, FitRun, AdaptRun, *(family.settings() for family in families.values())]
+    kinds = [PretrainRun, FitRun, AdaptRun, *(family.settings() for family in families().values())]
     known = [len(content.keys() & {field.name for field in fields(kind)}) for kind in kinds]
     return kinds[known.index(max(known))]
 

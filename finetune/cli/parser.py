@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,20 +17,6 @@ from finetune.errors import ConfigError, nearest
 from finetune.ranges import Range
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A word after `finetune`."""
-
-    group: str
-    """Heading under which `finetune --help` lists it."""
-    help: str
-    """One line for that list."""
-    run: Callable[[list[str]], int]
-    """Takes the words after the command's own; returns the exit status."""
-    kinds: Callable[[], Sequence[str]] = tuple
-    """The words of which one comes first, where each has options of its own."""
 
 
 _shown_to: ContextVar[Callable[[argparse.ArgumentParser], None] | None]

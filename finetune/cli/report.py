@@ -4,43 +4,36 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from finetune.cli.parser import add_json, command_parser
 from finetune.console.output import put
-from finetune.runs.families import Family
 
 
-def report_command(families: Mapping[str, Family]) -> Callable[[list[str]], int]:
-    """The command, for these families of tasks."""
+def command(words: list[str]) -> int:
+    """Run the command; returns the exit status."""
+    space = _parser().parse_args(words)
+    from finetune.report import write_report
+    from finetune.report.inside import inside_parts
+    from finetune.runs.folder import say
 
-    def command(words: list[str]) -> int:
-        space = _parser().parse_args(words)
-        from finetune.report import write_report
-        from finetune.report.inside import inside_parts
-        from finetune.runs.folder import say
-
-        made = write_report(
-            space.runs,
-            space.out,
-            baselines=space.baseline,
-            title=space.title,
-            families=families,
-            data=space.data,
-            more=inside_parts(space.inside),
-        )
-        for problem in made.problems:
-            say(f"{problem.place}: {problem.what}")
-        if space.json:
-            problems = [{"place": one.place, "problem": one.what} for one in made.problems]
-            summary = {"report": str(made.path), "runs": made.runs, "problems": problems}
-            put(json.dumps(summary, ensure_ascii=False))
-        else:
-            put(str(made.path))
-        return 0
-
-    return command
+    report = write_report(
+        space.runs,
+        space.out,
+        baselines=space.baseline,
+        title=space.title,
+        data=space.data,
+        more=inside_parts(space.inside),
+    )
+    for problem in report.problems:
+        say(f"{problem.place}: {problem.what}")
+    if space.json:
+        problems = [{"place": one.place, "problem": one.what} for one in report.problems]
+        summary = {"report": str(report.path), "runs": report.runs, "problems": problems}
+        put(json.dumps(summary, ensure_ascii=False))
+    else:
+        put(str(report.path))
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from finetune.console.tables import table
+from finetune.machine.processes import is_first_process
 from finetune.metrics.semantics import column_title, shown
 
 Results = dict[str, Any]
 """What results.json holds."""
 MOST_CLASSES = 20
 """So many classes are shown one by one; results.json has them all."""
+
+
+def show_results(
+    results: Results, folder: Path, words: Sequence[str], *, trained: bool = True
+) -> None:
+    """Print a table on stderr for people, the metrics as one JSON line on stdout for programs.
+
+    With --json the line has all results. So it has where nothing was trained: there is no table.
+
+    Args:
+        results: Of the run.
+        folder: RUN.
+        words: The command's, of which one may be --json.
+        trained: Whether a model was trained or scored.
+    """
+    if not is_first_process():
+        return
+    if not trained:
+        print(json.dumps(results))
+        return
+    from finetune.runs.folder import say
+
+    say(results_table(results))
+    say(f"run folder: {folder}")
+    keys = list(results) if "--json" in words else ("task", "split", "metrics")
+    print(json.dumps({key: results[key] for key in keys}))
 
 
 def results_table(results: Results) -> str:

@@ -36,7 +36,6 @@ from finetune.export.onnx_score import GraphScores, score_graphs
 from finetune.export.place import CARD
 from finetune.export.source import Source, find_source
 from finetune.files.writing import new_folder
-from finetune.runs.families import Family
 from finetune.runs.folder import say
 from finetune.text.tokenizer.tokenizer import Tokenizer
 
@@ -60,7 +59,6 @@ def export_onnx(
     out: Path,
     *,
     int8: bool = False,
-    families: Mapping[str, Family] | None = None,
     data: str | None = None,
 ) -> Measured:
     """Write a run's best checkpoint as a graph, checked against the model itself.
@@ -70,7 +68,6 @@ def export_onnx(
         out: The folder; it is written whole or not at all, and replaces what is there.
         int8: Write the graph in 8 bits as well, and measure what that costs on the run's
             validation split.
-        families: Families of tasks, for that split; left out, the installed ones.
         data: Another data folder than the run's.
 
     Returns:
@@ -85,7 +82,7 @@ def export_onnx(
     check_packages()
     source = find_source(run)
     model, tokenizer = load_model(source.checkpoint), source.checkpoint.tokenizer()
-    score = partial(score_graphs, families=families, data=data) if int8 else None
+    score = partial(score_graphs, data=data) if int8 else None
     with new_folder(out) as folder:
         made = _write_graphs(folder, model, source, score)
         _write_tokenizer(folder, tokenizer, source)

@@ -13,7 +13,7 @@ from finetune.errors import ConfigError, FinetuneError
 from finetune.export.onnx_graph import Session
 from finetune.jobs.evaluation import Scorer, load_scorer
 from finetune.metrics.semantics import goodness
-from finetune.runs.families import Family, installed_families, read_fit
+from finetune.runs.families import read_fit
 from finetune.runs.folder import RunFolder, note, say
 from finetune.training.loop.finetuner import in_order
 
@@ -42,7 +42,6 @@ def score_graphs(
     fp32: Path,
     int8: Path,
     *,
-    families: Mapping[str, Family] | None = None,
     data: str | None = None,
 ) -> GraphScores | None:
     """Score two graphs on the first validation split of the run that a checkpoint belongs to.
@@ -51,14 +50,13 @@ def score_graphs(
         checkpoint: RUN/checkpoints/best.
         fp32: The graph in float32.
         int8: The graph in 8 bits.
-        families: Families of tasks; left out, the installed ones.
         data: Another data folder than the run's.
 
     Returns:
         The scores; None, and a line says why, where the data are not to be had.
     """
     try:
-        scorer, split = find_scorer(checkpoint, families, data)
+        scorer, split = find_scorer(checkpoint, data)
         examples = len(scorer.data.examples(split))
     except FinetuneError as error:
         say(f"the score of int8 was not measured: {error}")
@@ -68,14 +66,11 @@ def score_graphs(
     return GraphScores(split, examples, *scores)
 
 
-def find_scorer(
-    checkpoint: Path, families: Mapping[str, Family] | None, data: str | None
-) -> tuple[Scorer, str]:
+def find_scorer(checkpoint: Path, data: str | None) -> tuple[Scorer, str]:
     """The run that a checkpoint belongs to, its data, and its first validation split.
 
     Args:
         checkpoint: RUN/checkpoints/best.
-        families: Families of tasks; left out, the installed ones.
         data: Another data folder than the run's.
 
     Raises:
@@ -84,10 +79,9 @@ def find_scorer(
     folder = RunFolder.of_checkpoint(checkpoint)
     if folder is None or not folder.config_file.is_file():
         raise ConfigError(f"{checkpoint} belongs to no run whose validation split could be read")
-    families = installed_families() if families is None else families
-    run = read_fit(folder.path, families)
+    run = read_fit(folder.path)
     run = replace(run, data=data or run.data)
-    scorer = load_scorer(checkpoint, run, families)
+    scorer = load_scorer(checkpoint, run)
     if not scorer.task.validation_splits:
         raise ConfigError(f"{scorer.task.name} has no validation split")
     return scorer, scorer.task.validation_splits[0]

@@ -34,7 +34,6 @@ from finetune.jobs.sources import (
 )
 from finetune.metrics.semantics import column_title, shown
 from finetune.ranges import MOST_SEED, MOST_STEPS, check_values, within
-from finetune.runs.families import Family
 from finetune.runs.results import summarise
 from finetune.task.interface import Answer, Example, Task
 from finetune.text.features.pairs import Features
@@ -88,7 +87,6 @@ def probe(
     model: Model,
     choice: TextChoice,
     config: ProbeConfig,
-    families: Mapping[str, Family],
     **cache: Any,
 ) -> dict[str, Any]:
     """Probe each layer of an encoder on a task of classes.
@@ -97,7 +95,6 @@ def probe(
         model: The encoder; it is not changed.
         choice: Names the task and how much of it is read.
         config: How probes are made.
-        families: Families of tasks.
         cache: `caching` and `cache_dir` of the hidden states.
 
     Returns:
@@ -109,7 +106,7 @@ def probe(
     Raises:
         ConfigError: The task is none of classes, one a text.
     """
-    data = open_task(model, choice, families)
+    data = open_task(model, choice)
     train, validation = both = _splits(data, choice, config)
     baseline = data.task.score(data.task.baseline_answers(train.examples, validation.examples))
     vectors = [layer_vectors(model, one.sequences, config.pooling, **cache) for one in both]

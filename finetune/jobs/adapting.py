@@ -22,7 +22,7 @@ from finetune.jobs.inputs import corpus_inputs, encoder_inputs
 from finetune.jobs.pretraining import check_length, corpus_data, train_language_model, with_dropout
 from finetune.jobs.session import check_machine
 from finetune.machine.processes import join
-from finetune.runs.families import Family, family_of, installed_families, make_task
+from finetune.runs.families import family_of, make_task
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.inputs import Input, Inputs
 from finetune.runs.opening import check_folder, check_inputs, open_folder
@@ -35,20 +35,16 @@ from finetune.training.loop.required_memory import check_training
 from finetune.training.randomness import seed_weights
 
 
-def adapt(
-    run: AdaptRun, families: Mapping[str, Family] | None = None, task: Task | None = None
-) -> Results:
+def adapt(run: AdaptRun, task: Task | None = None) -> Results:
     """Go on with language modelling: masked, or left to right where the encoder is causal.
 
     Args:
         run: All settings.
-        families: Families of tasks; left out, the installed ones.
         task: What `run.task` names, where it is at hand.
 
     Returns:
         What RUN/results.json holds; the encoder is in RUN/checkpoints/best.
     """
-    families = installed_families() if families is None else families
     if (run.corpus is None) == (run.task is None):
         raise ConfigError("what to read is not said: give one of --corpus and --task")
     if run.find_lr:
@@ -66,7 +62,7 @@ def adapt(
     check_length(run.text.max_length, start.encoder_config)
     check_training(start.encoder_config, run.trainer, language_model=True)
     cache = cache_folder(run.cache_dir)
-    sources = _sources(run, families, task)
+    sources = _sources(run, task)
     digests = source_digests(sources)
     inputs = _inputs(run, start, digests)
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
@@ -82,12 +78,11 @@ def adapt(
         return train_language_model(run, module, tokenizer, corpus, text, name, read, start.source)
 
 
-def check_ended(run: AdaptRun, families: Mapping[str, Family], task: Task) -> None:
+def check_ended(run: AdaptRun, task: Task) -> None:
     """Refuse an adaptation that has ended but was made with other settings or from other inputs.
 
     Args:
         run: The settings that it should have been made with.
-        families: Families of tasks.
         task: What `run.task` names.
 
     Raises:
@@ -96,15 +91,15 @@ def check_ended(run: AdaptRun, families: Mapping[str, Family], task: Task) -> No
     folder = RunFolder(Path(run.out))
     check_folder(folder, run, resume=True, overwrite=False)
     start = find_checkpoint(run.encoder_from, run.cache_dir)
-    digests = source_digests(_sources(run, families, task))
+    digests = source_digests(_sources(run, task))
     check_inputs(folder, run, _inputs(run, start, digests))
 
 
-def _sources(run: AdaptRun, families: Mapping[str, Family], task: Task | None) -> list[str]:
+def _sources(run: AdaptRun, task: Task | None) -> list[str]:
     """The corpus that is named, or a file of the task's texts."""
     if run.corpus is not None:
         return run.corpus
-    return [str(_written_texts(task or _task(run, families), cache_folder(run.cache_dir)))]
+    return [str(_written_texts(task or _task(run), cache_folder(run.cache_dir)))]
 
 
 def _inputs(run: AdaptRun, start: Checkpoint, digests: Mapping[str, str]) -> Inputs:
@@ -131,10 +126,10 @@ def _module(run: AdaptRun, start: Checkpoint) -> Pretrainer:
     return module
 
 
-def _task(run: AdaptRun, families: Mapping[str, Family]) -> Task:
-    settings = family_of(str(run.task), families).settings()
+def _task(run: AdaptRun) -> Task:
+    settings = family_of(str(run.task)).settings()
     named = {"task": str(run.task), "data": run.data, "train": run.train}
-    return make_task(settings(encoder_from=run.encoder_from, **named), families)  # type: ignore[arg-type]
+    return make_task(settings(encoder_from=run.encoder_from, **named))  # type: ignore[arg-type]
 
 
 def _written_texts(task: Task, cache: Path) -> Path:

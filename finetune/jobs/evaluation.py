@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from finetune.encoder import Encoder
 from finetune.errors import CheckpointError, ConfigError
 from finetune.heads import HeadConfig
 from finetune.machine.processes import first_process_only
-from finetune.runs.families import Family, installed_families, make_task, read_fit
+from finetune.runs.families import make_task, read_fit
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.predictions import Origin, read_origin, read_predictions, write_predictions
 from finetune.runs.results import Results, over_seeds
@@ -77,27 +77,22 @@ def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
     )
 
 
-def load_tuner(
-    place: Path, run: FitRun, families: Mapping[str, Family]
-) -> tuple[FineTuner, Tokenizer]:
+def load_tuner(place: Path, run: FitRun) -> tuple[FineTuner, Tokenizer]:
     """The model of a fine-tuning run's best checkpoint, on its device and in eval mode.
 
     Args:
         place: The run's folder, or a checkpoint's.
         run: Names the task that is to be answered: the run's own or one with the same classes.
-        families: Those there are.
 
     Raises:
         CheckpointError: There is no checkpoint, or its head is for other answers than the task's.
     """
     checkpoint = find_checkpoint(place, run.cache_dir)
-    return _tuner(checkpoint, place, run, families), checkpoint.tokenizer()
+    return _tuner(checkpoint, place, run), checkpoint.tokenizer()
 
 
-def _tuner(
-    checkpoint: Checkpoint, place: Path, run: FitRun, families: Mapping[str, Family]
-) -> FineTuner:
-    task = make_task(run, families, checkpoint.labels or None)
+def _tuner(checkpoint: Checkpoint, place: Path, run: FitRun) -> FineTuner:
+    task = make_task(run, checkpoint.labels or None)
     config = checkpoint.encoder_config
     head = task.head(config, head_config(checkpoint))
     if checkpoint.head.get("kind") != head.kind:
@@ -118,10 +113,10 @@ def head_config(checkpoint: Checkpoint) -> HeadConfig:
     return HeadConfig(**{name: value for name, value in checkpoint.head.items() if name in known})
 
 
-def load_scorer(place: Path, run: FitRun, families: Mapping[str, Family]) -> Scorer:
+def load_scorer(place: Path, run: FitRun) -> Scorer:
     """A model with the data of the run's task; see `load_tuner`."""
     checkpoint = find_checkpoint(place, run.cache_dir)
-    module = _tuner(checkpoint, place, run, families)
+    module = _tuner(checkpoint, place, run)
     data = task_data(run, module.task, checkpoint.tokenizer())
     return Scorer(module, module.task, data, checkpoint.digest)
 
@@ -162,7 +157,6 @@ def score_splits(
 
 def evaluate(
     folder: str | Path,
-    families: Mapping[str, Family] | None = None,
     split: str | None = None,
     file: str | None = None,
 ) -> Results:
@@ -175,7 +169,6 @@ def evaluate(
 
     Args:
         folder: RUN; of several seeds, each is scored.
-        families: Those there are; left out, the installed ones.
         split: Another labelled split; the validation splits when left out.
         file: Another file, to be scored as that split (as `test` where none is named).
 
@@ -187,8 +180,7 @@ def evaluate(
         DataError: The split has no labels (its answers are written all the same).
     """
     folder = Path(folder)
-    families = installed_families() if families is None else families
-    run = read_fit(folder, families)
+    run = read_fit(folder)
     if file is not None:
         split = split or "test"
         if split not in FILE_SPLITS:
@@ -196,13 +188,13 @@ def evaluate(
         run = replace(run, **{split: file})  # type: ignore[arg-type]
     if run.seeds:
         places = [RunFolder(folder).seed(seed).path for seed in run.seeds]
-        return over_seeds([evaluate(place, families, split, file) for place in places])
-    task = make_task(run, families)
+        return over_seeds([evaluate(place, split, file) for place in places])
+    task = make_task(run)
     splits = [split] if split else list(task.validation_splits or task.test_splits)
     if task.fixed_answer is not None:
         metrics, told, examples = _score_fixed(task, RunFolder(folder), splits)
     else:
-        scorer = load_scorer(checkpoint_of(folder, run, task), run, families)
+        scorer = load_scorer(checkpoint_of(folder, run, task), run)
         metrics, told = score_splits(scorer, RunFolder(folder), splits)
         examples = len(scorer.data.examples(splits[0]))
     if skipped := task.skipped(splits[0]):
@@ -267,17 +259,16 @@ class _Question:
         digest = find_checkpoint(self.place, self.run.cache_dir).digest
         return Origin(self.task.name, digest, examples_digest(self.task.examples(self.split)))
 
-    def answers(self, families: Mapping[str, Family]) -> tuple[Task, list[Answer], Origin]:
+    def answers(self) -> tuple[Task, list[Answer], Origin]:
         """The answers as they are now, by the task whose classes are in the head's order."""
         if self.task.fixed_answer is not None:
             return self.task, *fixed_answers(self.task, self.split)
-        scorer = load_scorer(self.place, self.run, families)
+        scorer = load_scorer(self.place, self.run)
         return scorer.task, scorer.answers(self.split), scorer.origin(self.split)
 
 
 def answer_split(
     folder: Path,
-    families: Mapping[str, Family],
     split: str,
     task_name: str | None = None,
     data: str | None = None,
@@ -289,7 +280,6 @@ def answer_split(
 
     Args:
         folder: RUN, of one seed.
-        families: Those there are.
         split: The split.
         task_name: Another task with the same classes, such as a diagnostic set.
         data: Another data folder than the run's.
@@ -297,19 +287,19 @@ def answer_split(
     Raises:
         CheckpointError: There is no checkpoint to answer with, or it is damaged.
     """
-    run = read_fit(folder, families)
+    run = read_fit(folder)
     if run.seeds:
         raise RunFolder(folder).several_seeds(RunFolder(folder).seed(run.seeds[0]))
     run = replace(run, data=data or run.data)
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
-    task = make_task(run, families)
+    task = make_task(run)
     place = folder if task_name else checkpoint_of(folder, run, task)
     question, path = _Question(run, task, split, place), RunFolder(folder).predictions(split)
     if (reason := _outdated(path, question.origin())) is None:
         return read_predictions(path)
     say(f"{path}: {reason}; answering by {place}")
-    task, answers, origin = question.answers(families)
+    task, answers, origin = question.answers()
     write_answers(task, RunFolder(folder), split, answers, origin)
     return answers
 

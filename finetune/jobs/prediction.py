@@ -16,7 +16,7 @@ from finetune.console.output import counted, put
 from finetune.errors import ConfigError, DataError
 from finetune.jobs.evaluation import checkpoint_of, load_tuner
 from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
-from finetune.runs.families import Family, installed_families, make_task, read_fit
+from finetune.runs.families import make_task, read_fit
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.predictions import write_predictions
 from finetune.task.interface import Answer, Example
@@ -132,7 +132,6 @@ def _fields(text: Text) -> Mapping[str, Any]:
 
 def load(
     run: str | Path,
-    families: Mapping[str, Family] | None = None,
     *,
     batch_size: int | None = None,
 ) -> Predictor | MaskFiller:
@@ -153,7 +152,6 @@ def load(
 
     Args:
         run: RUN, of one seed.
-        families: Families of tasks; left out, the installed ones.
         batch_size: Units in a batch; left out, that of the run (32 where masks are filled).
 
     Returns:
@@ -167,16 +165,15 @@ def load(
     folder = Path(run)
     if fills_masks(folder):
         return load_filler(folder, batch_size=batch_size)
-    families = installed_families() if families is None else families
-    settings = read_fit(folder, families)
+    settings = read_fit(folder)
     if settings.seeds:
         raise RunFolder(folder).several_seeds(RunFolder(folder).seed(settings.seeds[0]))
-    task = make_task(settings, families)
+    task = make_task(settings)
     if task.fixed_answer is not None:
         raise ConfigError(
             f"{folder} was not trained: every example is answered '{task.fixed_answer}'"
         )
-    module, tokenizer = load_tuner(checkpoint_of(folder, settings, task), settings, families)
+    module, tokenizer = load_tuner(checkpoint_of(folder, settings, task), settings)
     return Predictor(
         module,
         tokenizer,
@@ -189,7 +186,6 @@ def predict_file(
     run: Path,
     source: str,
     target: str,
-    families: Mapping[str, Family],
     *,
     kind: str | None = None,
     batch_size: int | None = None,
@@ -201,7 +197,6 @@ def predict_file(
         run: RUN.
         source: A file that `read_rows` reads, or `-` for standard input.
         target: The JSONL file to write, whole or not at all, or `-` for standard output.
-        families: Families of tasks.
         kind: Of the source, where its name does not say.
         batch_size: Units in a batch; left out, that of the run.
         top: Candidates for each mask; left out, 5.
@@ -218,7 +213,7 @@ def predict_file(
         raise ConfigError(f"--output {target} is a folder; name a file, such as answers.jsonl")
     if "-" not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise ConfigError(f"--output {target}: is the input; name another file")
-    predictor = _answerer(run, families, batch_size, top)
+    predictor = _answerer(run, batch_size, top)
     stream = predictor.stream(read_rows(source, kind))
     first = list(islice(stream, 1))
     if not first:
@@ -233,12 +228,10 @@ def predict_file(
     return answers.count
 
 
-def _answerer(
-    run: Path, families: Mapping[str, Family], batch_size: int | None, top: int | None
-) -> Predictor | MaskFiller:
+def _answerer(run: Path, batch_size: int | None, top: int | None) -> Predictor | MaskFiller:
     """What answers rows: the head of a task, or that of a language model."""
     if top is None:
-        return load(run, families, batch_size=batch_size)
+        return load(run, batch_size=batch_size)
     if not fills_masks(run):
         raise ConfigError(f"--top-k is for runs that fill masks; {run} answers a task")
     return load_filler(run, batch_size=batch_size, top=top)

@@ -13,7 +13,7 @@ from finetune.checkpoints.hub import find_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.jobs.evaluation import task_data
-from finetune.runs.families import Family, family_of, make_task, read_fit
+from finetune.runs.families import family_of, make_task, read_fit
 from finetune.runs.folder import RunFolder
 from finetune.runs.settings import FitRun
 from finetune.text.features.pairs import Features, encode_pairs
@@ -129,7 +129,7 @@ class TextChoice:
     """Draws which sequences are read, where there are more than the limit."""
 
 
-def read_sequences(model: Model, choice: TextChoice, families: Mapping[str, Family]) -> Sequences:
+def read_sequences(model: Model, choice: TextChoice) -> Sequences:
     """The texts that were asked for, as token ids of the model's own tokenizer.
 
     Raises:
@@ -141,7 +141,7 @@ def read_sequences(model: Model, choice: TextChoice, families: Mapping[str, Fami
     if choice.file is not None:
         found = _from_file(model, choice)
     else:
-        found = _from_task(model, choice, families)
+        found = _from_task(model, choice)
     rows = drawn(len(found.features), choice.limit, choice.seed)
     return replace(found, features=[found.features[row] for row in rows])
 
@@ -154,8 +154,8 @@ def drawn(count: int, limit: int | None, seed: int) -> list[int]:
     return [int(number) for number in np.sort(chosen)]
 
 
-def _from_task(model: Model, choice: TextChoice, families: Mapping[str, Family]) -> Sequences:
-    data = open_task(model, choice, families)
+def _from_task(model: Model, choice: TextChoice) -> Sequences:
+    data = open_task(model, choice)
     split = choice.split or (*data.task.validation_splits, *data.task.test_splits)[0]
     features = data.features(split)
     return Sequences(f"{data.task.name} {split}", [without_label(one) for one in features])
@@ -166,27 +166,27 @@ def without_label(feature: Features) -> Features:
     return Features(feature.input_ids, feature.token_type_ids, trimmed=feature.trimmed)
 
 
-def open_task(model: Model, choice: TextChoice, families: Mapping[str, Family]) -> TaskData:
+def open_task(model: Model, choice: TextChoice) -> TaskData:
     """The splits of the task that was named, or of the task that the run was fine-tuned on.
 
     Raises:
         ConfigError: None was named and the run was fine-tuned on none; or no such family.
     """
-    run = _settings(model, choice, families)
+    run = _settings(model, choice)
     length = choice.max_length or run.max_length
     if choice.max_length is None and model.encoder.config.position == "learned":
         length = min(length, model.encoder.config.max_position_embeddings)
     longest_text(model.encoder.config, length)
-    return task_data(replace(run, max_length=length), make_task(run, families), model.tokenizer)
+    return task_data(replace(run, max_length=length), make_task(run), model.tokenizer)
 
 
-def _settings(model: Model, choice: TextChoice, families: Mapping[str, Family]) -> FitRun:
+def _settings(model: Model, choice: TextChoice) -> FitRun:
     """What the run was made with; or the defaults of the family of a task that was named."""
     if choice.task is not None:
-        kind = family_of(choice.task, families).settings()
-        _check_name(choice.task, families)
+        kind = family_of(choice.task).settings()
+        _check_name(choice.task)
         return kind(encoder_from=str(model.place), task=choice.task, data=choice.data)
-    if (run := fine_tuning(choice.run or model.place, families)) is None:
+    if (run := fine_tuning(choice.run or model.place)) is None:
         raise ConfigError(
             f"{model.place}: expected a fine-tuning run, whose task says which texts to read, "
             "got none; name a task by --task glue/sst2"
@@ -194,17 +194,17 @@ def _settings(model: Model, choice: TextChoice, families: Mapping[str, Family]) 
     return replace(run, data=choice.data or run.data, cache_dir=None)
 
 
-def fine_tuning(folder: Path, families: Mapping[str, Family]) -> FitRun | None:
+def fine_tuning(folder: Path) -> FitRun | None:
     """The settings of a fine-tuning run; None where the folder holds another kind, or none."""
     try:
-        return read_fit(folder, families)
+        return read_fit(folder)
     except ConfigError:
         return None
 
 
-def _check_name(task: str, families: Mapping[str, Family]) -> None:
+def _check_name(task: str) -> None:
     word, _, name = task.partition("/")
-    family = families[word]
+    family = family_of(task)
     legal = [f"{word}/{one}" for one in family.names()]
     if not name or family.only:
         choices = ", ".join(legal) if legal else "the run of such a task"

@@ -10,7 +10,6 @@ from typing import Any
 from finetune.console.output import counted
 from finetune.errors import ConfigError
 from finetune.jobs.evaluation import checkpoint_of, fixed_answers, load_scorer, write_answers
-from finetune.runs.families import Family
 from finetune.runs.folder import RunFolder, say, versions
 from finetune.runs.inputs import Input
 from finetune.runs.opening import check_folder, open_folder
@@ -42,13 +41,12 @@ def check_untrained(run: FitRun, task: Task) -> None:
             )
 
 
-def answer(run: FitRun, task: Task, families: Mapping[str, Family]) -> Results:
+def answer_without_training(run: FitRun, task: Task) -> Results:
     """Answer a task and write the answers; in a dry run only say what would be answered.
 
     Args:
         run: The settings.
         task: One that `is_trained` denies.
-        families: Families of tasks.
 
     Returns:
         What RUN/results.json holds.
@@ -61,16 +59,14 @@ def answer(run: FitRun, task: Task, families: Mapping[str, Family]) -> Results:
     if not run.dry_run:
         check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     if task.train_split is None:
-        return _by_another_head(run, task, families, folder)
+        return _by_another_head(run, task, folder)
     return _alike(run, task, folder)
 
 
-def _by_another_head(
-    run: FitRun, task: Task, families: Mapping[str, Family], folder: RunFolder
-) -> Results:
+def _by_another_head(run: FitRun, task: Task, folder: RunFolder) -> Results:
     if run.encoder_from == "none":
         raise ConfigError(f"{task.name} is not trained on: name a fine-tuned run by --encoder RUN")
-    scorer = load_scorer(checkpoint_of(folder.path, run, task), run, families)
+    scorer = load_scorer(checkpoint_of(folder.path, run, task), run)
     split = task.test_splits[0]
     if run.dry_run:
         return _dry(

@@ -20,7 +20,6 @@ from finetune.report.parts import Part
 from finetune.report.texts import Texts
 from finetune.report.view import TaskView
 from finetune.report.warnings import problem_list, warnings
-from finetune.runs.families import Family
 
 Seeds = list[list[Answer]]
 
@@ -28,7 +27,6 @@ Seeds = list[list[Answer]]
 def parts(
     found: Collection,
     views: Sequence[TaskView],
-    families: Mapping[str, Family],
     data: Path | None,
     more: Sequence[Part],
 ) -> list[Part]:
@@ -37,11 +35,10 @@ def parts(
     Args:
         found: The runs; what turns out to be damaged is added to its problems.
         views: The same by task.
-        families: Those that may name a run's task, whose data have the texts of examples.
         data: A folder to look for these in, in place of the one that a run was made with.
         more: Parts of other packages, which come before the settings.
     """
-    body = [part for part in _body(found, views, families, data) if part is not None]
+    body = [part for part in _body(found, views, data) if part is not None]
     settings = _settings(views)
     told = [*found.problems, *(problem for view in views for problem in warnings(view))]
     first = [_overview(views)] if found.runs else []
@@ -65,7 +62,6 @@ def _overview(views: Sequence[TaskView]) -> Part:
 def _body(
     found: Collection,
     views: Sequence[TaskView],
-    families: Mapping[str, Family],
     data: Path | None,
 ) -> Iterator[Part | None]:
     tuned = [view for view in views if not view.models_language]
@@ -84,7 +80,7 @@ def _body(
     yield _part("plan", "Plan of unfreezing", plans(tuned, found.attempt), learn)
     answers = {run.name: _answers(found, run) for view in tuned for run in view.runs}
     yield _part("confusion", "Confusion matrices", _confusions(found, tuned, answers))
-    yield _hardest(found, tuned, answers, Texts(families, data))
+    yield _hardest(found, tuned, answers, Texts(data))
     if found.runs:
         cost = joined([costs.speed_table(views), costs.parts(found)])
         yield Part("cost", "Speed and cost", cost)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from finetune.errors import ConfigError
 from finetune.report.collecting import ReportedRun
-from finetune.runs.families import Family, make_task, read_fit
+from finetune.runs.families import make_task, read_fit
 from finetune.task.interface import Example, Task
 
 Key = int | str
@@ -20,8 +19,6 @@ Key = int | str
 class Texts:
     """Reads each split of each task once, however many runs ask for it."""
 
-    families: Mapping[str, Family]
-    """Those that may name a run's task."""
     data: Path | None = None
     """A folder to look in, in place of the one that the run was made with."""
     _read: dict[Any, dict[Key, Example]] = dataclasses.field(default_factory=dict)
@@ -41,7 +38,7 @@ class Texts:
     def _task(self, run: ReportedRun) -> tuple[Task, Any]:
         places = (run.folder, *(seed.folder for seed in run.seeds))
         place = next((one for one in places if one.config_file.is_file()), run.folder)
-        settings = read_fit(place.path, self.families)
+        settings = read_fit(place.path)
         if self.data is not None:
             settings = dataclasses.replace(settings, data=str(self.data))
         if not (settings.data or settings.files() or os.environ.get("FINETUNE_DATA")):
@@ -50,4 +47,4 @@ class Texts:
                 "folder with the official files by --data"
             )
         files = tuple(sorted(settings.files().items()))
-        return make_task(settings, self.families), (settings.task, settings.data, files)
+        return make_task(settings), (settings.task, settings.data, files)

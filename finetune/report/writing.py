@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from finetune.report.collecting import Collection, Problem, collect
 from finetune.report.page import page
 from finetune.report.parts import Part
 from finetune.report.view import TaskView, task_views
-from finetune.runs.families import Anchor, Family, installed_families
+from finetune.runs.families import Anchor, families
 from finetune.runs.folder import check_writable
 
 
@@ -36,7 +36,6 @@ def write_report(
     *,
     baselines: Sequence[Path] = (),
     title: str | None = None,
-    families: Mapping[str, Family] | None = None,
     data: Path | None = None,
     more: Sequence[Part] = (),
 ) -> Report:
@@ -48,7 +47,6 @@ def write_report(
         baselines: What the runs of a task are compared with; left out, the run from random
             weights, or the first one. They need not be among the places.
         title: The page's heading.
-        families: Families of tasks; left out, the installed ones.
         data: Folder with the official files, for the texts of examples, in place of the one that
             each run was made with.
         more: Further parts, such as those that look inside a net.
@@ -60,14 +58,13 @@ def write_report(
         DataError: No run could be read.
         ConfigError: The file cannot be written.
     """
-    families = installed_families() if families is None else families
     _check_file(out)
     found = collect([*places, *baselines])
     if not found.runs and not more:
         reasons = "; ".join(f"{problem.place}: {problem.what}" for problem in found.problems)
         raise DataError(f"expected runs to report, got none ({reasons}); name a run folder")
-    views = task_views(found, baselines, _anchors(families))
-    shown = parts(found, views, families, data, more)
+    views = task_views(found, baselines, _anchors())
+    shown = parts(found, views, data, more)
     write_text(out, page(title or _title(views), _subtitle(found, views), shown))
     names = tuple(run.name for run in found.runs)
     return Report(out, names, tuple(dict.fromkeys(found.problems)))
@@ -79,9 +76,11 @@ def _check_file(out: Path) -> None:
         raise ConfigError(f"--out {out} is a folder; name a file, such as {out / 'report.html'}")
 
 
-def _anchors(families: Mapping[str, Family]) -> dict[str, Sequence[Anchor]]:
+def _anchors() -> dict[str, Sequence[Anchor]]:
     return {
-        task: anchors for family in families.values() for task, anchors in family.anchors().items()
+        task: anchors
+        for family in families().values()
+        for task, anchors in family.anchors().items()
     }
 
 

@@ -1,15 +1,19 @@
 """Families of tasks: what the library needs to know to fine-tune one by a command.
 
-The library names no family. The command line is given a table of them; Python code finds those
-that installed packages offer as the entry point `finetune.families`.
+The library names no family: `families` finds those that installed packages offer as the entry
+point `finetune.families`, a dictionary of `Family` by command word. Whoever needs them asks it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,34 +90,66 @@ class Family:
     """Heading under which `finetune --help` lists it."""
 
 
-def installed_families() -> dict[str, Family]:
+_replaced: ContextVar[Mapping[str, Family] | None] = ContextVar("_replaced", default=None)
+
+
+def families() -> Mapping[str, Family]:
     """The families of all installed packages, by the word of their command."""
-    families: dict[str, Family] = {}
+    replaced = _replaced.get()
+    return _installed() if replaced is None else replaced
+
+
+@contextmanager
+def using_families(table: Mapping[str, Family]) -> Iterator[None]:
+    """In the block there are these families and no others, for tests and for unusual reports.
+
+    >>> from finetune.runs.families import families, using_families
+    >>> with using_families({"glue": families()["glue"]}):
+    ...     list(families())
+    ['glue']
+    """
+    token = _replaced.set(table)
+    try:
+        yield
+    finally:
+        _replaced.reset(token)
+
+
+@cache
+def _installed() -> dict[str, Family]:
+    table: dict[str, Family] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT):
-        families |= load_entry(entry)
-    return families
+        try:
+            table |= load_entry(entry)
+        except Exception as error:  # somebody else's package must not stop every command
+            package = entry.dist.name if entry.dist else entry.name
+            warnings.warn(
+                f"the task families of the package {package} ({entry.value}) cannot be loaded: "
+                f"{type(error).__name__}: {error}; repair or uninstall it",
+                stacklevel=2,
+            )
+    return table
 
 
-def family_of(task: str, families: Mapping[str, Family]) -> Family:
+def family_of(task: str) -> Family:
     """The family of `glue/sst2`.
 
     Raises:
         ConfigError: No such family.
     """
     word = task.split("/")[0]
-    if word not in families:
-        raise ConfigError(f"task {task!r}: unknown family {word!r}; {nearest(word, families)}")
-    return families[word]
+    if word not in families():
+        raise ConfigError(f"task {task!r}: unknown family {word!r}; {nearest(word, families())}")
+    return families()[word]
 
 
-def complete(run: FitRun, families: Mapping[str, Family]) -> FitRun:
+def complete(run: FitRun) -> FitRun:
     """A plain FitRun with the settings of its family's own beside it, at their defaults.
 
     Args:
         run: The settings; those of a family's own class come back as they are.
-        families: Those there are.
     """
-    settings = family_of(run.task, families).settings()
+    settings = family_of(run.task).settings()
     if type(run) is not _fit_run() or isinstance(run, settings):
         return run
     return settings(**{field.name: getattr(run, field.name) for field in dataclasses.fields(run)})
@@ -126,7 +162,6 @@ def find_task(
     train: str | Path | None = None,
     validation: str | Path | None = None,
     test: str | Path | None = None,
-    families: Mapping[str, Family] | None = None,
 ) -> Task:
     """The task of an installed family by its name, to be used without a run.
 
@@ -144,7 +179,6 @@ def find_task(
         train: File to train on in place of the official one.
         validation: File to validate on in place of the official one.
         test: File to test on in place of the official one.
-        families: Those there are; left out, the installed ones.
 
     Returns:
         The task; its files are read when its examples are asked for.
@@ -152,8 +186,7 @@ def find_task(
     Raises:
         ConfigError: There is no such family or task, or a file that it needs is not named.
     """
-    families = installed_families() if families is None else families
-    family = family_of(name, families)
+    family = family_of(name)
     if "/" not in name:
         if not family.only:
             raise ConfigError(
@@ -164,23 +197,20 @@ def find_task(
     places = {"data": data, "train": train, "validation": validation, "test": test}
     given = {key: str(place) for key, place in places.items() if place is not None}
     run = _fit_run()(encoder_from="none", task=name, **given)  # type: ignore[arg-type]
-    return make_task(complete(run, families), families)
+    return make_task(complete(run))
 
 
-def make_task(
-    run: FitRun, families: Mapping[str, Family], labels: tuple[str, ...] | None = None
-) -> Task:
+def make_task(run: FitRun, labels: tuple[str, ...] | None = None) -> Task:
     """The task that a run's settings name.
 
     Args:
         run: The settings.
-        families: Those there are.
         labels: The classes of a checkpoint's head in their order; None for the task's own.
     """
-    return family_of(run.task, families).make(run, labels)
+    return family_of(run.task).make(run, labels)
 
 
-def read_fit(folder: Path, families: Mapping[str, Family]) -> FitRun:
+def read_fit(folder: Path) -> FitRun:
     """Read the settings that a fine-tuning run was made with.
 
     Raises:
@@ -192,4 +222,4 @@ def read_fit(folder: Path, families: Mapping[str, Family]) -> FitRun:
     task = run.read_config().get("task")
     if not task:
         return run.read_settings(_fit_run())  # says what is wrong with it
-    return run.read_settings(family_of(str(task), families).settings())
+    return run.read_settings(family_of(str(task)).settings())

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from finetune.cli.commands import command_table
 from finetune.cli.completion import SHELLS, read_pages
 from finetune.cli.completion_scripts import Page
-from finetune.cli.main import all_commands
-from tasks.__main__ import COMMANDS, FAMILIES
+from tasks.__main__ import COMMANDS
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Refuses
 
 ROOT = Path(__file__).parent.parent.parent
-TABLE = all_commands(FAMILIES, COMMANDS)
+TABLE = command_table(COMMANDS)
 KINDS = ["attention", "heads", "probe", "similarity", "words", "frequency"]
 
 # What is typed -> what is to be among the offers, and what is not.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zipfile
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ import finetune
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.metrics import tuned_threshold
 from finetune.runs.predictions import read_predictions
+from tests.cli.conftest import ROOT
 from tests.cli.families import Files, write_families
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.cli.conftest import Call, Refuses, Start, World
 
 
 @dataclass(frozen=True)
@@ -354,3 +356,56 @@ def test_runs_become_a_zip_that_says_what_it_lacks(
     assert call("submit", "--check", target).status == 2
     allowed = ["--allow-missing", "--allow-subset"]
     assert call("submit", "--check", target, *allowed).status == 0
+
+
+# families of other packages
+
+EXTENSION = """\
+import dataclasses
+from tasks.families import FAMILIES
+
+choose = FAMILIES["choose"]
+FAMILIES = {"quiz": dataclasses.replace(choose, help="fine-tune on quizzes", group="games")}
+"""
+
+
+def installed(site: Path, module: str, content: str) -> dict[str, str]:
+    """Install a package that offers families; returns the variables of a process that sees it."""
+    (site / f"{module}.py").write_text(content)
+    about = site / f"{module}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    entry = f"[finetune.families]\n{module} = {module}:FAMILIES\n"
+    (about / "entry_points.txt").write_text(entry)
+    return {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+
+
+def test_a_family_of_another_package_has_a_command_that_trains(
+    world: World, files: Files, tmp_path: Path, start: Start
+) -> None:
+    (tmp_path / "site").mkdir()
+    variables = installed(tmp_path / "site", "our_quizzes", EXTENSION)
+    overview = start("--help", variables=variables).end()
+    assert "games:\n  quiz        fine-tune on quizzes\n" in overview.out
+    run = tmp_path / "run"
+    kind = Kind(("quiz",), own("-choices.jsonl"))
+    words = kind.command(world, files, run, "--max-steps", 2, "--cache-dir", tmp_path / "cache")
+    trained = start(*words, variables=variables).end()
+    assert trained.status == 0, trained.err
+    assert "task: quiz/own\n" in (run / "config.yaml").read_text()
+    scored = start("evaluate", run, variables=variables).end()
+    assert scored.json == trained.json
+
+
+def test_a_package_whose_families_cannot_be_loaded_stops_no_command(
+    tmp_path: Path, start: Start
+) -> None:
+    variables = installed(tmp_path, "broken_reviews", "import nowhere_to_be_found\n")
+    outcome = start("--help", variables=variables).end()
+    assert outcome.status == 0
+    assert "  glue  " in outcome.out
+    assert outcome.err == (
+        "finetune: warning: the task families of the package broken_reviews "
+        "(broken_reviews:FAMILIES) cannot be loaded: ModuleNotFoundError: No module named "
+        "'nowhere_to_be_found'; repair or uninstall it\n"
+    )

@@ -12,12 +12,12 @@ import pytest
 import torch
 import yaml
 
+from finetune.cli.commands import command_table
 from finetune.cli.completion import read_pages
-from finetune.cli.main import all_commands
 from finetune.dashboards import spec
 from finetune.training.prefix.store import Entry, Writer, digest
 from tasks import demo
-from tasks.__main__ import COMMANDS, FAMILIES
+from tasks.__main__ import COMMANDS
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Outcome, World
@@ -38,7 +38,7 @@ def content(outcome: Outcome) -> Any:
 def test_every_command_but_the_script_for_shells_has_it() -> None:
     without = [
         page.path
-        for page in read_pages(all_commands(FAMILIES, COMMANDS))
+        for page in read_pages(command_table(COMMANDS))
         if not page.kinds and "--json" not in {option.flag for option in page.options}
     ]
     assert without == ["completion"]

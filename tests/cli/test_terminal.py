@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from finetune.cli.commands import command_table
 from finetune.cli.completion import read_pages
-from finetune.cli.main import _warnings_in_one_line, all_commands
+from finetune.cli.main import _warnings_in_one_line
 from finetune.runs.folder import RunFolder
-from tasks.__main__ import COMMANDS, FAMILIES, main
+from tasks.__main__ import COMMANDS, main
 from tests.cli.conftest import ROOT
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Call, Refuses, Start, World
 
-TABLE = all_commands(FAMILIES, COMMANDS)
+TABLE = command_table(COMMANDS)
 
 
 def read(file: Path) -> Any:

@@ -22,6 +22,7 @@ import pytest
 import finetune
 from finetune import cli
 from finetune.__main__ import main
+from finetune.runs.families import using_families
 from tests.cli.conftest import sentences
 from tests.cli.families import Files, write_families
 from tests.face.reduced import (
@@ -179,7 +180,8 @@ def told(made: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
     def run(*words: object) -> str:
         capsys.readouterr()
-        status = cli.main([str(word) for word in words], FAMILIES)
+        with using_families(FAMILIES):
+            status = cli.main([str(word) for word in words], {})
         out, err = capsys.readouterr()
         if "--json" in words:
             out = "\n".join(as_lines(json.loads(out)))
@@ -212,7 +214,8 @@ def test_the_page_of_made_runs(
     words = [made / "runs" / "choices", "--out", page, "--data", made, "--inside", made / "inside"]
     whole = page.read_text(encoding="utf-8")
     texts["report-page"] = normalized(visible(whole), {made: "MADE"})
-    assert cli.main([str(word) for word in ["report", *words]], FAMILIES) == 0
+    with using_families(FAMILIES):
+        assert cli.main([str(word) for word in ["report", *words]], {}) == 0
     inside = page.read_text(encoding="utf-8")
     texts["report-page-inside"] = normalized(visible(inside), {made: "MADE"})
     compare_with_recorded("page", texts)

@@ -22,13 +22,12 @@ from finetune.inspection.probes import (
     probe_table,
     untrained,
 )
-from tasks.families import FAMILIES
 
 
 def probed(model: Model, data: Path, **changes: Any) -> dict[str, Any]:
     choice = TextChoice(task="glue/sst2", data=str(data), max_length=16)
     config = ProbeConfig(**{"seeds": (1, 2), **changes})
-    return probe(model, choice, config, FAMILIES)
+    return probe(model, choice, config)
 
 
 def test_each_layer_is_scored_as_the_task_scores(model: Model, data: Path) -> None:
@@ -116,7 +115,7 @@ def test_table_has_room_for_encoders_of_other_depths() -> None:
 def test_task_without_classes_is_refused(model: Model, data: Path) -> None:
     choice = TextChoice(task="glue/stsb", data=str(data), max_length=16)
     with pytest.raises(ConfigError, match="glue/stsb: a probe needs a task of classes"):
-        probe(model, choice, ProbeConfig(), FAMILIES)
+        probe(model, choice, ProbeConfig())
 
 
 def test_wrong_words_are_refused(model: Model, data: Path) -> None:
@@ -126,12 +125,12 @@ def test_wrong_words_are_refused(model: Model, data: Path) -> None:
         ProbeConfig(seeds=())
     choice = TextChoice(data=str(data))
     with pytest.raises(ConfigError, match=r"made-up: .* name a task by --task glue/sst2"):
-        probe(model, choice, ProbeConfig(), FAMILIES)
+        probe(model, choice, ProbeConfig())
     for task in ("glue", "classify/own"):
         with pytest.raises(ConfigError, match=f"task '{task}': expected a family and a name"):
-            probe(model, replace(choice, task=task), ProbeConfig(), FAMILIES)
+            probe(model, replace(choice, task=task), ProbeConfig())
     with pytest.raises(ConfigError, match=r"max_length \(99\) must not exceed"):
-        probe(model, replace(choice, task="glue/sst2", max_length=99), ProbeConfig(), FAMILIES)
+        probe(model, replace(choice, task="glue/sst2", max_length=99), ProbeConfig())
 
 
 def narrow(count: int = 300, width: int = 20, classes: int = 3) -> tuple[Tensor, Tensor]:

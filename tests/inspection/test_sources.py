@@ -7,13 +7,12 @@ import pytest
 from finetune.errors import ConfigError, DataError
 from finetune.inspection import Model, TextChoice, read_sequences
 from finetune.jobs.sources import drawn, load_model, longest_text, runs_of
-from tasks.families import FAMILIES
 from tests.inspection.conftest import make_encoder
 
 
 def read(model: Model, path: Path, content: str, **changes: int) -> list[list[int]]:
     path.write_text(content, encoding="utf-8")
-    found = read_sequences(model, TextChoice(file=str(path), **changes), FAMILIES)
+    found = read_sequences(model, TextChoice(file=str(path), **changes))
     assert found.about == path.name
     return [list(feature.input_ids) for feature in found.features]
 
@@ -50,12 +49,12 @@ def test_row_without_text_is_named_by_its_line(model: Model, tmp_path: Path) -> 
 def test_task_and_file_together_are_refused(model: Model) -> None:
     choice = TextChoice(task="glue/sst2", file="texts.txt")
     with pytest.raises(ConfigError, match="--input names the texts, and so do --task"):
-        read_sequences(model, choice, FAMILIES)
+        read_sequences(model, choice)
 
 
 def test_task_gives_its_validation_split(model: Model, data: Path) -> None:
     choice = TextChoice(task="glue/sst2", data=str(data), max_length=16)
-    found = read_sequences(model, choice, FAMILIES)
+    found = read_sequences(model, choice)
     assert (found.about, len(found.features)) == ("glue/sst2 validation", 100)
     assert found.features[0].label is None
     assert int(found.lengths.max()) <= 16

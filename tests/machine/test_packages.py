@@ -103,8 +103,8 @@ def test_a_users_tasks_do_not_stand_before_ours(name: str, tmp_path: Path) -> No
 PROGRAM = """
 {first}
 import finetune.runs.families
-families = finetune.runs.families.installed_families()
-task = finetune.find_task("glue/sst2", families=families)
+families = finetune.runs.families.families()
+task = finetune.find_task("glue/sst2")
 import tasks
 assert tasks.MINE == 1, tasks
 print(type(task).__module__, finetune.find_task("glue/ax").test_splits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from finetune.report import Report, write_report
 from finetune.report.inside import inside_parts
+from finetune.runs.families import using_families
 from tests.report.made import FAMILIES, write_json, write_world
 from tests.report.made_inside import MADE, write_inside
 
@@ -22,6 +24,12 @@ class Made:
     text: str
 
 
+@pytest.fixture(autouse=True)
+def _made_families() -> Iterator[None]:
+    with using_families(FAMILIES):
+        yield
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     root: Path = tmp_path_factory.mktemp("report")
@@ -33,5 +41,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     places = [runs, broken, root / "nowhere"]
     kinds = [kind for kind in MADE if kind != "attention"]  # which tests/inspection opens
     more = inside_parts([write_inside(root / "inspection", *kinds)])
-    report = write_report(places, page, families=FAMILIES, title="Made <b>runs</b>", more=more)
+    with using_families(FAMILIES):
+        report = write_report(places, page, title="Made <b>runs</b>", more=more)
     return Made(runs, report, page.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from finetune.report import write_report
-from tests.report.made import FAMILIES, write_class_run
+from tests.report.made import write_class_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -239,7 +239,7 @@ def test_long_names_of_runs_leave_their_figures_in_sight(
     for word in ("a", "b", "模型" * 9):
         name = f"{word}_{'learning-rate_1e-4_' * 4}end"
         write_class_run(tmp_path / "runs" / name, 0.8, (1, 2, 3))
-    found = write_report([tmp_path / "runs"], tmp_path / "page.html", families=FAMILIES)
+    found = write_report([tmp_path / "runs"], tmp_path / "page.html")
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:

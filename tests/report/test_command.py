@@ -8,7 +8,7 @@ import pytest
 
 from finetune.cli.main import main
 from finetune.runs.lock import held
-from tests.report.made import FAMILIES, write_class_run
+from tests.report.made import write_class_run
 from tests.report.made_inside import write_inside
 
 
@@ -20,7 +20,7 @@ def test_the_page_is_written_and_damaged_runs_are_named_on_stderr(
     page = tmp_path / "deep" / "page.html"
     words = ["report", tmp_path / "a", tmp_path / "b", tmp_path / "gone", "--out", page]
     options = ["--baseline", tmp_path / "a", "--title", "Ours", "--data", tmp_path]
-    assert main([str(word) for word in [*words, *options]], FAMILIES) == 0
+    assert main([str(word) for word in [*words, *options]], {}) == 0
     said = capsys.readouterr()
     assert said.out == f"{page}\n"
     assert said.err == f"{tmp_path}/gone: expected a run or a folder of runs, got no such folder\n"
@@ -33,7 +33,7 @@ def test_without_any_run_it_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    assert main(["report", str(tmp_path / "gone"), "--out", str(page)], FAMILIES) == 2
+    assert main(["report", str(tmp_path / "gone"), "--out", str(page)], {}) == 2
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
     assert "expected runs to report, got none" in said.err
@@ -41,7 +41,7 @@ def test_without_any_run_it_is_one_line_and_status_2(
 
 
 def test_a_place_to_write_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "runs"], FAMILIES) == 2
+    assert main(["report", "runs"], {}) == 2
     assert "--out" in capsys.readouterr().err
 
 
@@ -52,7 +52,7 @@ def test_a_file_of_inspect_that_is_none_is_told_before_anything_is_written(
     write_class_run(tmp_path / "a", 0.9, (1,))
     page = tmp_path / "page.html"
     words = ["report", str(tmp_path / "a"), "--out", str(page), option, "gone.json"]
-    assert main(words, FAMILIES) == 2
+    assert main(words, {}) == 2
     assert "gone.json: cannot be read" in capsys.readouterr().err
     assert not page.exists()
 
@@ -65,7 +65,7 @@ def test_files_and_folders_of_inspect_become_parts(
     folder = write_inside(tmp_path / "inspection", "probe", "heads")
     file = write_inside(tmp_path / "more", "attention") / "attention.json"
     words = ["report", tmp_path / "a", "--out", page, "--inside", folder, "--attention", file]
-    assert main([*map(str, words), "--data", str(tmp_path)], FAMILIES) == 0, capsys.readouterr().err
+    assert main([*map(str, words), "--data", str(tmp_path)], {}) == 0, capsys.readouterr().err
     text = page.read_text(encoding="utf-8")
     assert [key for key in ("probes", "heads", "attention") if f'<section id="{key}"' in text] == [
         "probes",
@@ -81,9 +81,9 @@ def test_a_run_that_goes_on_is_called_running(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     words = ["report", str(tmp_path / "a"), "--out", str(page), "--data", str(tmp_path)]
     with held(tmp_path / "a" / "seed-2"):
-        assert main(words, FAMILIES) == 0
+        assert main(words, {}) == 0
     text = page.read_text(encoding="utf-8")
     assert '<span class="below running">running</span>' in text
     assert "it is running: this is what it has so far" in text
-    assert main(words, FAMILIES) == 0
+    assert main(words, {}) == 0
     assert '<span class="below interrupted">interrupted</span>' in page.read_text(encoding="utf-8")

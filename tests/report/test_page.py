@@ -17,8 +17,8 @@ from finetune.encoder.cost import cost
 from finetune.errors import ConfigError, DataError
 from finetune.report import Part, write_report
 from finetune.report.markup import element
+from finetune.runs.families import using_families
 from tests.report.made import (
-    FAMILIES,
     HOSTILE,
     PLAN,
     class_rows,
@@ -185,35 +185,36 @@ def test_what_is_broken_is_named_and_the_rest_is_shown(made: Made) -> None:
 
 def test_a_run_whose_data_are_gone_shows_ids(tmp_path: Path) -> None:
     write_class_run(tmp_path / "run", 0.5, (1,))
-    report = write_report([tmp_path / "run"], tmp_path / "page.html", families={})
+    with using_families({}):
+        report = write_report([tmp_path / "run"], tmp_path / "page.html")
     assert "texts of its examples are not shown: task 'made/classes'" in report.problems[0].what
     assert "ids and answers only" in report.path.read_text(encoding="utf-8")
 
 
 def test_no_run_at_all_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected runs to report, got none \(.*no such folder"):
-        write_report([tmp_path / "none"], tmp_path / "page.html", families=FAMILIES)
+        write_report([tmp_path / "none"], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 
 def test_a_place_that_cannot_be_written_is_told_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"file is a file; name a folder"):
-        write_report([tmp_path], tmp_path / "file" / "page.html", families=FAMILIES)
+        write_report([tmp_path], tmp_path / "file" / "page.html")
     with pytest.raises(ConfigError, match=r"is a folder; name a file"):
-        write_report([tmp_path], tmp_path, families=FAMILIES)
+        write_report([tmp_path], tmp_path)
 
 
 def test_ten_runs_take_less_than_two_megabytes(tmp_path: Path) -> None:
     for number in range(10):
         write_class_run(tmp_path / f"run-{number}", 0.5, (1, 2, 3))
-    page = write_report([tmp_path], tmp_path / "page.html", families=FAMILIES).path
+    page = write_report([tmp_path], tmp_path / "page.html").path
     assert page.stat().st_size < 2_000_000
 
 
 def test_other_rooms_hand_in_parts_with_a_script_of_their_own(tmp_path: Path, made: Made) -> None:
     part = Part("inside", "Inside", element("p", "<b>"), script="'mine';", style="#inside {}")
-    page = write_report([made.runs], tmp_path / "p.html", families=FAMILIES, more=[part]).path
+    page = write_report([made.runs], tmp_path / "p.html", more=[part]).path
     text = page.read_text(encoding="utf-8")
     assert "<p>&lt;b&gt;</p></section>" in text
     assert "<script>'mine';</script>" in text
@@ -249,7 +250,7 @@ def test_whatever_is_damaged_the_rest_is_shown(tmp_path: Path) -> None:
         folder = tmp_path / "runs" / f"run-{number}"
         write_run(folder, f"{number}", {"accuracy": 0.5}, [row])
         write_lines(folder / "metrics.jsonl", [{"step": 1, "train/loss": "x", "lr/a": [], "b": {}}])
-    page = write_report([tmp_path / "runs"], tmp_path / "page.html", families=FAMILIES)
+    page = write_report([tmp_path / "runs"], tmp_path / "page.html")
     assert len(page.runs) == number
     assert page.problems
     text = page.path.read_text(encoding="utf-8")

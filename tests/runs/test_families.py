@@ -8,7 +8,7 @@ import pytest
 
 import finetune
 from finetune.errors import ConfigError
-from finetune.runs.families import complete, installed_families
+from finetune.runs.families import complete
 from tasks.run_settings import GlueRun, SpanRun
 from tests.made_texts import write_texts
 
@@ -50,10 +50,10 @@ def test_an_unknown_name_is_told_with_its_nearest() -> None:
 
 def test_a_plain_run_gets_the_settings_of_its_family() -> None:
     run = finetune.FitRun("none", "squad/2.0", seed=7, max_length=64)
-    completed = complete(run, installed_families())
+    completed = complete(run)
     assert completed == SpanRun("none", "squad/2.0", seed=7, max_length=64)
 
 
 def test_settings_of_a_family_stay_as_they_are() -> None:
     run = GlueRun("none", "glue/wnli", train_wnli=True)
-    assert complete(run, installed_families()) is run
+    assert complete(run) is run

@@ -23,7 +23,6 @@ from finetune.training.loop.checkpointing import CheckpointConfig, Checkpointer,
 from finetune.training.loop.progress import Clock, LengthConfig, RunLength
 from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.schedules import ScheduleConfig, rate_factor
-from tasks.families import FAMILIES
 
 
 class FakeClock(Clock):
@@ -290,7 +289,7 @@ def test_early_stopping_ends_a_fine_tuning(
         length=LengthConfig(max_epochs=6),
         checkpoints=CheckpointConfig(patience=2),
     )
-    runs.fit(run, FAMILIES)
+    runs.fit(run)
     state = load_trainer_state(Path(str(run.out)) / "checkpoints" / "last")
     assert state is not None
     assert (state["standing"]["epoch"], state["finished"]) == (4, True)

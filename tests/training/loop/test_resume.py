@@ -26,9 +26,6 @@ from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import LengthConfig
 from finetune.training.loop.resume import TrainingProgress
 from finetune.training.loop.trainer import TrainerConfig
-from tasks.families import FAMILIES
-
-families = FAMILIES
 
 
 class PowerCut(Exception):
@@ -168,13 +165,13 @@ def test_fine_tuning_cut_off_resumes_bit_for_bit(
     start = pretraining("pretrained")
     runs.pretrain(start)
     whole = fine_tuning("whole", encoder_from=start.out)
-    expected = runs.fit(whole, families)
+    expected = runs.fit(whole)
     cut = fine_tuning("cut", encoder_from=start.out)
     with monkeypatch.context() as patch:
         cut_off_at(step, patch)
         with pytest.raises(PowerCut):
-            runs.fit(cut, families)
-    results = runs.fit(dataclasses.replace(cut, resume=True), families)
+            runs.fit(cut)
+    results = runs.fit(dataclasses.replace(cut, resume=True))
     assert_same_run(str(whole.out), str(cut.out))
     assert results["metrics"] == expected["metrics"]
 

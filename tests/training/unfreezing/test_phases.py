@@ -29,7 +29,6 @@ from finetune.training.prefix.cache import CacheConfig
 from finetune.training.regularization import RegularizationConfig
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.unfreezing.policies import UnfreezeConfig, owned_parameters
-from tasks.families import FAMILIES
 
 POLICIES = {
     "all": UnfreezeConfig(),
@@ -124,7 +123,7 @@ def test_what_is_frozen_stays_and_what_is_trained_moves(
     name: str, tuning: Callable[..., FitRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Watch(monkeypatch)
-    runs.fit(tuning("run", name), FAMILIES)
+    runs.fit(tuning("run", name))
     assert len(watch.phases) == 36
     assert watch.phases == sorted(watch.phases)
     assert set(watch.phases) == set(range(len(watch.groups)))
@@ -142,13 +141,13 @@ def test_a_run_cut_off_resumes_bit_for_bit(
     name: str, stop: int, tuning: Callable[..., FitRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tuning("whole", name)
-    expected = runs.fit(whole, FAMILIES)
+    expected = runs.fit(whole)
     cut = tuning("cut", name)
     with monkeypatch.context() as patch:
         interrupt_at(stop, patch)
         with pytest.raises(Interrupted):
-            runs.fit(cut, FAMILIES)
-    found = runs.fit(dataclasses.replace(cut, resume=True), FAMILIES)
+            runs.fit(cut)
+    found = runs.fit(dataclasses.replace(cut, resume=True))
     assert found["metrics"] == expected["metrics"]
     for which in ("last", "best"):
         ours, theirs = weights(cut, which), weights(whole, which)
@@ -183,7 +182,7 @@ def test_every_policy_goes_with_every_trainer(
 ) -> None:
     policy = POLICIES[name]
     run = tuning("run", name, trainer=trainer)
-    results = runs.fit(run, FAMILIES)
+    results = runs.fit(run)
     assert len(results["plan"]) == (1 if name in ("all", "head", "top:1") else len(results["plan"]))
     moved, begun = weights(run), load_checkpoint(run.encoder_from).weights()
     same = {n for n, tensor in begun.items() if n in moved and torch.equal(tensor, moved[n])}
@@ -207,7 +206,7 @@ def test_every_parameter_is_in_one_named_group_from_the_first_step(
         assert sorted(i for group in groups for i in map(id, group["params"])) == everything
 
     monkeypatch.setattr(FineTuner, "on_train_batch_start", look)
-    runs.fit(tuning("run", "gradual"), FAMILIES)
+    runs.fit(tuning("run", "gradual"))
     assert all(groups == found[0] for groups in found)
 
 
@@ -215,7 +214,7 @@ def test_rates_are_logged_for_each_group_and_zero_where_frozen(
     tuning: Callable[..., FitRun],
 ) -> None:
     run = tuning("run", "gradual", trainer=TrainerConfig(log_every_steps=1, progress=False))
-    results = runs.fit(run, FAMILIES)
+    results = runs.fit(run)
     lines = (Path(str(run.out)) / "metrics.jsonl").read_text().splitlines()
     logged = [line for line in map(json.loads, lines) if "lr/head" in line]
     assert [line["frozen/boundary"] for line in logged] == [3] * 6 + [2] * 6 + [1] * 6 + [0] * 18
@@ -232,7 +231,7 @@ def test_own_rates_replace_computed_ones(tuning: Callable[..., FitRun]) -> None:
     unfreezing = UnfreezeConfig(group_rates=["block_1..block_2=0.005"])
     trainer = TrainerConfig(log_every_steps=1, progress=False)
     run = tuning("run", "all", unfreezing=unfreezing, trainer=trainer)
-    runs.fit(run, FAMILIES)
+    runs.fit(run)
     line = json.loads((Path(str(run.out)) / "metrics.jsonl").read_text().splitlines()[0])
     assert line["lr/block_1"] == line["lr/block_2"] == pytest.approx(line["lr/head"] / 2)
 
@@ -258,13 +257,13 @@ def test_regularization_changes_the_run_and_resumes_bit_for_bit(
         tuning("whole", "gradual", regularization=regularization),
         tuning("cut", "gradual", regularization=regularization),
     )
-    runs.fit(plain, FAMILIES)
-    runs.fit(whole, FAMILIES)
+    runs.fit(plain)
+    runs.fit(whole)
     with monkeypatch.context() as patch:
         interrupt_at(20, patch)
         with pytest.raises(Interrupted):
-            runs.fit(cut, FAMILIES)
-    runs.fit(dataclasses.replace(cut, resume=True), FAMILIES)
+            runs.fit(cut)
+    runs.fit(dataclasses.replace(cut, resume=True))
     ours, theirs, others = weights(cut), weights(whole), weights(plain)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert any(not torch.equal(others[name], theirs[name]) for name in theirs)
@@ -273,7 +272,7 @@ def test_regularization_changes_the_run_and_resumes_bit_for_bit(
 def test_no_checkpointer_state_is_needed_for_the_phase(tuning: Callable[..., FitRun]) -> None:
     """What is frozen is computed from the batches behind; a state that said it could differ."""
     run = tuning("run", "gradual")
-    runs.fit(run, FAMILIES)
+    runs.fit(run)
     state = torch.load(
         Path(str(run.out)) / "checkpoints" / "last" / "trainer.pt", weights_only=True
     )
@@ -288,7 +287,6 @@ import torch
 from finetune import jobs as runs
 from finetune.settings import fields as settings
 from finetune.training.loop.finetuner import FineTuner
-from tasks.families import FAMILIES
 from tasks.run_settings import GlueRun
 begin = FineTuner.on_train_batch_start
 seen = []
@@ -299,7 +297,7 @@ def look(module, batch, index):
     seen.append([module.phases.current, hashlib.sha256(state).hexdigest()])
 FineTuner.on_train_batch_start = look
 run = settings.read(GlueRun, Path(sys.argv[1]))
-runs.fit(run, FAMILIES)
+runs.fit(run)
 rank = os.environ.get("LOCAL_RANK", "0")
 Path(run.out + "-rank" + rank + ".json").write_text(json.dumps(seen))
 """
@@ -338,7 +336,7 @@ def test_two_processes_keep_equal_weights_in_every_phase(
     # One process averages the batches of both ranks, which come one after the other.
     accumulated = TrainerConfig(progress=False, gradient_clip=None, accumulate_grad_batches=2)
     one = tuning("one", name, trainer=accumulated, **still)
-    runs.fit(one, FAMILIES)
+    runs.fit(one)
     ours, theirs = weights(two), weights(one)
     for tensor in theirs:
         torch.testing.assert_close(ours[tensor], theirs[tensor], atol=1e-5, rtol=0)
@@ -355,7 +353,7 @@ class TestCache:
             tuning(f"run-{cache}", name, caching=CacheConfig(cache=cache))
             for cache in (True, False)
         )
-        first, second = runs.fit(with_cache, FAMILIES), runs.fit(without, FAMILIES)
+        first, second = runs.fit(with_cache), runs.fit(without)
         assert first["metrics"] == second["metrics"]
         ours, theirs = weights(with_cache), weights(without)
         assert all(torch.equal(ours[tensor], theirs[tensor]) for tensor in theirs)
@@ -380,7 +378,7 @@ class TestCache:
             tuning(f"run-{cache}", "head", caching=CacheConfig(cache=cache), unfreezing=again)
             for cache in (True, False)
         )
-        first, second = runs.fit(with_cache, FAMILIES), runs.fit(without, FAMILIES)
+        first, second = runs.fit(with_cache), runs.fit(without)
         assert first["metrics"] == second["metrics"]
         ours, theirs = weights(with_cache), weights(without)
         assert all(torch.equal(ours[tensor], theirs[tensor]) for tensor in theirs)
@@ -396,28 +394,28 @@ class TestCache:
             fill(encoder, folder, entries, *rest)
 
         monkeypatch.setattr(prefix_cache, "_fill", counting)
-        runs.fit(tuning("first", "gradual"), FAMILIES)
+        runs.fit(tuning("first", "gradual"))
         assert filled == [2, 2]  # depths 1 and 2, of the training and the validation set
-        runs.fit(tuning("second", "gradual", seed=2), FAMILIES)
-        runs.fit(tuning("third", "lp-ft"), FAMILIES)
-        runs.fit(tuning("fourth", "head"), FAMILIES)
+        runs.fit(tuning("second", "gradual", seed=2))
+        runs.fit(tuning("third", "lp-ft"))
+        runs.fit(tuning("fourth", "head"))
         assert filled == [2, 2]
 
     def test_a_resumed_run_reads_the_cache_of_the_encoder_that_was_given(
         self, tuning: Callable[..., FitRun], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole, cut = tuning("whole", "gradual"), tuning("cut", "gradual")
-        expected = runs.fit(whole, FAMILIES)
+        expected = runs.fit(whole)
         with monkeypatch.context() as patch:
             interrupt_at(14, patch)
             with pytest.raises(Interrupted):
-                runs.fit(cut, FAMILIES)
-        found = runs.fit(dataclasses.replace(cut, resume=True), FAMILIES)
+                runs.fit(cut)
+        found = runs.fit(dataclasses.replace(cut, resume=True))
         assert found["metrics"] == expected["metrics"]
         ours, theirs = weights(cut), weights(whole)
         assert all(torch.equal(ours[tensor], theirs[tensor]) for tensor in theirs)
 
     def test_no_room_is_told_and_the_run_goes_on(self, tuning: Callable[..., FitRun]) -> None:
-        plain = runs.fit(tuning("plain", "head", caching=CacheConfig(cache=False)), FAMILIES)
+        plain = runs.fit(tuning("plain", "head", caching=CacheConfig(cache=False)))
         run = tuning("run", "head", caching=CacheConfig(cache_gib=0.0))
-        assert runs.fit(run, FAMILIES)["metrics"] == plain["metrics"]
+        assert runs.fit(run)["metrics"] == plain["metrics"]

@@ -1,0 +1,60 @@
+"""`finetune compare`: two runs, or two groups of runs, set against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetune.cli.parser import add_json, command_parser
+from finetune.console.output import put
+
+if TYPE_CHECKING:
+    from finetune.comparison import Run
+
+
+def command(words: list[str]) -> int:
+    """Run the command; returns the exit status."""
+    parser = command_parser("compare", "Compare two runs, or two groups of runs: A minus B.")
+    parser.add_argument("a", type=Path, help="folder of a run, or of the runs of one group")
+    parser.add_argument("b", type=Path, help="another")
+    parser.add_argument("--metric", help="metric to compare (default: all that both have)")
+    add_json(parser, "print all numbers as JSON on stdout")
+    space = parser.parse_args(words)
+    from finetune.comparison import as_json, as_text, compare
+    from finetune.runs.folder import note
+    from finetune.runs.groups import read_group
+
+    note("comparing: the bootstrap over examples may take a minute")
+    a, b = read_group(space.a), read_group(space.b)
+    runs = (*a.runs, *b.runs)
+    score = _score_of(runs)
+    _warn_of_other_answers(runs)
+    comparison = compare(a, b, space.metric, score=score)
+    put(json.dumps(as_json(comparison)) if space.json else as_text(comparison))
+    return 0
+
+
+def _score_of(runs: Iterable[Run]) -> Callable[..., Any] | None:
+    """How the task of these runs scores answers; None where none of them has its settings."""
+    from finetune.runs.families import make_task, read_fit
+    from finetune.runs.folder import RunFolder
+
+    for run in runs:
+        if run.folder is not None and RunFolder(run.folder).config_file.is_file():
+            return make_task(read_fit(run.folder)).score
+    return None
+
+
+def _warn_of_other_answers(runs: Iterable[Run]) -> None:
+    """Name the predictions files that a run's results were not computed from."""
+    from finetune.runs.folder import RunFolder, say
+
+    for folder in (RunFolder(run.folder) for run in runs if run.folder is not None):
+        results = folder.read_results() if folder.results_file.is_file() else {}
+        for split in folder.foreign_splits(results):
+            say(
+                f"warning: {folder.path}/{folder.foreign(split)}; finetune evaluate {folder.path} "
+                "rewrites them"
+            )

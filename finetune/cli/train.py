@@ -1,0 +1,65 @@
+"""The commands that train: their arguments are the settings of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from finetune.cli.parser import read_settings
+from finetune.cli.results_table import show_results
+
+
+def tokenizer(words: list[str]) -> int:
+    """Train a tokenizer; takes the words after `finetune tokenizer`."""
+    from finetune import jobs
+    from finetune.runs.settings import TokenizerRun
+
+    run = read_settings(TokenizerRun, "tokenizer", words)
+    if run is not None:
+        size = jobs.make_tokenizer(run).vocab_size
+        if "--json" in words:
+            print(json.dumps({"tokenizer": run.out, "vocab_size": size}))
+    return 0
+
+
+def pretrain(words: list[str]) -> int:
+    """Pretrain an encoder; takes the words after `finetune pretrain`."""
+    from finetune import jobs
+    from finetune.runs.settings import PretrainRun
+
+    run = read_settings(PretrainRun, "pretrain", words)
+    if run is not None:
+        show_results(jobs.pretrain(run), Path(run.out), words, trained=not run.find_lr)
+    return 0
+
+
+def adapt(words: list[str]) -> int:
+    """Continue an encoder's pretraining; takes the words after `finetune adapt`."""
+    from finetune import jobs
+    from finetune.runs.settings import AdaptRun
+
+    run = read_settings(AdaptRun, "adapt", words)
+    if run is not None:
+        show_results(jobs.adapt(run), Path(run.out), words, trained=not run.find_lr)
+    return 0
+
+
+def fine_tune(words: list[str]) -> int:
+    """Fine-tune on a task; takes the family's word and those after it."""
+    from finetune import jobs
+    from finetune.runs.families import families
+
+    word, *words = words
+    family = families()[word]
+    run = read_settings(
+        family.settings(),
+        word,
+        words,
+        fixed={"task": f"{word}/{family.only}"} if family.only else None,
+        names=family.names(),
+        about=family.about(),
+    )
+    if run is not None:
+        trained = not (run.dry_run or run.find_lr)
+        show_results(jobs.fit(run), Path(jobs.folder_of(run)), words, trained=trained)
+    return 0

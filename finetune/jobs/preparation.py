@@ -1,0 +1,240 @@
+"""Everything that a fine-tuning run needs, read and checked before its folder is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from pathlib import Path
+
+from finetune.checkpoints.folder import Checkpoint, check_vocabulary, find_tokenizer
+from finetune.checkpoints.hub import find_checkpoint, head_left_out, origin
+from finetune.console.output import counted
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.errors import CheckpointError, ConfigError, DataError
+from finetune.heads import PooledHead
+from finetune.jobs.caching import Choice, choose, row_sets, sizes
+from finetune.jobs.evaluation import task_data
+from finetune.jobs.inputs import encoder_inputs, example_inputs, tokenizer_input
+from finetune.jobs.pretraining import check_length, with_dropout
+from finetune.machine.processes import is_first_process
+from finetune.runs.folder import say
+from finetune.runs.inputs import Inputs
+from finetune.runs.settings import FitRun
+from finetune.task.interface import Task
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.loop.finetuner import FineTuner, Scored
+from finetune.training.loop.required_memory import check_training
+from finetune.training.loop.task_data import TaskData
+from finetune.training.prefix.cache import RowSet
+from finetune.training.randomness import seed_weights
+from finetune.training.unfreezing.phases import Phases
+from finetune.training.unfreezing.plan import Pace
+from finetune.training.unfreezing.plan_table import Row, plan_rows, plan_table
+from finetune.training.unfreezing.policies import group_rates_with, make_plan, owned_parameters
+from finetune.training.unfreezing.rates import RatePlan
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """All that a run needs, read and checked; nothing is written yet."""
+
+    run: FitRun
+    module: FineTuner
+    tokenizer: Tokenizer
+    data: TaskData
+    baseline: dict[str, float]
+    """Metrics of the baseline."""
+    plan: list[Row]
+    """The phases of unfreezing."""
+    sets: dict[str, RowSet]
+    choice: Choice
+    """What of the frozen layers' hidden states is cached."""
+    start: Checkpoint | None
+    """Where the encoder's weights are from; None for random ones."""
+
+    def show(self) -> None:
+        """Print where the encoder is from, what the splits contain, and the plan."""
+        if self.start is not None:
+            for line in filter(None, (origin(self.start), head_left_out(self.start))):
+                say(line)
+        show_data(self.data)
+        # A plan that trains everything all the time is shown only to one who asks for the plan.
+        if self.run.dry_run or len(self.plan) > 1 or self.plan[0]["boundary"] > 0:
+            width = self.module.encoder.config.hidden_size
+            cached = sizes(self.choice, width, self.run.caching.cache_precision)
+            say(plan_table(self.plan, self.run.unfreezing.policy, cached))
+
+    def inputs(self) -> Inputs:
+        """What the run reads, by content; a resumed run must read the same."""
+        task, run = self.data.task, self.run
+        splits = [self.data.train_split, *task.validation_splits]
+        splits += task.test_splits if run.test else ()
+        if self.start is None:
+            start = tokenizer_input(self.tokenizer, str(run.tokenizer))
+        else:
+            start = encoder_inputs(self.start, run.encoder_from)
+        return {**start, **example_inputs(self.data, splits)}
+
+
+def prepare(run: FitRun, task: Task) -> Preparation:
+    """Read the encoder and the data, and build what is trained.
+
+    Raises:
+        ConfigError: The encoder, tokenizer or plan does not fit the settings.
+        CheckpointError: There is no checkpoint to start from, or it is damaged.
+        DataError: A file is missing or has a wrong row, or there is nothing to validate on.
+    """
+    start = None
+    if run.encoder_from != "none":
+        start = find_checkpoint(run.encoder_from, run.cache_dir)
+    tokenizer, config = _tokenizer_and_shape(run, start)
+    check_length(run.max_length, config)
+    trains_all = run.unfreezing.unfreeze == "all" and run.unfreezing.phases is None
+    check_training(config, run.trainer, all_trained=trains_all)
+    data = task_data(run, task, tokenizer)
+    data.features(data.train_split, training=True)
+    for split in task.validation_splits:
+        data.features(split)
+    baseline = _baseline(data)
+    module = _module(run, data, config, start)
+    plan = put_plan(run, module, data)
+    sets = row_sets(module.phases, data)
+    choice = choose(run, module, sets)
+    return Preparation(run, module, tokenizer, data, baseline, plan, sets, choice, start)
+
+
+def _tokenizer_and_shape(run: FitRun, start: Checkpoint | None) -> tuple[Tokenizer, EncoderConfig]:
+    """The tokenizer and the shape: the checkpoint's, or those named for a fresh encoder."""
+    if start is not None:
+        tokenizer = find_tokenizer(run.tokenizer) if run.tokenizer else start.tokenizer()
+        check_vocabulary(tokenizer, start.encoder_config, Path(run.tokenizer or start.folder))
+        if tokenizer.fingerprint != start.tokenizer().fingerprint:
+            raise CheckpointError(
+                f"{run.tokenizer}: not the tokenizer that {run.encoder_from} was trained with; "
+                "leave --tokenizer out, the checkpoint brings its own"
+            )
+        return tokenizer, with_dropout(start.encoder_config, run.dropout)
+    if run.tokenizer is None:
+        raise ConfigError(
+            "--encoder none starts from random weights: name a vocabulary by --tokenizer DIR"
+        )
+    tokenizer = find_tokenizer(run.tokenizer)
+    config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
+    return tokenizer, with_dropout(config, run.dropout)
+
+
+def _module(
+    run: FitRun, data: TaskData, config: EncoderConfig, start: Checkpoint | None
+) -> FineTuner:
+    """The encoder with the checkpoint's weights and a new head."""
+    seed_weights(run.seed)
+    encoder = Encoder(config)
+    if start is not None:
+        encoder.load_state_dict(start.encoder().state_dict())
+    head = data.task.head(config, run.head)
+    if isinstance(head, PooledHead) and start is not None and (pooler := start.pooler()):
+        head.start_from(pooler)
+    validation = {
+        split: Scored(data.examples(split), data.features(split))
+        for split in data.task.validation_splits
+    }
+    return FineTuner(
+        encoder,
+        head,
+        data.task,
+        validation=validation,
+        optimizer=run.optimizer,
+        schedule=run.schedule,
+        regularization=run.regularization,
+        seed=run.seed,
+    )
+
+
+def _baseline(data: TaskData) -> dict[str, float]:
+    """The metrics of the baseline on the monitored split.
+
+    Raises:
+        DataError: There is no split to score on, or it has no labels.
+    """
+    task = data.task
+    if not task.validation_splits:
+        raise DataError(f"{task.name}: no validation data; name a file by --validation")
+    split = task.validation_splits[0]
+    examples = data.examples(split)
+    scores = task.score(task.baseline_answers(data.examples(data.train_split), examples))
+    if task.monitor not in scores:
+        raise DataError(
+            f"{task.name}: expected a labelled {split} split to choose the best checkpoint on, "
+            "got none of its answers; name another file by --validation"
+        )
+    return scores
+
+
+def put_plan(run: FitRun, module: FineTuner, data: TaskData) -> list[Row]:
+    """Make the plan that the settings name, and let the module follow it.
+
+    Args:
+        run: The settings.
+        module: Gets the phases and the peak rate of each group.
+        data: Says how many batches an epoch has.
+
+    Returns:
+        A row a phase, as plain data.
+
+    Raises:
+        ConfigError: The policy, a group or a phase is not there, or the run is too short.
+    """
+    config, layers = run.unfreezing, module.layers()
+    pace = _pace(run, data)
+    plan = make_plan(config, module.encoder.config.num_hidden_layers, pace.epochs)
+    pace.check(plan)
+    rates = RatePlan(plan, pace, run.schedule, config.schedule_scope, config.thaw_warmup_ratio)
+    optimizer = run.optimizer
+    module.phases = Phases(rates, config)
+    module.peak_rates = group_rates_with(
+        list(layers), optimizer.learning_rate, optimizer.rate_decay, config.group_rates
+    )
+    owned = owned_parameters(layers)
+    counts = {name: sum(p.numel() for p in tensors) for name, tensors in owned.items()}
+    return plan_rows(rates, module.peak_rates, counts)
+
+
+def _pace(run: FitRun, data: TaskData) -> Pace:
+    length = run.length.or_default()
+    accumulate = run.trainer.accumulate_grad_batches
+    batches = data.batches_for(run.trainer.devices)
+    steps = length.max_steps
+    if length.max_epochs is not None:
+        steps = length.max_epochs * -(-batches // accumulate)
+    return Pace(batches, accumulate, steps)
+
+
+def show_data(data: TaskData) -> None:
+    """Print what the splits contain, a line each, and how they were read; warn of what is odd."""
+    for split in (data.train_split, *data.task.validation_splits):
+        say(_about_split(data, split))
+        if is_first_process():
+            for message in data.warnings(split, training=split == data.train_split):
+                warnings.warn(message, stacklevel=2)
+    for line in data.task.notes():
+        say(line)
+
+
+def _about_split(data: TaskData, split: str) -> str:
+    about = data.describe(split, training=split == data.train_split)
+    files = ", ".join(Path(file).name for file in about.pop("files")[:3])
+    facts = [counted(about.pop(f"{noun}s"), noun) for noun in ("example", "sequence")]
+    if left_out := about.pop("left_out"):
+        facts.append(f"{left_out:,} that cannot be learnt from")
+    if trimmed := about.pop("trimmed"):
+        facts.append(f"{100 * trimmed:.1f} % cut to {data.max_length} tokens")
+    facts += [
+        f"{reason.replace('_', ' ')} skipped: {count:,}"
+        for reason, count in about.pop("skipped", {}).items()
+    ]
+    facts += [
+        f"{name.replace('_', ' ')}: {value}"
+        for name, value in about.items()
+        if name not in data.task.told_in_notes
+    ]
+    return f"{split} ({files}): {', '.join(facts)}"
