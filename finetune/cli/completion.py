@@ -34,19 +34,19 @@ NUMBERS = re.compile(r"[NX](,[NX])*(,…)?")
 """What stands for a value that no shell can know."""
 
 
-def command(words: list[str], table: Mapping[str, Command]) -> int:
+def command(words: list[str], table: Mapping[str, Command] | None = None) -> int:
     """Run the command; returns the exit status.
 
     Args:
         words: The words after `finetune completion`.
-        table: All commands.
+        table: All commands; for `--help` it is not needed.
     """
     parser = command_parser(
         "completion", "Print a script that completes finetune's commands in your shell.", MORE
     )
     parser.add_argument("shell", choices=SHELLS, help="your shell")
     shell = parser.parse_args(words).shell
-    print(_kept_script(shell, table), end="")
+    print(_kept_script(shell, table or {}), end="")
     return 0
 
 
