@@ -88,7 +88,7 @@ def test_score_does_not_depend_on_the_order_of_examples(metric: Metric) -> None:
 def test_series_that_do_not_fit_are_an_error(
     metric: Metric, predictions: list[int], references: list[int]
 ) -> None:
-    with pytest.raises(ValueError, match="expected two series of the same length, at least 1"):
+    with pytest.raises(ValueError, match="expected predictions and references of the same length"):
         metric(predictions, references)
 
 

@@ -1,9 +1,9 @@
-"""Two groups of runs compared, with error bars over seeds and over examples; it knows no task.
+"""Compare two groups of runs, with error bars over seeds and over examples; it knows no task.
 
-Over seeds: mean and deviation, the difference with a 95 % interval, t and rank tests. They say
-whether the order would hold if all was trained again. Over examples: paired bootstrap and McNemar.
-They say whether it would hold for these trained models on other examples of the kind. The verdict
-is about the seeds, and names the examples where they say otherwise.
+Over seeds: mean and standard deviation, the difference with a 95 % interval, t and rank tests. They
+answer whether the order would hold if all was trained again. Over examples: paired bootstrap and
+McNemar. They answer whether it would hold for these trained models on other examples of the kind.
+The verdict is about the seeds, and names the examples where they disagree.
 
 A name is imported from its module when it is first used: reading a group of runs does not wait for
 numpy.

@@ -1,6 +1,6 @@
-"""Answers of a predictions file: of which form, right or wrong and how wrong, and their confusions.
+"""Answers of a predictions file: their form, whether and how far they are wrong, their confusions.
 
-Which form a row has, its fields say; no task is known here.
+The form of a row follows from its fields; no task is known here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from finetune.metrics.classes import ClassCounts, confusion_matrix
 from finetune.metrics.spans import token_f1
 
 MOST_CLASSES = 20
-"""More make no table that one can read."""
-Form = Literal["classes", "classes that hold", "number", "span"]
+"""Classes in a confusion matrix: a larger one is too wide to read."""
+Form = Literal["classes", "sets of classes", "number", "span"]
 
 
 def form_of(row: Mapping[str, Any]) -> Form | None:
@@ -26,7 +26,7 @@ def form_of(row: Mapping[str, Any]) -> Form | None:
     if "nbest" in row or "answers" in row:
         return "span"
     if isinstance(prediction, list):
-        return "classes that hold"
+        return "sets of classes"
     if isinstance(prediction, str):
         return "classes"
     return "number" if isinstance(prediction, int | float) else None
@@ -35,17 +35,18 @@ def form_of(row: Mapping[str, Any]) -> Form | None:
 def wrongness(row: Answer) -> float:
     """How wrong one answer is.
 
-    Classes: 1 less the probability of the right one. Classes of which several hold: the mean
-    distance of their probabilities from 0 or 1. A number: its distance from the right one. A span:
-    1 less the token F1 with the nearest right answer, times the probability of what was said.
+    One class: 1 less the probability of the right one. A set of classes: the mean distance of the
+    probabilities from 0 or 1. A number: its distance from the right one. A span: 1 less the token
+    F1 with the nearest right answer, times the probability of the predicted text, so that a
+    confident error counts more than a hesitant one.
     """
     form = form_of(row)
     if form == "classes":
-        shares = row.get("probabilities") or {}
-        return 1 - float(shares.get(row["label"], row["prediction"] == row["label"]))
-    if form == "classes that hold":
-        held = set(row["label"])
-        distances = [abs((name in held) - share) for name, share in row["probabilities"].items()]
+        probabilities = row.get("probabilities") or {}
+        return 1 - float(probabilities.get(row["label"], row["prediction"] == row["label"]))
+    if form == "sets of classes":
+        gold = set(row["label"])
+        distances = [abs((name in gold) - p) for name, p in row["probabilities"].items()]
         return sum(distances) / len(distances) if distances else 0.0
     if form == "number":
         return abs(float(row["prediction"]) - float(row["label"]))
@@ -53,16 +54,16 @@ def wrongness(row: Answer) -> float:
 
 
 def is_right(row: Answer) -> bool:
-    """Whether an answer is the right one; a span with token F1 of 1, a number never."""
+    """Whether an answer is right: a span with a token F1 of 1; a number is never exactly right."""
     if form_of(row) == "span":
         return span_f1(row) == 1
-    if form_of(row) == "classes that hold":
+    if form_of(row) == "sets of classes":
         return set(row["prediction"]) == set(row["label"])
     return form_of(row) == "classes" and bool(row["prediction"] == row["label"])
 
 
 def span_f1(row: Answer) -> float:
-    """Token F1 of a span with the nearest right answer; without one, whether it says none."""
+    """Token F1 of a span with the nearest right answer; 1 if there is none and none is given."""
     golds = row.get("answers") or []
     if not golds:
         return float(not row["prediction"])
@@ -70,30 +71,30 @@ def span_f1(row: Answer) -> float:
 
 
 def _confidence(row: Answer) -> float:
-    said = (
-        one["probability"] for one in row.get("nbest") or () if one["text"] == row["prediction"]
-    )
-    return float(next(said, 1.0))
+    candidates = row.get("nbest") or ()
+    probabilities = (c["probability"] for c in candidates if c["text"] == row["prediction"])
+    return float(next(probabilities, 1.0))  # a no-answer prediction stands in no n-best list
 
 
 class Confusion(NamedTuple):
-    """Counts over all seeds."""
+    """Counts of right and predicted classes over all seeds."""
 
     classes: list[str]
     """In the order of the head's outputs."""
     counts: list[list[int]]
-    """A row a right class, a column an answered one."""
+    """One row for each right class, one column for each predicted class."""
     seeds: int
     """How many."""
 
 
 def confusion(seeds: Sequence[Sequence[Answer]]) -> Confusion | None:
-    """Count right and answered classes; None where answers are no classes, or too many ones."""
+    """Count right and predicted classes; None where answers are not classes, or too many."""
     rows = [row for answers in seeds for row in answers if "label" in row]
     if not rows or any(form_of(row) != "classes" for row in rows):
         return None
-    seen = dict.fromkeys([*(rows[0].get("probabilities") or ()), *(row["label"] for row in rows)])
-    names = [name for name in seen if isinstance(name, str)]
+    # Probabilities name the classes in the order of the head's outputs, also those without a row.
+    every = dict.fromkeys([*(rows[0].get("probabilities") or ()), *(row["label"] for row in rows)])
+    names = [name for name in every if isinstance(name, str)]
     if not 2 <= len(names) <= MOST_CLASSES:
         return None
     answered, right = ([row[key] for row in rows] for key in ("prediction", "label"))
@@ -101,7 +102,7 @@ def confusion(seeds: Sequence[Sequence[Answer]]) -> Confusion | None:
 
 
 class ClassScores(NamedTuple):
-    """Of one class, fractions; 0 where nothing was answered or is right."""
+    """Scores of one class, fractions; 0 where the class was never predicted or is never right."""
 
     precision: float
     recall: float

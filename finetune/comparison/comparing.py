@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from finetune.comparison.differences import Comparison, Difference
 from finetune.comparison.example_tests import ExampleTests
@@ -26,31 +27,29 @@ def compare(
     """Compare two groups of runs.
 
     Args:
-        a: One.
-        b: Another.
-        metric: The one to compare; None for all that both have.
+        a: The first group.
+        b: The second group.
+        metric: The metric to compare; None for all that both have.
         score: Scores answers, as the task does; needed for tests over examples of a metric that
-            is no share of right answers.
-        resamples: Of the bootstrap.
-        seed: Of the bootstrap.
+            is not a fraction of right answers.
+        resamples: Number of resamples of the bootstrap.
+        seed: Seed of the bootstrap.
 
     Returns:
         The comparison, `a` less `b`.
 
     Raises:
-        DataError: The two are of different tasks, splits or examples, or one and the same.
-        ConfigError: They have no such metric.
+        DataError: The groups differ in task, split or examples, or a run is on both sides.
+        ConfigError: They do not both have the metric.
     """
     if (a.task, a.split) != (b.task, b.split):
         raise DataError(
             f"expected runs of one task, got {a.task} ({a.split}) in {a.name} and {b.task} "
             f"({b.split}) in {b.name}; compare runs of the same task and split"
         )
-    twice = {run.folder.resolve() for run in a.runs if run.folder} & {
-        run.folder.resolve() for run in b.runs if run.folder
-    }
-    if twice:
-        raise DataError(f"expected two different runs, got {min(twice)} on both sides")
+    on_both_sides = _folders(a) & _folders(b)
+    if on_both_sides:
+        raise DataError(f"expected two different runs, got {min(on_both_sides)} on both sides")
     names = [metric] if metric else [name for name in a.metrics if name in b.metrics]
     if not names:
         raise ConfigError(
@@ -64,6 +63,10 @@ def compare(
         a.task, a.split, a.name, b.name, a.seeds, b.seeds, tuple(differences), notes
     )
     return corrected([comparison])[0]
+
+
+def _folders(group: Group) -> set[Path]:
+    return {run.folder.resolve() for run in group.runs if run.folder}
 
 
 def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -1,4 +1,4 @@
-"""What a comparison holds: the two sides, and the difference in each metric."""
+"""The result of a comparison: the two sides, and the difference in each metric."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from finetune.comparison.examples import Bootstrap, McNemar
 from finetune.comparison.seeds import SeedTests, Spread
 
 Outcome = Literal["better", "worse", "undecided", "not enough seeds"]
-"""Of the first side."""
+"""The verdict on the first side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class Difference:
     bootstrap: Bootstrap | None = None
     """Over examples, metrics averaged over the seeds of a group; None without answers."""
     mcnemar: tuple[McNemar, ...] = ()
-    """Over examples, a pair of runs each; empty where the metric counts no right answers."""
+    """Over examples, one test for each pair of runs; empty where the metric does not count right
+    answers."""
     notes: tuple[str, ...] = ()
     """What could not be tested, and why."""
     comparisons: int = 1
@@ -38,7 +39,7 @@ class Difference:
     adjusted_bootstrap_p: float | None = None
     """`bootstrap.p` after Holm's correction."""
     outcome: Outcome = "undecided"
-    """The verdict in a word."""
+    """The verdict in one word or phrase."""
     verdict: str = ""
     """The verdict in a sentence."""
 
@@ -54,22 +55,22 @@ class Comparison:
     a: str
     """Name of the first group."""
     b: str
-    """Name of the second."""
+    """Name of the second group."""
     seeds_a: tuple[int, ...]
-    """Its seeds."""
+    """Seeds of the first group."""
     seeds_b: tuple[int, ...]
-    """Its seeds."""
+    """Seeds of the second group."""
     differences: tuple[Difference, ...]
-    """One a metric."""
+    """One for each metric."""
     notes: tuple[str, ...] = ()
-    """What a reader is to know about the runs."""
+    """Remarks on the runs, such as that one is degenerate."""
 
     @property
     def verdict(self) -> str:
-        """A sentence a metric."""
+        """One sentence for each metric."""
         return "\n".join(difference.verdict for difference in self.differences)
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as JSON knows it: every field by its name, and the verdict."""
+    """A comparison as JSON: every field by its name, and the verdict."""
     return dataclasses.asdict(comparison) | {"verdict": comparison.verdict}

@@ -1,4 +1,4 @@
-"""The answers of two groups of runs: brought together, and tested metric by metric."""
+"""The answers of two groups of runs, aligned by example and tested metric by metric."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ from finetune.errors import DataError
 
 
 class Tested(NamedTuple):
-    """What the examples say about one metric."""
+    """Tests over the examples of one metric."""
 
     bootstrap: Bootstrap | None
     """None where it cannot be tested."""
     mcnemar: tuple[McNemar, ...]
-    """A pair of runs each; empty where the metric counts no right answers, or seeds differ."""
+    """One for each pair of runs; empty where the metric does not count right answers, or seeds
+    differ."""
     notes: tuple[str, ...]
     """What could not be tested, and why."""
 
 
 class ExampleTests:
-    """Tests over the examples of two groups; what is scored for one metric serves the others."""
+    """Tests over the examples of two groups; scores are computed once for all metrics."""
 
     def __init__(
         self, a: Group, b: Group, score: Score | None, *, resamples: int, seed: int
     ) -> None:
-        """Say whose answers, and how they are resampled.
+        """Set whose answers are tested, and how they are resampled.
 
         Args:
             a: The first group.
             b: The second.
-            score: Scores rows; None tests shares of right answers only.
-            resamples: Of the bootstrap.
-            seed: Of the bootstrap.
+            score: Scores rows; None tests fractions of right answers only.
+            resamples: Number of resamples of the bootstrap.
+            seed: Seed of the bootstrap.
         """
         self._groups, self._score = (a, b), score
         self._resamples, self._seed = resamples, seed
@@ -68,23 +69,23 @@ class ExampleTests:
         for group, side in zip(self._groups, rows, strict=True):
             if not all(side):
                 return _untested(metric, f"{group.name} has no answers on {split}")
-        wanted = [group.values(metric) for group in self._groups]
-        values = example_values(rows, wanted, name, self._score)
+        recorded = [group.values(metric) for group in self._groups]
+        values = example_values(rows, recorded, name, self._score)
         if values is not None:
             bootstrap = bootstrap_values(values, seed=self._seed, resamples=self._resamples)
             return Tested(bootstrap, self._mcnemar(values), ())
         if self._score is not None:
             if name not in self._score(rows[0][0]):
-                return _untested(metric, "the function to score them does not give it")
-            self._check(rows, wanted, split, name, self._score)
+                return _untested(metric, "the function that scores them does not return it")
+            self._check(rows, recorded, split, name, self._score)
             rescored = self._rescored.setdefault(split, Rescored(rows, self._score))
             return self._resample(metric, name, rescored)
         if name == "accuracy":
             raise self._stale(split, name)
-        return _untested(metric, "it is no mean over them, and no function to score is given")
+        return _untested(metric, "it is not a mean over them, and no scoring function was given")
 
     def _read(self, split: str) -> list[list[Sequence[Answer]]]:
-        """Of each group the answers of each seed, all in the order of the very first."""
+        """The answers of each seed of each group, all in the order of the first run's."""
         if split not in self._rows:
             self._rows[split] = [
                 [self._aligned(run, split, group) for run in group.runs] for group in self._groups
@@ -100,14 +101,15 @@ class ExampleTests:
         return align(rows, first, where)
 
     def _mcnemar(self, values: Sequence[Floats]) -> tuple[McNemar, ...]:
-        """Of each pair of runs with one seed, or of the only two."""
+        """One test for each pair of runs with the same seed, or for the only two runs."""
         a, b = (group.seeds for group in self._groups)
         counts_right = all(np.isin(group[~np.isnan(group)], (0, 1)).all() for group in values)
         if not counts_right or not (a == b or len(a) == len(b) == 1):
             return ()
         tests = [mcnemar(*pair) for pair in zip(values[0] == 1, values[1] == 1, strict=True)]
         adjusted = holm([p for _, _, p in tests])
-        names = [str(one) if one == two else f"{one}/{two}" for one, two in zip(a, b, strict=True)]
+        seeds = zip(a, b, strict=True)
+        names = [str(first) if first == second else f"{first}/{second}" for first, second in seeds]
         return tuple(
             McNemar(name, *test, p) for name, test, p in zip(names, tests, adjusted, strict=True)
         )
@@ -115,23 +117,23 @@ class ExampleTests:
     def _resample(self, metric: str, name: str, rescored: Rescored) -> Tested:
         drawn = rescored.affordable(self._resamples)
         if not drawn:
-            return _untested(metric, "it is no mean over them, and to score resamples takes long")
+            return _untested(metric, "it is not a mean over them, and scoring resamples is slow")
         bootstrap = rescored.bootstrap(name, seed=self._seed, resamples=drawn)
-        note = f"the bootstrap of {metric} drew {drawn:,} resamples, as scoring takes long"
+        note = f"the bootstrap of {metric} drew only {drawn:,} resamples, as scoring is slow"
         return Tested(bootstrap, (), (note,) if drawn < self._resamples else ())
 
     def _check(
         self,
         rows: Sequence[Rows],
-        wanted: Sequence[Sequence[float]],
+        recorded: Sequence[Sequence[float]],
         split: str,
         name: str,
         score: Score,
     ) -> None:
-        for group, values in zip(rows, wanted, strict=True):
+        for group, values in zip(rows, recorded, strict=True):
             for part, value in zip(group, values, strict=True):
-                found = score(part).get(name)
-                if found is None or abs(found - value) > TOLERANCE:
+                scored = score(part).get(name)
+                if scored is None or abs(scored - value) > TOLERANCE:
                     raise self._stale(split, name)
 
     def _stale(self, split: str, name: str) -> DataError:

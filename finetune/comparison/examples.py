@@ -1,6 +1,6 @@
-"""What the examples say: paired bootstrap of a metric's difference, and McNemar's test.
+"""Tests over examples: paired bootstrap of a metric's difference, and McNemar's test.
 
-Both sides answer the same examples. What is asked is whether the order of these trained models
+Both sides answer the same examples. The question is whether the order of these trained models
 would hold on other examples of the kind, not whether it would hold for other seeds.
 """
 
@@ -20,14 +20,16 @@ from finetune.comparison.seeds import CONFIDENCE
 from finetune.errors import DataError
 
 RESAMPLES = 10_000
+"""With these a p of 0.05 has a standard error of 0.003 from the drawing alone."""
 FEWEST_RESAMPLES = 1_000
+"""With these the same error is 0.01; with fewer, no test is better than such a test."""
 MOST_SCORED_BYTES = 6_000_000_000
 """Rows, as JSON and 100 bytes more each, that a bootstrap with a score function may score: half a
 minute to a minute. A limit by size and not by the clock gives the same answer everywhere."""
 _BATCH_ELEMENTS = 2**22
-"""Indices of resamples held at a time."""
+"""Indices of resamples in memory at a time: 32 MiB as int64."""
 TOLERANCE = 1e-4
-"""Between a metric in results.json and that of the answers, which are kept with six decimals."""
+"""Between a metric in results.json and that of the answers, which are stored with six decimals."""
 
 Score = Callable[[Sequence[Answer]], Mapping[str, float]]
 Floats = npt.NDArray[np.float64]
@@ -41,19 +43,19 @@ class Bootstrap:
     interval: tuple[float, float]
     """95 %, by percentiles."""
     p: float
-    """Two-sided: twice the share of resamples on the rarer side of 0."""
+    """Two-sided: twice the fraction of resamples on the rarer side of 0."""
     resamples: int
     """How many were drawn."""
     examples: int
-    """Examples that the metric is about."""
+    """Examples for which the metric is defined."""
 
 
 @dataclass(frozen=True, slots=True)
 class McNemar:
-    """The examples on which one of two runs is right and the other one is not."""
+    """The examples on which exactly one of two runs is right."""
 
     seed: str
-    """Of the runs: `3`, or `1/2` where they differ."""
+    """Seed of both runs: `3`, or `1/2` where they differ."""
     only_a: int
     """Right in the first run alone."""
     only_b: int
@@ -72,8 +74,7 @@ def mcnemar(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[int, int, float]:
         b: Whether the second is, bool (N,).
 
     Returns:
-        How many the first alone has right, how many the second alone, and p (1 where there are
-        none).
+        How many the first alone has right, how many the second alone, and p (1 where both are 0).
     """
     from scipy import stats
 
@@ -94,9 +95,10 @@ def paired_bootstrap(
     """Resample the examples with replacement, both sides together (Efron and Tibshirani, 1993).
 
     Args:
-        statistic: Example numbers (N,) -> difference of the metric over them; None for the mean.
+        statistic: Indices of examples (N,) -> difference of the metric over them; None for the
+            mean.
         examples: N; or, for the mean, the difference on each example (N,).
-        seed: Of the resamples.
+        seed: Seed of the resamples.
         resamples: How many, at least 1.
 
     Returns:
@@ -118,26 +120,29 @@ def paired_bootstrap(
     drawn = np.round(result.bootstrap_distribution, 12)  # 0 by rounding is 0
     rarer = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
     low, high = (round(float(end), 12) for end in result.confidence_interval)
+    # The observed data count as one more resample (Davison and Hinkley, 1997, chapter 4): no
+    # finite number of resamples can show that p is 0.
     p = min(1.0, 2 * (rarer + 1) / (resamples + 1))
     return Bootstrap((low, high), p, resamples, len(data))
 
 
 def example_values(
-    groups: Sequence[Rows], wanted: Sequence[Sequence[float]], metric: str, score: Score | None
+    groups: Sequence[Rows], recorded: Sequence[Sequence[float]], metric: str, score: Score | None
 ) -> list[Floats] | None:
-    """The metric of each example alone, where the metric is the mean of these.
+    """The metric of each single example, where the metric of a run is the mean of these.
 
-    It is tried and not assumed: by equality with the label, then by scoring rows one by one.
+    Whether it is one is tried, not assumed: by equality with the label, then by scoring rows one by
+    one. Resampling a mean is far faster than scoring the rows of each resample.
 
     Args:
-        groups: Of each group the rows of each seed, N alike everywhere.
-        wanted: Of each group the metric of each seed.
+        groups: For each group, the N rows of each seed.
+        recorded: For each group, the metric of each seed as results.json has it.
         metric: Its name for `score`.
         score: Scores rows.
 
     Returns:
-        Of each group (S, N), NaN for examples that the metric is not about; None where the metric
-        is no mean over examples.
+        For each group (S, N), NaN for examples where the metric is not defined; None where the
+        metric is not a mean over examples.
     """
     ways: list[Callable[[Answer], float]] = []
     if all("label" in row for group in groups for rows in group for row in rows):
@@ -145,35 +150,35 @@ def example_values(
     if score is not None:
         ways.append(lambda row: score([row]).get(metric, np.nan))
     for way in ways:
-        if not _is_mean(groups[0][0], wanted[0][0], way):  # most are decided by the first run
+        if not _is_mean(groups[0][0], recorded[0][0], way):  # the first run decides most cases
             continue
         values = [np.array([[way(row) for row in rows] for rows in group]) for group in groups]
         defined = ~np.isnan(values[0][0])
         same = all(np.array_equal(~np.isnan(row), defined) for group in values for row in group)
         means = [_means(group) for group in values]
-        if same and all(map(_equal, means, wanted)):
+        if same and all(map(_equal, means, recorded)):
             return values
     return None
 
 
-def _is_mean(rows: Sequence[Answer], wanted: float, way: Callable[[Answer], float]) -> bool:
-    return _equal(_means(np.array([[way(row) for row in rows]])), [wanted])
+def _is_mean(rows: Sequence[Answer], recorded: float, way: Callable[[Answer], float]) -> bool:
+    return _equal(_means(np.array([[way(row) for row in rows]])), [recorded])
 
 
 def _means(values: Floats) -> Floats:
     return np.asarray(np.nanmean(values, axis=1)) if (~np.isnan(values)).any() else values[:, 0]
 
 
-def _equal(means: Floats, wanted: Sequence[float]) -> bool:
-    return bool(np.allclose(means, wanted, rtol=0, atol=1e-9))
+def _equal(means: Floats, recorded: Sequence[float]) -> bool:
+    return bool(np.allclose(means, recorded, rtol=0, atol=1e-9))
 
 
 def bootstrap_values(values: Sequence[Floats], *, seed: int, resamples: int) -> Bootstrap:
     """Bootstrap of a metric that is a mean over examples, and a mean over the seeds of a group.
 
     Args:
-        values: Of the two groups, (S, N), NaN for examples that the metric is not about.
-        seed: Of the resamples.
+        values: Of the two groups, (S, N), NaN for examples where the metric is not defined.
+        seed: Seed of the resamples.
         resamples: How many.
     """
     differences = values[0].mean(axis=0) - values[1].mean(axis=0)  # (N,)
@@ -185,20 +190,20 @@ def bootstrap_values(values: Sequence[Floats], *, seed: int, resamples: int) -> 
 class Rescored:
     """Differences of metrics that are scored again on each resample, for each seed of both groups.
 
-    All metrics are read off one scoring, which is kept: bootstraps with one seed draw the same
+    All metrics come from one scoring, which is cached: bootstraps with the same seed draw the same
     resamples.
     """
 
     def __init__(self, groups: Sequence[Rows], score: Score) -> None:
-        """Keep what is to be scored.
+        """Set what is to be scored.
 
         Args:
-            groups: Of the two groups the rows of each seed, N alike everywhere.
-            score: Scores rows; a resample without a metric (such as one without a class that it is
-                about) counts as 0.
+            groups: For each of the two groups, the N rows of each seed.
+            score: Scores rows; a resample for which a metric is not defined (such as one without
+                any example of its class) counts as 0.
         """
         self._groups, self._score = groups, score
-        self._kept: dict[bytes, list[list[Mapping[str, float]]]] = {}
+        self._cached: dict[bytes, list[list[Mapping[str, float]]]] = {}
 
     def affordable(self, resamples: int) -> int:
         """As many of the resamples as can be scored in about a minute; 0 if less than 1,000."""
@@ -221,25 +226,25 @@ class Rescored:
 
     def _scores(self, chosen: npt.NDArray[np.int64]) -> list[list[Mapping[str, float]]]:
         key = hashlib.blake2b(chosen.tobytes(), digest_size=16).digest()
-        if key not in self._kept:
+        if key not in self._cached:
             numbers = chosen.tolist()
-            self._kept[key] = [
+            self._cached[key] = [
                 [self._score([rows[number] for number in numbers]) for rows in group]
                 for group in self._groups
             ]
-        return self._kept[key]
+        return self._cached[key]
 
 
 def align(rows: Sequence[Answer], reference: Sequence[Answer], where: str) -> Sequence[Answer]:
     """Bring rows into the order of others that answer the same examples.
 
     Args:
-        rows: Of one run.
-        reference: Of another.
+        rows: Rows of one run.
+        reference: Rows of another, in the order to take.
         where: The files of the two, for the message.
 
     Raises:
-        DataError: They answer different examples, or the gold of one differs.
+        DataError: They answer different examples, or an example's gold answer differs.
     """
     ids = [row["id"] for row in reference]
     if [row["id"] for row in rows] != ids:

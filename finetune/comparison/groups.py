@@ -15,7 +15,7 @@ Answer = dict[str, Any]
 
 
 def no_answers(split: str) -> list[Answer] | None:
-    """None for every split: of a run that is known by its metrics alone."""
+    """None for every split: for a run of which only the metrics are known."""
     return None
 
 
@@ -28,13 +28,13 @@ class Run:
     metrics: dict[str, float]
     """As in its results."""
     answers: dict[str, list[Answer]] = field(default_factory=dict)
-    """Rows by split; those of `read` are added when they are asked for."""
+    """Rows by split; those of `read` are added on first use."""
     folder: Path | None = None
-    """Where it lies; the same folder is the same run."""
+    """Its folder; runs with the same folder are the same run."""
     degenerate: bool = False
     """Whether it gives one answer to every example."""
     results: Mapping[str, Any] = field(default_factory=dict)
-    """All that its results say."""
+    """All its results."""
     read: Callable[[str], list[Answer] | None] = no_answers
     """Split -> its rows, None where there are none."""
 
@@ -51,10 +51,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one way of training, one a seed."""
+    """The runs that differ in their seed only."""
 
     name: str
-    """What it is called in tables."""
+    """Its name in tables."""
     task: str
     """Such as `glue/cola`."""
     split: str
@@ -62,7 +62,7 @@ class Group:
     runs: tuple[Run, ...]
     """At least one, by ascending seed."""
     notes: tuple[str, ...] = ()
-    """What a reader is to know about where they come from."""
+    """Remarks on where the runs come from."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -71,7 +71,7 @@ class Group:
 
     @property
     def metrics(self) -> list[str]:
-        """Metrics that every run has, in the order of the first; settings are none."""
+        """Metrics that every run has, in the order of the first; without tuned thresholds."""
         return [
             name
             for name in self.runs[0].metrics
@@ -92,6 +92,6 @@ class Group:
 
 
 def split_of(metric: str, split: str) -> tuple[str, str]:
-    """The split that a metric is about and its own name: `validation_mismatched/accuracy`."""
+    """The split of a metric and its name there: `validation_mismatched/accuracy`."""
     other, _, name = metric.rpartition("/")
     return other or split, name

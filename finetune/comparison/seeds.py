@@ -1,7 +1,7 @@
-"""What the values of a few seeds say: spread, interval of a difference, t and rank tests, Holm.
+"""Tests over a few seeds: spread, interval of a difference, t and rank tests, Holm's correction.
 
 A value is a metric of one run. Two groups are paired where both were run with the same seeds: then
-order of batches and initial head are shared, and the differences seed by seed are what is tested.
+they share the order of batches and the initial head, and the differences seed by seed are tested.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.95
-"""Of every interval; a test decides at one less this."""
+"""Confidence of every interval."""
 ALPHA = 1 - CONFIDENCE
+"""A test decides where p is below this."""
 POWER = 0.8
-"""How often the number of seeds that is asked for would show the difference."""
+"""Probability that the suggested number of seeds shows the difference (Cohen's convention)."""
 MOST_PERMUTATIONS = 100_000
-"""Up to so many a rank test is exact (nine values a side, sixteen pairs); beyond, SciPy's."""
+"""With at most so many permutations a rank test is exact (nine values on each side, sixteen
+pairs); beyond, SciPy's approximation is good and enumeration is slow."""
 MOST_SEEDS = 100
-"""Beyond these nobody trains again: what needs more is called more than this."""
+"""No larger number of seeds is suggested: nobody trains more of them."""
 _DECIMALS = 12
 """Metrics are ratios of counts: what differs by less than 1e-12 differs by rounding only."""
 
@@ -45,12 +47,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class SeedTests:
-    """What two groups of values say about the difference of their means, first less second."""
+    """Tests of the difference of two groups' means, first less second."""
 
     difference: float
     """Difference of the means."""
     interval: tuple[float, float] | None
-    """Its 95 % interval, by t; None where fewer than two values or no spread allow none."""
+    """Its 95 % interval, by t; None with fewer than two values or without any spread."""
     paired: bool
     """Whether the values were paired."""
     t_p: float | None
@@ -60,8 +62,8 @@ class SeedTests:
     lowest_rank_p: float | None
     """The lowest that `rank_p` can be with these values in another order (ties, zeros) or signs."""
     seeds_needed: int | None
-    """Seeds a side that would show such a difference in four of five attempts; None where the
-    values allow no guess, 101 for more than 100."""
+    """Seeds on each side that would show such a difference in four of five attempts; None where the
+    values allow no estimate, 101 for more than 100."""
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -76,7 +78,7 @@ def seed_tests(a: Sequence[float], b: Sequence[float], *, paired: bool) -> SeedT
     Args:
         a: Values of the first group, at least 1.
         b: Values of the second.
-        paired: Whether the values belong together one by one; both groups are of one size then.
+        paired: Whether the values belong together one by one; both groups then have the same size.
 
     Returns:
         The interval (paired t; or Welch, 1947) and the tests.
@@ -104,16 +106,16 @@ def seed_tests(a: Sequence[float], b: Sequence[float], *, paired: bool) -> SeedT
 
 
 def t_test(a: Floats, b: Floats, *, paired: bool) -> tuple[tuple[float, float], float] | None:
-    """The 95 % interval of the difference of two means by t, and p; SciPy's, where it has sense.
+    """The 95 % interval of the difference of two means by t, and p, where they are defined.
 
     Args:
         a: Values (N,).
         b: Values (M,); M is N if paired.
-        paired: Student's test of the differences, or else Welch's.
+        paired: Student's test of the differences; otherwise Welch's.
 
     Returns:
-        Interval and p; None where values are fewer than two a side or do not vary. (Of three
-        differences that are the same, t would be infinite and p 0.)
+        Interval and p; None with fewer than two values on a side, or where they do not vary: of
+        three equal differences t would be infinite and p 0.
     """
     from scipy import stats
 
@@ -129,7 +131,7 @@ def t_test(a: Floats, b: Floats, *, paired: bool) -> tuple[tuple[float, float], 
 
 
 def _rank_test(a: Floats, b: Floats, *, paired: bool) -> tuple[float, float] | None:
-    """Wilcoxon's p, signed-rank or rank-sum, and the lowest that these values could have given.
+    """Wilcoxon's p, signed-rank or rank-sum, and the lowest p that is possible with these values.
 
     Both come from the permutations of the values themselves, so ties are exact too. (SciPy's own
     tests fall back to a normal approximation at the first tie; with three values a side it is far
@@ -145,7 +147,7 @@ def _rank_test(a: Floats, b: Floats, *, paired: bool) -> tuple[float, float] | N
 
 
 def _rank_sum(a: Floats, b: Floats) -> tuple[float, float]:
-    """The p, and its lowest, over all ways to deal the values to two groups of these sizes."""
+    """The p and its lowest value, over all ways to split the values into groups of these sizes."""
     from scipy import stats
 
     lowest = 2 / math.comb(len(a) + len(b), len(a))
@@ -161,7 +163,7 @@ def _rank_sum(a: Floats, b: Floats) -> tuple[float, float]:
 
 
 def _signed_rank(differences: Floats) -> tuple[float, float]:
-    """The p, and its lowest, over all signs that the differences (none of them zero) could have."""
+    """The p and its lowest value, over all signs that the differences (none of them 0) may have."""
     from scipy import stats
 
     lowest = 2.0 ** (1 - len(differences))
@@ -178,7 +180,7 @@ def _signed_rank(differences: Floats) -> tuple[float, float]:
 
 
 def _exact(samples: tuple[Floats, ...], distance: Any, kind: str) -> tuple[float, float]:
-    """The fraction of all permutations at least as far out as the values, and as the farthest."""
+    """Fraction of all permutations at least as extreme as the values, and as the most extreme."""
     from scipy import stats
 
     result = stats.permutation_test(
@@ -194,7 +196,7 @@ def _exact(samples: tuple[Floats, ...], distance: Any, kind: str) -> tuple[float
 
 
 def _effect(a: Floats, b: Floats, *, paired: bool) -> float:
-    """The difference of means in standard deviations, as `seeds_needed` wants it."""
+    """The difference of means in standard deviations, as `seeds_needed` expects it."""
     if paired:
         return abs(float(np.mean(a - b))) / float(np.std(a - b, ddof=1))
     deviation = math.sqrt((float(a.var(ddof=1)) + float(b.var(ddof=1))) / 2)
@@ -206,7 +208,7 @@ def _rounded(values: npt.ArrayLike) -> Floats:
 
 
 def seeds_needed(effect: float, *, paired: bool) -> int | None:
-    """Seeds a side with which a t-test would show a difference, by the noncentral t distribution.
+    """Seeds on each side with which a t-test would show a difference (noncentral t distribution).
 
     Args:
         effect: The true difference in standard deviations: of the differences if paired, of one
@@ -214,7 +216,8 @@ def seeds_needed(effect: float, *, paired: bool) -> int | None:
         paired: Whether seeds are paired.
 
     Returns:
-        The fewest that do in four of five attempts; 101 if 100 do not, None without a difference.
+        The smallest number that does in four of five attempts; 101 if 100 do not, None for an
+        effect of 0.
     """
     from scipy import stats
 
@@ -223,23 +226,23 @@ def seeds_needed(effect: float, *, paired: bool) -> int | None:
     seeds = np.arange(2, MOST_SEEDS + 1)
     freedom = seeds - 1 if paired else 2 * seeds - 2
     critical = stats.t.ppf(1 - ALPHA / 2, freedom)
-    # Ten beyond is as good as certain, and in the far tail nct is slow and may be NaN.
+    # With ten deviations more the power is 1 to every digit, and in the far tail nct may be NaN.
     shift = np.minimum(effect * np.sqrt(seeds if paired else seeds / 2), critical + 10)
     enough = np.flatnonzero(stats.nct.sf(critical, freedom, shift) >= POWER)
     return int(seeds[enough[0]]) if len(enough) else MOST_SEEDS + 1
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for being several, so that one error among all is rare (Holm, 1979).
+    """Adjust p-values of several tests to control the family-wise error rate (Holm, 1979).
 
-    SciPy has corrections for the rate of false discoveries only.
+    SciPy has corrections for the false discovery rate only.
 
     Args:
-        p_values: Of k tests.
+        p_values: p of each of k tests.
 
     Returns:
-        Adjusted ones in the same order: the smallest times k, the next times k - 1, …; none
-        below one before it, none above 1.
+        Adjusted p-values in the same order: the smallest times k, the next times k - 1, …; none
+        below the one before it, none above 1.
     """
     adjusted = [0.0] * len(p_values)
     highest = 0.0

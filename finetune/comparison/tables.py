@@ -16,7 +16,7 @@ _TEST = 32
 
 
 def as_text(comparison: Comparison) -> str:
-    """Everything about a comparison: the sides, each metric with its tests, notes, the verdict."""
+    """The whole comparison: the sides, each metric with its tests, notes, the verdict."""
     a, b = comparison.a, comparison.b
     parts = [
         f"{comparison.task} ({comparison.split})\n"
@@ -34,7 +34,7 @@ def as_text(comparison: Comparison) -> str:
 
 
 def summary(comparisons: Sequence[Comparison]) -> str:
-    """A line for each difference of several comparisons, such as all with one baseline."""
+    """One line for each difference of several comparisons, such as all with one baseline."""
     rows = [
         [
             _cut(short_names(comparison.a, comparison.b)[0], 22),
@@ -94,8 +94,9 @@ def _tests(difference: Difference) -> Iterator[str]:
         yield _test(name, tests.t_p, difference.adjusted_p if several else None)
     if tests.rank_p is not None and tests.lowest_rank_p is not None:
         name = "Wilcoxon signed-rank, seeds" if tests.paired else "Wilcoxon rank-sum, seeds"
-        floor = f"cannot be below {tests.lowest_rank_p:.3f}" if tests.lowest_rank_p > 0.01 else ""
-        yield _test(name, tests.rank_p, about=floor)
+        # With three seeds a rank test cannot reach 0.05 whatever they show: the reader must know.
+        limit = f"cannot be below {tests.lowest_rank_p:.3f}" if tests.lowest_rank_p > 0.01 else ""
+        yield _test(name, tests.rank_p, about=limit)
     bootstrap = difference.bootstrap
     if bootstrap is not None:
         name = f"bootstrap, {bootstrap.examples:,} examples"
@@ -130,5 +131,5 @@ def _wrap(text: str, indent: str = "") -> str:
 
 
 def _cut(name: str, width: int) -> str:
-    """A name's end: of a path it is that which differs."""
+    """The end of a name: paths differ there."""
     return name if len(name) <= width else f"…{name[1 - width :]}"

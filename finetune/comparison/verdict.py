@@ -1,4 +1,4 @@
-"""The verdict: a plain sentence about the seeds, and about the examples where these disagree."""
+"""The verdict: a plain sentence about the seeds, and about the examples where they disagree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from finetune.comparison.seeds import ALPHA, MOST_SEEDS
 from finetune.metrics.semantics import goodness, meaning, shown
 
 FEWEST_SEEDS = 3
-"""A side, for a verdict: two values have a deviation, but nobody would bet on it."""
+"""On each side, for a verdict: a deviation of two values is far too uncertain."""
 BETTER_SEEDS = 5
 
 
@@ -19,7 +19,7 @@ def interval_text(metric: str, interval: tuple[float, float]) -> str:
 
 
 def p_text(p: float) -> str:
-    """A p-value with three decimals; those that would show as 0 by their bound."""
+    """A p-value with three decimals; `<0.001` where it would round to 0."""
     return "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 
@@ -27,15 +27,15 @@ def short_names(a: str, b: str) -> tuple[str, str]:
     """Two paths without the folders that both begin with."""
     first, second = PurePath(a).parts, PurePath(b).parts
     pairs = list(zip(first[:-1], second[:-1], strict=False))
-    shared = next((depth for depth, (one, two) in enumerate(pairs) if one != two), len(pairs))
+    shared = next((depth for depth, (left, right) in enumerate(pairs) if left != right), len(pairs))
     return "/".join(first[shared:]), "/".join(second[shared:])
 
 
 def judge(difference: Difference, a: str, b: str) -> tuple[Outcome, str]:
-    """Say what the tests allow to be said.
+    """Decide what follows from the tests.
 
     Args:
-        difference: With its p-values corrected.
+        difference: The difference, with its p-values corrected.
         a: Name of the first group.
         b: Name of the second.
 
@@ -62,9 +62,9 @@ def _too_few(difference: Difference, a: str, b: str) -> str:
     bootstrap = difference.bootstrap
     if bootstrap is None:
         return f"{text}; the difference is {_size(difference)}."
-    what = "a difference" if _excludes_zero(difference) else "no difference"
+    finding = "a difference" if _excludes_zero(difference) else "no difference"
     return (
-        f"{text}; the {bootstrap.examples} examples show {what} between these two runs "
+        f"{text}; the {bootstrap.examples} examples show {finding} between these two runs "
         f"({_size(difference)}, "
         "95 % interval over examples "
         f"{interval_text(difference.metric, bootstrap.interval)})."
@@ -83,7 +83,7 @@ def _untestable(difference: Difference, a: str, b: str) -> str:
 def _decided(difference: Difference, winner: str, loser: str) -> str:
     size = _in_points(difference.metric, shown(difference.metric, abs(difference.seeds.difference)))
     text = f"{winner} is better than {loser} in {difference.metric} by {size}"
-    turned = difference.seeds.difference < 0  # what is said to be better by is above zero
+    turned = difference.seeds.difference < 0  # "better by" is followed by a positive number
     if difference.bootstrap is None or _excludes_zero(difference):
         return f"{text} ({_evidence(difference, turned)})."
     interval = _turned(difference.bootstrap.interval, turned)
@@ -120,7 +120,7 @@ def _size(difference: Difference) -> str:
 
 
 def _in_points(metric: str, size: str) -> str:
-    """A difference with its unit: that of two percentages is in points."""
+    """A difference with its unit: percentages differ in points."""
     return f"{size} points" if meaning(metric).percent else size
 
 

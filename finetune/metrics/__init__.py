@@ -1,7 +1,7 @@
 """Metrics: the formulas with numpy alone, and each as an `evaluate.Metric` without a download.
 
-A name is imported from its module when it is first used: `finetune.metrics.semantics`, which says
-what metrics mean, does not wait for numpy.
+A name is imported from its module when it is first used: `finetune.metrics.semantics`, which
+defines what metrics mean, does not wait for numpy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         best_threshold,
         exact_match,
         load_spans,
-        normalise_answer,
+        normalize_answer,
         span_scores,
         token_f1,
         tuned_threshold,
@@ -53,7 +53,7 @@ _HOMES = {
     "macro_f1": "classes",
     "matthews_correlation": "scores",
     "micro_f1": "classes",
-    "normalise_answer": "spans",
+    "normalize_answer": "spans",
     "pearson": "scores",
     "span_scores": "spans",
     "spearman": "scores",
@@ -77,7 +77,7 @@ __all__ = [
     "macro_f1",
     "matthews_correlation",
     "micro_f1",
-    "normalise_answer",
+    "normalize_answer",
     "pearson",
     "span_scores",
     "spearman",

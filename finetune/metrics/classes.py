@@ -1,7 +1,7 @@
 """Precision, recall and F1 of each class, their averages, and the confusion matrix.
 
-One class an example, given by name or number (N,), or several, given as indicators: bool (N, C),
-True where the class holds. A ratio is 0, never NaN, where its definition divides by zero.
+Each example has one class, given by name or number (N,), or several, given as indicators: bool
+(N, C), True where the class applies. A ratio is 0, never NaN, where its definition divides by zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Counts = npt.NDArray[np.int64]
 
 
 class ClassCounts(NamedTuple):
-    """Examples of each class, each (C,)."""
+    """Numbers of examples of each class, each (C,)."""
 
     hits: _Counts
     """Predicted and true."""
@@ -26,29 +26,29 @@ class ClassCounts(NamedTuple):
 
 
 def indicators(sets: Sequence[Collection[str]], labels: Sequence[str]) -> _Bools:
-    """Say of each example and class whether it holds.
+    """Turn sets of class names into indicators, as `MultiLabelBinarizer` of scikit-learn does.
 
     Args:
         sets: The classes of each of N examples.
         labels: All C classes.
 
     Returns:
-        bool (N, C).
+        bool (N, C), True where the class applies.
     """
-    held = [[label in names for label in labels] for names in sets]
-    return np.array(held, dtype=np.bool_).reshape(len(sets), len(labels))
+    rows = [[label in names for label in labels] for names in sets]
+    return np.array(rows, dtype=np.bool_).reshape(len(sets), len(labels))  # also where N is 0
 
 
 def macro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """Mean of the F1 of each class, all classes weighing the same.
+    """Unweighted mean of the F1 of each class.
 
     Args:
         predictions: Classes (N,), or indicators bool (N, C).
-        references: The true ones, alike.
+        references: The true classes, in the same form.
 
     Returns:
-        A number in [0, 1]. Of classes given by name or number those count that are predicted or
-        true at least once; of indicators all C.
+        A number in [0, 1]. Classes given by name or number are included if they are predicted or
+        true at least once, as in scikit-learn; of indicators all C are.
     """
     predicted, true = _pair(predictions, references)
     if predicted.ndim == 1:
@@ -58,11 +58,11 @@ def macro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
 
 
 def micro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """F1 of all decisions together, every class of every example being one decision.
+    """F1 of all decisions together: each class of each example is one decision.
 
     Args:
         predictions: Indicators, bool (N, C).
-        references: The true ones, bool (N, C).
+        references: The true indicators, bool (N, C).
 
     Returns:
         A number in [0, 1].
@@ -73,11 +73,11 @@ def micro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
 
 
 def subset_accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """Share of examples whose classes are all right, none missing and none too many.
+    """Fraction of examples whose set of classes is exactly right.
 
     Args:
         predictions: Indicators, bool (N, C).
-        references: The true ones, bool (N, C).
+        references: The true indicators, bool (N, C).
 
     Returns:
         A number in [0, 1].
@@ -89,15 +89,15 @@ def subset_accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> fl
 def class_report(
     predictions: npt.ArrayLike, references: npt.ArrayLike, labels: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Precision, recall and F1 of each class, and how many examples are of it.
+    """Precision, recall and F1 of each class, and its number of examples.
 
     Args:
         predictions: Classes by name (N,), or indicators bool (N, C).
-        references: The true ones, alike.
+        references: The true classes, in the same form.
         labels: All C classes, in the order of the indicators.
 
     Returns:
-        Class -> `precision`, `recall`, `f1` in [0, 1] and `support`, the number of true ones.
+        Class -> `precision`, `recall`, `f1` in [0, 1] and `support`, its number of examples.
     """
     predicted, true = _pair(predictions, references)
     if predicted.ndim == 1:
@@ -124,21 +124,24 @@ def class_scores(counts: ClassCounts) -> list[tuple[float, float, float, int]]:
 def confusion_matrix(
     predictions: npt.ArrayLike, references: npt.ArrayLike, labels: Sequence[str]
 ) -> _Counts:
-    """Count the examples of each class by the class predicted.
+    """Count the examples of each true class by the class that was predicted.
 
     Args:
         predictions: Classes by name, (N,).
-        references: The true ones, (N,).
+        references: The true classes, (N,).
         labels: All C classes.
 
     Returns:
-        int64 (C, C): a row a true class, a column a predicted one.
+        int64 (C, C): a row for each true class, a column for each predicted class.
     """
     predicted, true = _pair(predictions, references)
-    number = {label: index for index, label in enumerate(labels)}
+    index_of = {label: index for index, label in enumerate(labels)}
     matrix = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    rows = [number[name] for name in true.tolist()]
-    np.add.at(matrix, (rows, [number[name] for name in predicted.tolist()]), 1)
+    rows = [index_of[name] for name in true.tolist()]
+    columns = [index_of[name] for name in predicted.tolist()]
+    np.add.at(
+        matrix, (rows, columns), 1
+    )  # `matrix[rows, columns] += 1` counts a repeated cell once
     return matrix
 
 
@@ -153,7 +156,7 @@ def _f1(counts: ClassCounts) -> npt.NDArray[np.float64]:
 
 
 def _ratio(parts: _Counts, wholes: _Counts) -> npt.NDArray[np.float64]:
-    return np.asarray(parts / np.maximum(wholes, 1))  # where the whole is 0, so is the part
+    return np.asarray(parts / np.maximum(wholes, 1))  # where the whole is 0, the part is 0 too
 
 
 def _pair(

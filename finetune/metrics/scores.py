@@ -1,8 +1,9 @@
 """Accuracy, F1, Matthews, Pearson and Spearman: the formulas, and each as an `evaluate.Metric`.
 
-The formulas need numpy alone. Every metric is higher-is-better and is 0, never NaN, where its
-definition divides by zero: a classifier that answers one class only, a regressor that answers one
-number only. `load` wraps them for code that speaks the `evaluate` library; nothing is downloaded.
+The formulas need numpy alone. For every metric higher is better, and it is 0, never NaN, where its
+definition divides by zero: a classifier that always predicts one class, a regressor that always
+predicts one number. `load` wraps them for code that uses the `evaluate` library; nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ Compute = Callable[[Any, Any], dict[str, float]]
 
 
 def accuracy(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """Share of predictions that equal their reference.
+    """Fraction of predictions that equal their reference.
 
     Args:
         predictions: Class numbers or names, (N,).
-        references: The true ones, (N,).
+        references: The true classes, (N,).
 
     Returns:
         A number in [0, 1].
@@ -41,7 +42,7 @@ def f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
 
     Args:
         predictions: Class numbers 0 or 1, int (N,).
-        references: The true ones, int (N,).
+        references: The true classes, int (N,).
 
     Returns:
         A number in [0, 1]; 0 where class 1 is neither predicted nor true.
@@ -56,10 +57,10 @@ def matthews_correlation(predictions: npt.ArrayLike, references: npt.ArrayLike) 
 
     Args:
         predictions: Class numbers, int (N,).
-        references: The true ones, int (N,).
+        references: The true classes, int (N,).
 
     Returns:
-        A number in [-1, 1]; 0 where either side holds one class only.
+        A number in [-1, 1]; 0 where either side has one class only.
     """
     predicted, true = _pair(predictions, references)
     classes = np.union1d(predicted, true)
@@ -85,14 +86,14 @@ def pearson(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
         A number in [-1, 1]; 0 where either side is constant.
     """
     first, second = (values.astype(float) for values in _pair(predictions, references))
-    # Asked of the values, not of the variance: the mean of equal numbers may miss them by an ulp.
+    # The values are compared, not the variance: the mean of equal numbers can be off by an ulp.
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return 0.0
     return float(np.corrcoef(first, second)[0, 1])
 
 
 def spearman(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
-    """Correlation of the ranks of two series (Spearman's rho); ties share their mean rank.
+    """Correlation of the ranks of two series (Spearman's rho); ties get their mean rank.
 
     Args:
         predictions: Numbers, (N,).
@@ -114,7 +115,7 @@ METRICS: dict[str, Metric] = {
 
 
 def load(*names: str) -> evaluate.Metric:
-    """The counterpart of `evaluate.load` that asks no hub and writes no file.
+    """The counterpart of `evaluate.load` that needs no network and writes no file.
 
     Args:
         names: Keys of `METRICS`; `compute` returns a value for each.
@@ -140,7 +141,7 @@ def load(*names: str) -> evaluate.Metric:
 def evaluate_metric(
     description: str, sides: dict[str, Any], compute: Compute, *, format: str | None = None
 ) -> evaluate.Metric:
-    """A formula as a metric of the `evaluate` library that asks no hub and writes no file.
+    """A formula as a metric of the `evaluate` library that needs no network, writes no file.
 
     Args:
         description: What is computed.
@@ -154,7 +155,7 @@ def evaluate_metric(
     info = evaluate.MetricInfo(
         description=description,
         citation="",
-        inputs_description="predictions and references: one of each an example.",
+        inputs_description="predictions and references: one of each for every example.",
         features=datasets.Features(sides),
         format=format,
     )
@@ -172,7 +173,7 @@ def _evaluate_class() -> Any:
             super().__init__(keep_in_memory=True)
 
         def _build_data_dir(self) -> str:
-            return ""  # the parent would make a folder in the user's cache even when in memory
+            return ""  # the parent class makes a folder in the user's cache even for memory
 
         def _info(self) -> evaluate.MetricInfo:
             return self._given
@@ -189,7 +190,7 @@ def _pair(
     predicted, true = np.asarray(predictions), np.asarray(references)
     if predicted.ndim != 1 or predicted.shape != true.shape or not predicted.size:
         raise ValueError(
-            "expected two series of the same length, at least 1; "
-            f"got predictions {predicted.shape} and references {true.shape}"
+            "expected predictions and references of the same length, at least 1; "
+            f"got {predicted.shape} and {true.shape}"
         )
     return predicted, true

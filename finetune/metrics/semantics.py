@@ -1,12 +1,12 @@
 """What a metric means: which way is better, how it is shown, and what guessing gives.
 
-The one table that knows; whoever shows, sorts or compares metrics asks it by name. Pure functions
-without numpy, so that a listing of runs need not wait for it. The formulas are in the modules
-beside this one.
+This is the only such table; whoever shows, sorts or compares metrics looks the name up here. Pure
+functions without numpy, so that a listing of runs need not wait for it. The formulas are in the
+modules beside this one.
 
-A name may stand behind a split or a section (`validation_mismatched/accuracy`, `val/loss`), and a
-longer one means what its last words mean: `macro_f1` is an `f1`, `best_f1_threshold` a
-`threshold`. A name without a row has `DEFAULT`: a fraction, higher is better.
+A name may follow a split or a section (`validation_mismatched/accuracy`, `val/loss`), and a longer
+name means what its last words mean: `macro_f1` is an `f1`, `best_f1_threshold` a `threshold`. A
+name without a row has the meaning `DEFAULT`: a fraction, higher is better.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Meaning:
     percent: bool = True
     """Whether it is a fraction of one, shown in percent."""
     chance: Callable[[int], float] | None = None
-    """Number of choices -> the value of one who guesses among them evenly; None where it depends
+    """Number of choices -> the expected value of a uniform guess among them; None where it depends
     on more than their number."""
 
 
 DEFAULT = Meaning()
-"""A fraction of one, higher is better: of every name that has no row."""
+"""A fraction of one, higher is better: the meaning of every name without a row."""
 CORRELATION = Meaning(chance=lambda choices: 0.0)
 ERROR = Meaning("lower", percent=False)
 
@@ -53,9 +53,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "absolute_error": ERROR,
     "threshold": Meaning(None, percent=False),  # in the unit of what is compared with it
 }
-"""Last words of a name -> meaning; the longest that fit count."""
+"""Last words of a name -> meaning; the longest match counts."""
 TOKEN_ACCURACIES = ("masked_accuracy", "next_token_accuracy")
-"""Fraction of the masked tokens that are predicted correctly; of a causal encoder, of all tokens,
+"""Fraction of the masked tokens that are predicted correctly; with a causal encoder, of all tokens,
 each from those before it."""
 SECTIONS = {"train": "Training", "val": "Validation"}
 """Section of a logged name -> its word in titles."""
@@ -63,8 +63,8 @@ SECTIONS = {"train": "Training", "val": "Validation"}
 
 def known(metric: str) -> Meaning | None:
     """The row of a metric; None where it has none."""
-    words = metric.rpartition("/")[2].split("_")
-    endings = ("_".join(words[first:]) for first in range(len(words)))
+    parts = metric.rpartition("/")[2].split("_")
+    endings = ("_".join(parts[first:]) for first in range(len(parts)))  # the longest first
     return next((MEANINGS[ending] for ending in endings if ending in MEANINGS), None)
 
 
@@ -79,12 +79,12 @@ def meaning(metric: str) -> Meaning:
 
 
 def goodness(metric: str, value: float) -> float:
-    """A value, or a difference of two, turned so that more of it is better."""
+    """A value, or a difference of two, with its sign such that higher is better."""
     return -value if meaning(metric).better == "lower" else value
 
 
 def best_index(metric: str, values: Sequence[float]) -> int:
-    """Which of several values, at least one, is best; of equal ones the first."""
+    """Index of the best of several values, at least one; the first of equal ones."""
     return max(range(len(values)), key=lambda index: goodness(metric, values[index]))
 
 
@@ -95,15 +95,15 @@ def headline(metrics: Iterable[str]) -> str | None:
         metrics: Names in the order of the results.
 
     Returns:
-        The first that is not a setting; None where there is none.
+        The first that is not a setting such as a threshold; None where there is none.
     """
     return next((name for name in metrics if meaning(name).better), None)
 
 
 def chance_level(metric: str, choices: int) -> float | None:
-    """What guessing evenly among a number of choices gives, at least 1; None where not defined."""
-    of = meaning(metric).chance
-    return None if of is None else of(choices)
+    """The value of a uniform guess among at least 1 choices; None where it is not defined."""
+    chance = meaning(metric).chance
+    return None if chance is None else chance(choices)
 
 
 def shown(metric: str, value: float, *, signed: bool = False, short: bool = False) -> str:
@@ -112,19 +112,19 @@ def shown(metric: str, value: float, *, signed: bool = False, short: bool = Fals
     Args:
         metric: Its name.
         value: As results have it.
-        signed: With a plus sign where it is above zero.
-        short: With one digit less in percent, three digits for others.
+        signed: Whether a value above zero gets a plus sign.
+        short: Whether to write one digit less.
     """
     if meaning(metric).percent:
         digits, scale = (1 if short else 2), 100
     else:
         digits, scale = (3 if short else 4), 1
-    rounded = round(scale * value, digits) + 0.0  # no -0.00
+    rounded = round(scale * value, digits) + 0.0  # turns -0.0 into 0.0, which shows no sign
     return f"{rounded:{'+' if signed and rounded else ''}.{digits}f}"
 
 
 def column_title(metric: str) -> str:
-    """A metric above or beside values that `shown` wrote: `accuracy (%)`, `loss`."""
+    """A metric as the title of values that `shown` wrote: `accuracy (%)`, `loss`."""
     return f"{metric} (%)" if meaning(metric).percent else metric
 
 

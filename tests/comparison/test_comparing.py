@@ -187,7 +187,7 @@ def test_metric_that_is_no_mean_is_tested_over_seeds_only_without_a_score() -> N
     assert difference.bootstrap is None
     assert difference.seeds.t_p is not None
     assert difference.notes == (
-        "no test of squared over examples: it is no mean over them, and no function to score is "
+        "no test of squared over examples: it is not a mean over them, and no scoring function was "
         "given",
     )
     assert difference.verdict
@@ -198,7 +198,7 @@ def test_score_that_lacks_the_metric_is_said() -> None:
         with_squared(make_group(name, level, [1, 2, 3])) for name, level in (("a", 0.8), ("b", 0.7))
     )
     (difference,) = compare(a, b, "squared", score=lambda rows: {}).differences
-    assert "the function to score them does not give it" in difference.notes[0]
+    assert "the function that scores them does not return it" in difference.notes[0]
 
 
 def test_several_comparisons_are_corrected_together() -> None:

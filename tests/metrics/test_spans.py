@@ -12,7 +12,7 @@ from finetune.metrics import (
     best_threshold,
     exact_match,
     load_spans,
-    normalise_answer,
+    normalize_answer,
     span_scores,
     token_f1,
     tuned_threshold,
@@ -70,11 +70,11 @@ class TestNormalise:
         ],
     )
     def test_text_is_normalised_by_the_official_rule(self, text: str, expected: str) -> None:
-        assert normalise_answer(text) == expected
+        assert normalize_answer(text) == expected
 
     @given(st.text())
     def test_normalised_text_is_trimmed_and_has_single_spaces(self, text: str) -> None:
-        once = normalise_answer(text)
+        once = normalize_answer(text)
         assert once == " ".join(once.split())
 
 
@@ -112,7 +112,7 @@ class TestTexts:
         value = token_f1(first, second, version)
         assert value == token_f1(second, first, version)
         assert 0.0 <= value <= 1.0
-        if exact_match(first, second) and normalise_answer(first):
+        if exact_match(first, second) and normalize_answer(first):
             assert value == 1.0
 
     def test_unknown_version_is_an_error(self) -> None:

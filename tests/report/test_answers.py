@@ -70,7 +70,7 @@ def test_what_is_no_few_classes_has_no_matrix(rows: list[dict[str, Any]]) -> Non
         (CLASSES, "classes", 0.7),
         ({**CLASSES, "label": "a"}, "classes", 0.3),
         ({"prediction": "a", "label": "b"}, "classes", 1.0),
-        (HELD, "classes that hold", (0.1 + 0.6) / 2),
+        (HELD, "sets of classes", (0.1 + 0.6) / 2),
         ({"prediction": 2.5, "label": 4.0}, "number", 1.5),
         ({"prediction": "the cat", **SPAN}, "span", 0.0),
         ({"prediction": "dog", **SPAN}, "span", 1.0),
