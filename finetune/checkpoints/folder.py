@@ -1,10 +1,10 @@
 """A checkpoint is a folder: model.safetensors, config.json and the tokenizer's files.
 
-It is written whole or not at all: into a temporary folder beside its place, flushed to the disk,
-then renamed. It holds no pickle and no code: weights in safetensors, everything else in JSON.
+It is written completely or not at all: into a temporary folder beside it, flushed to the disk, then
+renamed. It contains no pickle and no code: weights in safetensors, everything else in JSON.
 
-What only resuming needs (optimizer moments, position in the data) lies in the same folder as
-`trainer.pt` and is read with `weights_only=True`. `checksums.json` holds a digest of each file,
+What only resuming needs (optimizer state, position in the data) is in the same folder as
+`trainer.pt` and is read with `weights_only=True`. `checksums.json` has a digest of each file,
 which is checked when the file is read; a checkpoint of an earlier version has none and is read
 without a check.
 """
@@ -41,33 +41,33 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 TRAINER = "trainer.pt"
 FILES = (WEIGHTS, CONFIG, *TOKENIZER_FILES)
-"""What decides an answer."""
+"""The files that determine a model's answers."""
 FORMAT = "finetune"
 FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint folder that has been found and read (the weights are read when asked for)."""
+    """A checkpoint folder whose description was read; the weights are read on request."""
 
     folder: Path
     encoder_config: EncoderConfig
     head: dict[str, Any]
-    """`kind` and the settings the head was built with; {} for an encoder alone."""
+    """`kind` and the settings that the head was built with; {} for an encoder alone."""
     task: str | None
     labels: tuple[str, ...]
-    """Names of the head's outputs in order; () for heads without."""
+    """Names of the head's outputs in order; () for heads without names."""
     decision: dict[str, float] = field(default_factory=dict)
-    """Numbers, tuned on a validation split, by which answers are decided."""
+    """Thresholds, tuned on a validation split, that turn logits into answers."""
     source: dict[str, str] = field(default_factory=dict)
-    """`family` and `name` of the published encoder it was imported from; {} for one of ours."""
+    """`family` and `name` of the published encoder it was imported from; {} if not imported."""
     checksums: dict[str, str] = field(default_factory=dict, repr=False)
-    """File -> digest, as they were when the folder was found; {} where it has none."""
+    """File -> digest, as read when the folder was found; {} where it has none."""
     _checked: set[str] = field(default_factory=set, repr=False, compare=False)
-    """Files that were read and have the content that was saved."""
+    """Files whose content was compared with its digest."""
 
     def check(self, name: str) -> None:
-        """Refuse a file that is not as it was saved; each is read for this once.
+        """Refuse a file that is not as it was saved; each file is checked once.
 
         Raises:
             CheckpointError: It is damaged.
@@ -77,7 +77,7 @@ class Checkpoint:
             self._checked.add(name)
 
     def check_all(self) -> None:
-        """Refuse a checkpoint of which any file is not as it was saved; its trainer's state aside.
+        """Refuse a checkpoint with any file that is not as it was saved, except trainer.pt.
 
         Raises:
             CheckpointError: One is damaged or missing.
@@ -86,22 +86,22 @@ class Checkpoint:
             self.check(name)
 
     def digests(self) -> dict[str, str]:
-        """SHA-256 of each file that decides an answer: the weights, their config, the tokenizer.
+        """SHA-256 of each file that determines answers: the weights, their config, the tokenizer.
 
-        Of a checkpoint with checksums no file is read; each is checked when it is.
+        A checkpoint with checksums is not read for it: each file is checked when it is read.
         """
         names = [name for name in FILES if (self.folder / name).is_file()]
-        known = self.checksums
-        return {name: known.get(name) or file_digest(self.folder / name) for name in names}
+        saved = self.checksums
+        return {name: saved.get(name) or file_digest(self.folder / name) for name in names}
 
     @property
     def digest(self) -> str:
-        """One hash of `digests`, 64 hexadecimal digits: equal where the answers are."""
+        """One hash of `digests`, 64 hexadecimal digits; equal digests mean equal answers."""
         text = json.dumps(self.digests(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer the weights were trained with.
+        """The tokenizer that the weights were trained with.
 
         Raises:
             CheckpointError: It has more ids than the encoder has rows.
@@ -133,14 +133,14 @@ class Checkpoint:
     def pooler(self) -> dict[str, Tensor] | None:
         """The dense layer D -> D that a published encoder was pretrained with, or None.
 
-        BERT puts tanh and its classifiers behind it: it is what a `cls` head may start from.
+        BERT applies tanh and its classifiers to its output: a `cls` head may start from it.
 
         Returns:
             `weight` (D, D) and `bias` (D,).
         """
         path = self.folder / WEIGHTS
         try:
-            with safe_open(path, "pt") as file:  # the other tensors are not read again
+            with safe_open(path, "pt") as file:  # reads these tensors only
                 named = {name: file.get_tensor(name) for name in file.keys() if "pooler." in name}
         except Exception as error:  # of many types, for a damaged or a foreign header
             raise _damaged(path, error) from error
@@ -149,14 +149,14 @@ class Checkpoint:
         return _below("pooler.", named) or None
 
     def load_into(self, module: nn.Module) -> None:
-        """Copy all weights into a module with `encoder` and `head`; a pooler has no place there.
+        """Copy all weights into a module with `encoder` and `head`, except those of a pooler.
 
         Raises:
             CheckpointError: A tensor is missing, left over, or has another shape.
         """
         weights = self.weights()
-        own = {name: each for name, each in weights.items() if not name.startswith("pooler.")}
-        load_weights(module, own, self.folder)
+        kept = {name: each for name, each in weights.items() if not name.startswith("pooler.")}
+        load_weights(module, kept, self.folder)
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
@@ -175,48 +175,46 @@ def find_tokenizer(place: str | Path) -> Tokenizer:
     """
     root = Path(place)
     checkpoints = root / CHECKPOINTS
-    places = (root, root / "tokenizer", checkpoints / "best", checkpoints / "last")
-    found = [folder for folder in places if holds_tokenizer(folder)]
-    return Tokenizer.load(found[0] if found else root)
+    folders = (root, root / "tokenizer", checkpoints / "best", checkpoints / "last")
+    return Tokenizer.load(next(filter(holds_tokenizer, folders), root))
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, where: Path) -> None:
-    """Refuse a tokenizer whose ids the encoder's embedding cannot hold.
+    """Refuse a tokenizer with ids beyond the encoder's embedding.
 
     Raises:
         CheckpointError: The tokenizer has more ids than the embedding has rows.
     """
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
-            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens but the encoder's "
-            "embedding has "
-            f"{config.vocab_size} rows; use the tokenizer that the encoder was trained with"
+            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens but the encoder's embedding "
+            f"has {config.vocab_size} rows; use the tokenizer that the encoder was trained with"
         )
 
 
 def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
-    """Load by name; every tensor must be used and every tensor of the module must be given.
+    """Load by name; the names of the module and of the weights must be the same.
 
     Raises:
-        CheckpointError: Names the first tensors that are missing, left over, of another shape, of
-            whole numbers, or not finite.
+        CheckpointError: Names the first tensors that are missing, unknown, of another shape, of
+            integers, or not finite.
     """
-    own = module.state_dict()
-    missing = sorted(set(own) - set(weights))
-    unknown = sorted(set(weights) - set(own))
+    expected = module.state_dict()
+    missing = sorted(set(expected) - set(weights))
+    unknown = sorted(set(weights) - set(expected))
     if missing or unknown:
         raise CheckpointError(
-            f"{where}: expected the {len(own)} tensors of this model, got {len(missing)} missing "
-            f"{missing[:3]} and {len(unknown)} unknown {unknown[:3]}; the config does not fit "
-            "the weights"
+            f"{where}: expected the {len(expected)} tensors of this model, got {len(missing)} "
+            f"missing {missing[:3]} and {len(unknown)} unknown {unknown[:3]}; the config does "
+            "not fit the weights"
         )
-    for name, tensor in own.items():
+    for name, tensor in expected.items():
         if tensor.shape != weights[name].shape:
             raise CheckpointError(
                 f"{where}: {name} should have shape {tuple(tensor.shape)}, got "
                 f"{tuple(weights[name].shape)}; the config does not fit the weights"
             )
-        if tensor.is_floating_point():  # a counter of batches is not
+        if tensor.is_floating_point():  # a counter such as batch norm's is an integer
             check_numbers(weights[name], name, where)
     module.load_state_dict(dict(weights))
 
@@ -243,20 +241,20 @@ def save_checkpoint(
     trainer_state: Mapping[str, Any] | None = None,
     shared: bool = False,
 ) -> None:
-    """Write a checkpoint folder, whole or not at all.
+    """Write a checkpoint folder, completely or not at all.
 
     Args:
-        folder: Where it goes; what lies there is replaced only once the new one is complete.
-        module: Has `encoder` and `head`; its state dict is stored. Or that state dict.
+        folder: Where to write it; an old one is replaced only once the new one is complete.
+        module: A module with `encoder` and `head`, whose state dict is stored; or that state dict.
         tokenizer: Stored beside the weights.
         encoder_config: Shape of the encoder.
         head: `kind` and the settings of the head.
-        task: Name of the task the head is for.
+        task: Name of the task that the head is for.
         labels: Names of the head's outputs in order.
-        decision: Numbers, tuned on a validation split, by which answers are decided.
+        decision: Thresholds, tuned on a validation split, that turn logits into answers.
         source: `family` and `name` of the published encoder that it was imported from.
         trainer_state: What resuming needs; tensors, numbers, strings, lists and dicts only.
-        shared: Other processes may write the same checkpoint; the one that is complete first stays.
+        shared: Whether other processes may write the same checkpoint; the first complete one stays.
 
     Raises:
         OSError: The disk is full or the folder cannot be written; the old checkpoint is untouched.
@@ -279,11 +277,12 @@ def save_checkpoint(
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
         text = json.dumps(description, indent=2, ensure_ascii=False)
         (temporary / CONFIG).write_text(text + "\n", encoding="utf-8")
-        # safetensors lets only the owner read; a run folder may be shared as far as the umask says.
+        # safetensors makes a file that only its owner may read; a run folder may be shared as far
+        # as the umask allows.
         shutil.copymode(temporary / CONFIG, temporary / WEIGHTS)
         tokenizer.save(temporary)
         if trainer_state is not None:
-            # Through a file of Python's: torch's own writer does not tell why it failed.
+            # Through a Python file: torch's own writer does not report why it failed.
             with (temporary / TRAINER).open("wb", buffering=1 << 20) as file:
                 torch.save(dict(trainer_state), file)
         write_checksums(temporary)
@@ -294,7 +293,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def find_folder(folder: Path) -> Path | None:
-    """The complete folder at this place: itself, or what a kill between two renames left of it."""
+    """The complete folder at a path: itself, or the old one if a kill came between two renames."""
     return next(filter(_is_whole, (folder, old_of(folder))), None)
 
 
@@ -308,8 +307,8 @@ def load_checkpoint(place: str | Path) -> Checkpoint:
         CheckpointError: There is none, or its config.json cannot be read.
     """
     root = Path(place)
-    places = (root, root / CHECKPOINTS / "best", root / CHECKPOINTS / "last")
-    folder = next(filter(None, map(find_folder, places)), None)
+    folders = (root, root / CHECKPOINTS / "best", root / CHECKPOINTS / "last")
+    folder = next(filter(None, map(find_folder, folders)), None)
     if folder is None:
         raise CheckpointError(
             f"{root}: expected a run folder or a checkpoint folder with {CONFIG}, got "
@@ -319,7 +318,7 @@ def load_checkpoint(place: str | Path) -> Checkpoint:
 
 
 def _instead(root: Path) -> str:
-    """What is there in place of a checkpoint, and what to do."""
+    """What the folder is if it is not a checkpoint, and what to do."""
     if not root.exists():
         return "no such folder; give the --out of a pretraining run"
     if seeds := seed_folders(root):
@@ -331,7 +330,9 @@ def _instead(root: Path) -> str:
 
 def _read_description(folder: Path) -> Checkpoint:
     path = folder / CONFIG
-    checksums = read_checksums(folder)  # first: a resumed run may replace the folder
+    # Before the files: if a running job replaces the folder meanwhile, the check fails, and nobody
+    # reads a mixture of two checkpoints.
+    checksums = read_checksums(folder)
     description = read_json(path)
     if description.get("format") != FORMAT:
         raise CheckpointError(
@@ -374,19 +375,20 @@ def load_trainer_state(folder: Path) -> dict[str, Any] | None:
     Raises:
         CheckpointError: The file is damaged.
     """
-    found = find_folder(folder)
-    if found is None:
+    complete = find_folder(folder)
+    if complete is None:
         return None
-    if not (found / TRAINER).is_file():
-        check_files(found, [TRAINER])  # it may have been lost
+    path = complete / TRAINER
+    if not path.is_file():
+        check_files(complete, [TRAINER])  # refuses if there was one, as its digest shows
         return None
     try:
-        state: dict[str, Any] = torch.load(found / TRAINER, map_location="cpu", weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types for a damaged file
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise CheckpointError(
-            f"{found / TRAINER}: expected the state of an interrupted run, got a damaged file "
+            f"{path}: expected the state of an interrupted run, got a damaged file "
             f"({reason}); start again with --overwrite"
         ) from error
-    check_files(found, [TRAINER])
+    check_files(complete, [TRAINER])
     return state

@@ -1,7 +1,7 @@
-"""Any encoder by its place: a run, a checkpoint, a Hugging Face folder, or a name on the hub.
+"""Find any encoder: in a run, a checkpoint, a Hugging Face folder, or by its name on the hub.
 
-What comes from Hugging Face is imported once into the cache folder, under a key made of its
-content, and read from there like a checkpoint of ours.
+An encoder from Hugging Face is imported once into the cache folder, under a key made of its
+content, and read from there like any other checkpoint.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from finetune.files.writing import remove
 from finetune.text.tokenizer.tokenizer import Tokenizer
 
 IMPORT_VERSION = 1
-"""Part of the cache's key: goes up when the same folder is imported in another way."""
+"""Part of the cache's key; increased when a change of the code imports the same folder
+differently."""
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-"""Weights on the hub, the kind that is taken first."""
+"""Weights on the hub, the preferred kind first."""
 SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken")
 """Settings and tokenizers."""
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def find_checkpoint(place: str | Path, cache_dir: str | None = None) -> Checkpoint:
-    """Find an encoder, whoever made it.
+    """Find an encoder of this framework or of Hugging Face.
 
     >>> import finetune
     >>> checkpoint = finetune.find_checkpoint("runs/pretrained")
@@ -45,42 +46,42 @@ def find_checkpoint(place: str | Path, cache_dir: str | None = None) -> Checkpoi
 
     Args:
         place: A run or checkpoint folder, a folder of Hugging Face, or a name on the hub.
-        cache_dir: Where imported encoders are kept; default: FINETUNE_CACHE or
+        cache_dir: Where imported encoders are cached; default: FINETUNE_CACHE or
             ~/.cache/finetune.
 
     Returns:
-        Its checkpoint. Of an imported one, `source` tells where it is from.
+        Its checkpoint. For an imported one, `source` names its origin.
 
     Raises:
-        CheckpointError: There is none, it cannot be imported, or the hub cannot be asked.
+        CheckpointError: There is none, it cannot be imported, or the hub cannot be reached.
     """
     folder = local_folder(place)
     if folder is None:
         return load_checkpoint(place)
-    kept = cache_folder(cache_dir) / "encoders" / f"{_last_word(place)}-{_content_key(folder)}"
-    imported = _intact(kept)
+    cached = cache_folder(cache_dir) / "encoders" / f"{_short_name(place)}-{_content_key(folder)}"
+    imported = _intact(cached)
     if imported is None:
-        _write(folder, kept, str(place), shared=True)
-        imported = load_checkpoint(kept)
+        _write(folder, cached, str(place), shared=True)
+        imported = load_checkpoint(cached)
     return imported
 
 
-def _intact(kept: Path) -> Checkpoint | None:
+def _intact(cached: Path) -> Checkpoint | None:
     """An encoder that was imported before; a damaged one is removed, to be imported again."""
-    if find_folder(kept) is None:
+    if find_folder(cached) is None:
         return None
     try:
-        checkpoint = load_checkpoint(kept)
+        checkpoint = load_checkpoint(cached)
         checkpoint.check_all()
     except CheckpointError:
-        warnings.warn(f"{kept}: the imported encoder is damaged; importing again", stacklevel=2)
-        remove(kept)
+        warnings.warn(f"{cached}: the imported encoder is damaged; importing again", stacklevel=2)
+        remove(cached)
         return None
     return checkpoint
 
 
 def origin(checkpoint: Checkpoint) -> str:
-    """Tell where an imported encoder is from and what of it was left out; "" for one of ours."""
+    """Where an imported encoder is from and what was left out; "" for one that was not imported."""
     source = checkpoint.source
     if not source:
         return ""
@@ -89,7 +90,7 @@ def origin(checkpoint: Checkpoint) -> str:
 
 
 def head_left_out(checkpoint: Checkpoint) -> str:
-    """Tell whose head a fine-tuning puts a new one in the place of; "" where none is lost."""
+    """A line on the trained head that fine-tuning replaces by a new one; "" where none is lost."""
     kind = checkpoint.head.get("kind")
     if kind in (None, "masked_lm"):
         return ""
@@ -98,14 +99,14 @@ def head_left_out(checkpoint: Checkpoint) -> str:
 
 
 def import_hf(place: str | Path, out: Path) -> Imported:
-    """Write a checkpoint of ours from a folder of Hugging Face or a name on the hub.
+    """Write a checkpoint of this framework from a folder of Hugging Face or a name on the hub.
 
     Args:
         place: The folder or the name.
-        out: The checkpoint's folder, written whole or not at all.
+        out: The checkpoint's folder, written completely or not at all.
 
     Returns:
-        What was read, with the names of all tensors that were kept and left out.
+        What was read, with the names of all tensors that were imported and left out.
 
     Raises:
         CheckpointError: There is nothing to import, or it cannot be expressed.
@@ -119,24 +120,24 @@ def import_hf(place: str | Path, out: Path) -> Imported:
 
 
 def _instead(place: Path) -> str:
-    """What is there in place of a Hugging Face folder, and what to do."""
+    """What the path is if it is not a Hugging Face folder, and what to do."""
     if not place.exists():
         return "no such folder; check the path"
     if place.is_file():
-        return f"a file; name the folder that holds it, {place.parent}"
+        return f"a file; name the folder that contains it, {place.parent}"
     try:
         load_checkpoint(place)
     except CheckpointError:
-        there = "one of another format" if (place / CONFIG).is_file() else "none"
-        return f"{there}; name the folder that holds it beside the weights"
+        instead = "one of another format" if (place / CONFIG).is_file() else "none"
+        return f"{instead}; name the folder that contains it beside the weights"
     return "a checkpoint of this framework, which needs no import; name it by --encoder as it is"
 
 
 def local_folder(place: str | Path) -> Path | None:
-    """The Hugging Face folder behind a place, fetched from the hub if need be; None if none is.
+    """The Hugging Face folder of a path or a name on the hub, downloaded if needed; or None.
 
     Raises:
-        CheckpointError: The hub does not know the name, or cannot be asked.
+        CheckpointError: The hub does not know the name, or cannot be reached.
     """
     path = Path(place)
     if path.exists():
@@ -145,10 +146,10 @@ def local_folder(place: str | Path) -> Path | None:
 
 
 def fetch(name: str) -> Path:
-    """Fetch settings, weights and tokenizer of a model, or find them in the hub's own cache.
+    """Download settings, weights and tokenizer of a model, or find them in the hub's cache.
 
     Raises:
-        CheckpointError: The hub does not know the name or does not give it, or cannot be asked.
+        CheckpointError: The hub does not know the name, denies access, or cannot be reached.
     """
     from huggingface_hub import snapshot_download
 
@@ -157,7 +158,7 @@ def fetch(name: str) -> Path:
         wanted = [*SMALL, weights, f"0_Transformer/{weights}"]
         try:
             folder = Path(snapshot_download(name, allow_patterns=wanted))
-        except Exception as error:  # of the hub, of the connection below it, of a broken name
+        except Exception as error:  # by the hub, by the connection, or for a malformed name
             raise CheckpointError(_why_not(name, error)) from None
         if any(folder.glob(weights)) or any(folder.glob(f"0_Transformer/{weights}")):
             break
@@ -165,15 +166,15 @@ def fetch(name: str) -> Path:
 
 
 def _why_not(name: str, error: Exception) -> str:
-    """One line for each way in which the hub does not give a model."""
+    """One line for each reason why the hub does not give a model."""
     kind = type(error).__name__
     start = f"{name}: no such folder, and "
     if kind == "GatedRepoError":
         return f"{start}the hub gives the model only to those who accepted its terms; log in there"
     if kind in ("RepositoryNotFoundError", "HFValidationError"):
-        return f"{start}the hub knows no model of this name; check the spelling of either"
+        return f"{start}the hub knows no model of this name; check the spelling"
     return (
-        f"{start}the hub cannot be asked for a model of this name ({kind}); name a local folder, "
+        f"{start}the hub cannot be reached for a model of this name ({kind}); name a local folder, "
         "or go online"
     )
 
@@ -199,16 +200,16 @@ def _write(folder: Path, out: Path, name: str, *, shared: bool = False) -> Impor
     return imported
 
 
-def _last_word(place: str | Path) -> str:
+def _short_name(place: str | Path) -> str:
     return Path(place).resolve().name if Path(place).exists() else str(place).rpartition("/")[2]
 
 
 def _content_key(folder: Path) -> str:
     """Hash of all that an import reads, 32 hexadecimal digits."""
-    found = hashlib.blake2b(str(IMPORT_VERSION).encode(), digest_size=16)
+    key = hashlib.blake2b(str(IMPORT_VERSION).encode(), digest_size=16)
     files = {path for pattern in (*SMALL, *WEIGHTS) for path in folder.rglob(pattern)}
     for path in sorted(files):
-        found.update(path.relative_to(folder).as_posix().encode())
+        key.update(path.relative_to(folder).as_posix().encode())
         with path.open("rb") as file:
-            found.update(hashlib.file_digest(file, "blake2b").digest())
-    return found.hexdigest()
+            key.update(hashlib.file_digest(file, "blake2b").digest())
+    return key.hexdigest()

@@ -1,7 +1,7 @@
-"""What a run leaves in its folder, by name, and where its seeds lie: `RUN/seed-1` and so on.
+"""The names of the files in a run folder, and of the folders of its seeds: `RUN/seed-1`, and so on.
 
-Nothing else in the library writes these names down. Checkpoints and tracking, which lie below runs,
-take them from here; all that lies above asks `run_folder.RunFolder`.
+The names are written here only. Checkpoints and tracking, which are layers below runs, take them
+from here; the layers above use `runs.folder.RunFolder`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 CONFIG = "config.yaml"
 """All settings of the run, defaults included."""
 RESULTS = "results.json"
-"""What came out: of one seed, or of all of them."""
+"""The results of one seed, or of all of them."""
 METRICS = "metrics.jsonl"
 """One line for each logged step."""
 TABLE = "metrics.csv"
 """The same as a table."""
 CHECKPOINTS = "checkpoints"
-"""Folder of `best`, the weights to keep, and `last`, all that resuming needs."""
+"""Folder of `best`, the best weights, and `last`, all that resuming needs."""
 PREDICTIONS = "predictions"
 """Folder with one file for each split."""
 SUBMISSION = "submission"
@@ -36,6 +36,6 @@ def seed_folder(run: Path, seed: int) -> Path:
 
 
 def seed_folders(run: Path) -> list[Path]:
-    """The folders of the seeds of a run, by number; none where it holds one seed."""
-    found = (place for place in run.glob(ANY_SEED) if place.is_dir())
-    return sorted(found, key=lambda place: (len(place.name), place.name))
+    """The folders of the seeds of a run, by number; none if the run has a single seed."""
+    folders = (path for path in run.glob(ANY_SEED) if path.is_dir())
+    return sorted(folders, key=lambda folder: (len(folder.name), folder.name))  # 2 before 10

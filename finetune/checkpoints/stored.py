@@ -1,4 +1,4 @@
-"""What the files of a checkpoint may hold: looked at before anything is made of them."""
+"""Checks of what the files of a checkpoint contain, before anything is built from them."""
 
 from __future__ import annotations
 
@@ -19,41 +19,44 @@ KINDS: dict[str, tuple[Any, str, Any]] = {
     "decision": (dict, "numbers by name", float | int),
     "source": (dict, "texts by name", str),
 }
-"""Field of config.json -> what it holds, in words too, and what each part of that is."""
+"""Field of config.json -> its type, that type in words, and the type of its items."""
 
 SMALL = 1 << 24
-"""So many weights are made at once; what does not fit is reported when the weights are compared."""
+"""An encoder of so many weights (64 MiB) is built without this check: if it does not fit its files,
+the comparison of the weights gives a better message."""
 
 
 def check_kinds(description: Mapping[str, Any], path: Path) -> None:
-    """Refuse a field of another kind than a checkpoint has.
+    """Refuse a field of another type than a checkpoint has.
 
     Args:
-        description: What config.json holds.
+        description: The content of config.json.
         path: That file, for the message.
 
     Raises:
         CheckpointError: Names the field.
     """
     parts = [(name, value, KINDS[name]) for name, value in description.items() if name in KINDS]
-    for name, value, (kind, words, of_each) in parts:
-        each = value.values() if isinstance(value, dict) else value
+    for name, value, (kind, kind_in_words, item_kind) in parts:
+        items = value.values() if isinstance(value, dict) else value
         fits = isinstance(value, kind) and (
-            of_each is None or all(isinstance(item, of_each) for item in each)
+            item_kind is None or all(isinstance(item, item_kind) for item in items)
         )
         if not fits:
             raise CheckpointError(
-                f"{path}: expected {name} to be {words}, got {quoted(value)}; take another "
+                f"{path}: expected {name} to be {kind_in_words}, got {quoted(value)}; take another "
                 "checkpoint"
             )
 
 
 def check_file_size(needed: int, weights: Iterable[Path], where: Path) -> None:
-    """Refuse a config that asks for far more weights than its files can hold, before any is made.
+    """Refuse a config that describes far more weights than its files contain.
+
+    A config of a few bytes could otherwise allocate all memory of the machine.
 
     Args:
-        needed: Weights of the encoder that config.json describes.
-        weights: The files of weights; those that are missing are reported when they are read.
+        needed: Number of weights of the encoder that config.json describes.
+        weights: The files of weights; a missing one is reported when it is read.
         where: The config.json, for the message.
 
     Raises:
@@ -69,12 +72,12 @@ def check_file_size(needed: int, weights: Iterable[Path], where: Path) -> None:
 
 
 def is_precise(tensor: Tensor) -> bool:
-    """Whether its numbers have a point and 16 bits or more: nothing else can be trained on."""
+    """Whether it has floating-point numbers of 16 bits or more: others cannot be trained on."""
     return tensor.is_floating_point() and tensor.element_size() >= 2
 
 
 def check_numbers(tensor: Tensor, name: str, where: Path) -> None:
-    """Refuse a tensor of quantized numbers, or with one that is none.
+    """Refuse a tensor of quantized numbers, or with NaN or infinity.
 
     Args:
         tensor: As it is stored.
@@ -88,10 +91,10 @@ def check_numbers(tensor: Tensor, name: str, where: Path) -> None:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise CheckpointError(
             f"{where}: expected floating-point numbers of 16 bits or more in {name}, got {kind}; "
-            "take the weights as they were before they were quantized"
+            "take the weights before quantization"
         )
     if not tensor.isfinite().all():
         raise CheckpointError(
-            f"{where}: expected numbers in {name}, got NaN or infinity; such weights answer "
-            "nothing: download the folder again, or take another"
+            f"{where}: expected finite numbers in {name}, got NaN or infinity; download the folder "
+            "again, or take another"
         )

@@ -1,10 +1,10 @@
-"""Tracking: where a run's numbers go.
+"""Tracking: log the metrics of a run.
 
-`metrics.jsonl` in the run folder always gets them, a line a step. Weights & Biases gets the same
-ones with the settings, the results, tables and artifacts, inside the run folder and offline unless
-`WANDB_MODE` or a login says otherwise; TensorBoard and a CSV file get them where that is asked for.
-Nothing here asks the user, and only a run that is online waits for a network, for seconds at most.
-What the numbers mean is the business of those who log them.
+They are always written to `metrics.jsonl` in the run folder, one line for each step. Weights &
+Biases gets the same ones with the settings, the results, tables and artifacts, inside the run
+folder and offline unless `WANDB_MODE` or a login is set; TensorBoard and a CSV file get them on
+request. Nothing here prompts the user, and only an online run waits for a network, for seconds at
+most. The meaning of a metric is not defined here, but in `finetune.metrics.semantics`.
 """
 
 from finetune.tracking.config import TrackingConfig

@@ -8,7 +8,7 @@ from finetune.errors import ConfigError
 from finetune.ranges import check_values, within
 
 FURTHER = ("tensorboard", "csv")
-"""What `logger` may name."""
+"""Loggers that `logger` may name."""
 
 
 @dataclasses.dataclass

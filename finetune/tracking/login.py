@@ -1,4 +1,4 @@
-"""The login that Weights & Biases would find, looked for without asking anybody."""
+"""Find the login that Weights & Biases would use, without a prompt."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 log = logging.getLogger(__name__)
 
-_PUBLIC_HOSTS = ["api.wandb.ai", "api.forge.coreweave.com"]  # its old and its new address
+_PUBLIC_HOSTS = ["api.wandb.ai", "api.forge.coreweave.com"]  # its old and its new host
 
 
 def wandb_mode() -> str:
-    """Return the mode asked for, but one that would ask for a login only where there is one."""
+    """The requested mode; offline where an online mode would prompt for a login."""
     mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
     if mode not in ("offline", "dryrun", "disabled") and not logged_in():
         log.warning("Weights & Biases stays offline: WANDB_MODE is %s, but there is no login", mode)
@@ -25,7 +25,7 @@ def wandb_mode() -> str:
 
 
 def logged_in() -> bool:
-    """Whether Weights & Biases finds a key for its server without asking."""
+    """Whether Weights & Biases finds a key for its server without a prompt."""
     stored = _stored_settings()
     if os.environ.get("WANDB_API_KEY") or stored.get("api_key"):
         return True
@@ -39,7 +39,7 @@ def logged_in() -> bool:
 
 
 def _stored_settings() -> Mapping[str, str]:
-    """Read what `wandb login` keeps besides .netrc."""
+    """The settings that `wandb login` stores besides .netrc."""
     folder = Path(os.path.expanduser(os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")))
     parser = configparser.ConfigParser(interpolation=None)
     try:

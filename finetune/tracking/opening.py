@@ -1,4 +1,4 @@
-"""Opening the places that a run's numbers go to, and closing them."""
+"""Open the loggers of a run, and close them."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ def loggers(
     resume: bool = False,
     steps: int = 0,
 ) -> list[Logger]:
-    """Open the places that a run's numbers go to.
+    """Open the loggers of a run.
 
     Args:
-        config: Whether to use Weights & Biases and what else, and names.
-        run_dir: The run folder; it is made if it is not there.
+        config: Which loggers to use, and the names of the run there.
+        run_dir: The run folder; created if it does not exist.
         settings: All settings of the run, nested.
-        name: What the run is called where the config names nothing; its folder's name if None.
-        group: What the run is grouped under where the config names nothing, as "glue/cola · tiny".
-        kind: What it does: a job type of Weights & Biases, by which runs can be distinguished.
-        tags: Words that every run of this kind gets.
-        resume: Whether this continues the run in the folder, or starts one.
-        steps: Optimizer steps that are behind in a resumed run.
+        name: Name of the run if the config has none; None = the name of its folder.
+        group: Group of the run if the config has none, such as "glue/cola · tiny".
+        kind: Job type in Weights & Biases, by which runs can be filtered.
+        tags: Tags of every run of this kind.
+        resume: Whether this continues the run in the folder.
+        steps: Optimizer steps already made by a resumed run.
 
     Returns:
-        Lightning loggers, the local one first; hand them to `finish` in the end.
+        Lightning loggers, the local one first; pass them to `finish` at the end.
 
     Raises:
         ConfigError: A logger needs a package that is not installed.
     """
-    further = _further(config, run_dir)
+    tensorboard = _tensorboard(config, run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     as_csv = "csv" in config.logger
-    found = [JsonlLogger(run_dir, resume=resume, steps=steps, as_csv=as_csv), *further]
+    opened = [JsonlLogger(run_dir, resume=resume, steps=steps, as_csv=as_csv), *tensorboard]
     mode = wandb_mode() if config.wandb else "disabled"
     if mode == "disabled":
-        return found
+        return opened
     if not is_installed("wandb"):
         log.info("wandb is not installed; metrics go to %s only", run_dir / METRICS)
-        return found
-    if os.path.expanduser("~") == "~":  # where its settings are, which it does not do without
+        return opened
+    if os.path.expanduser("~") == "~":  # there is no home folder, where wandb needs its settings
         file = run_dir / METRICS
         log.warning("wandb needs a home folder: set HOME; metrics go to %s only", file)
-        return found
+        return opened
     names = {"name": config.run_name or name or run_dir.name, "group": config.group or group}
     run = WandbRunLogger(
         run_dir,
@@ -78,28 +78,28 @@ def loggers(
         config=plain(settings),
         **names,
     )
-    return [*found, run]
+    return [*opened, run]
 
 
 def check_packages(config: TrackingConfig) -> None:
     """Refuse a logger whose package is not installed, before a run writes anything.
 
     Raises:
-        ConfigError: TensorBoard is wanted and not installed.
+        ConfigError: TensorBoard is requested and not installed.
     """
     packages = ("tensorboard", "tensorboardX")
     if "tensorboard" in config.logger and not any(map(is_installed, packages)):
         raise ConfigError(
-            "logger: tensorboard needs a package that is not installed: "
-            "pip install 'finetune[tensorboard]', or leave it out"
+            "logger: tensorboard needs a package that is not installed; run pip install "
+            "'finetune[tensorboard]', or leave it out"
         )
 
 
-def _further(config: TrackingConfig, run_dir: Path) -> list[Logger]:
+def _tensorboard(config: TrackingConfig, run_dir: Path) -> list[Logger]:
     check_packages(config)
     if "tensorboard" not in config.logger:
         return []
-    # Of a resumed run the new file of events stands beside the old one, as TensorBoard reads.
+    # A resumed run writes a second file of events beside the first; TensorBoard reads both as one.
     return [TensorBoardLogger(run_dir, name="tensorboard", version="", default_hp_metric=False)]
 
 
@@ -110,13 +110,13 @@ def finish(
     shown: Callable[[], Shown] | None = None,
     failed: bool = False,
 ) -> None:
-    """Close what `loggers` opened.
+    """Close the loggers of a run.
 
     Args:
-        loggers: What `loggers` returned.
+        loggers: The result of the function `loggers`.
         summary: The run's results, which become its summary in Weights & Biases.
-        shown: Gives the tables and files of the run; called only where somebody takes them.
-        failed: Whether the run ended before its time.
+        shown: Returns the tables and files of the run; called only if a logger takes them.
+        failed: Whether the run ended early.
     """
     for logger in loggers:
         if isinstance(logger, JsonlLogger):

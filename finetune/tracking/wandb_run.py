@@ -1,4 +1,4 @@
-"""A run in Weights & Biases. This room alone knows that library, and only inside functions."""
+"""A run in Weights & Biases. Only this module imports that library, and only inside functions."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from finetune.tracking.shown import Artifact, Shown, Table
 log = logging.getLogger(__name__)
 
 INIT_SECONDS, FINISH_SECONDS = 10.0, 30.0
-"""How long an online run may wait for the network."""
+"""How long an online run may wait for the network, at its start and end."""
 STUCK_SECONDS, START_SECONDS = 25.0, 60.0
-"""How long W&B's own process may leave a call unanswered, and take to start, beyond that."""
+"""How much longer W&B's process may leave a call unanswered, and take to start."""
 _STAGING, _RUN_ID = "WANDB_DATA_DIR", "WANDB_RUN_ID"
-_TAKEN: set[str] = set()  # ids of this process's runs
+_USED_IDS: set[str] = set()  # of the runs of this process
 
 
 class WandbRunLogger(WandbLogger):
-    """Lightning's Weights & Biases logger, for a run of its own that lives in the run folder.
+    """Lightning's Weights & Biases logger for a separate run inside the run folder.
 
-    Every value is a function of `step`, and the summary keeps the best one (`summary_of`). The
-    run's id is kept beside it, so that a resumed run is the same run in Weights & Biases.
+    Metrics are logged by `step`, and the summary has the best value (`summary_of`). The run's id is
+    stored beside it, so that a resumed run is the same run in Weights & Biases.
     """
 
     def __init__(
         self, run_dir: Path, *, mode: str, resume: bool, config: Mapping[str, Any], **names: Any
     ) -> None:
-        """Remember what the run is called; it starts when the first value is logged.
+        """Set the names of the run; it starts when the first value is logged.
 
         Args:
             run_dir: The run folder.
@@ -52,43 +52,43 @@ class WandbRunLogger(WandbLogger):
         """
         self._folder = run_dir / "wandb"
         self._id_file = self._folder / "run-id"
-        self._is_lost = False  # whether W&B's process is gone
+        self._is_lost = False  # whether W&B's process has ended
         self._defined: set[str] = set()
-        self._at: dict[str, int] = {}  # the last step
+        self._last_step: dict[str, int] = {}
         run_id = self._id_file.read_text().strip() if resume and self._id_file.exists() else None
         super().__init__(save_dir=run_dir, id=run_id, **names)
         self._wandb_init |= {"mode": mode, "config": dict(config), "reinit": "create_new"}
         del self._wandb_init["anonymous"]  # Lightning 2.6 passes it, W&B 0.31 warns about it
-        # Offline there is no server to ask for the run; the id alone joins the parts when synced.
+        # Offline no server knows the run; its id joins the parts when they are synced.
         self._wandb_init["resume"] = "allow" if resume and mode != "offline" else None
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The run, started at the first use; one that takes everything if W&B's process is gone."""
+        """The run, started on first use; a dummy that ignores calls if W&B's process has ended."""
         if self._experiment is None and not self._is_lost:
             with self._harmless(START_SECONDS):
-                self._experiment = _start(_with_own_id(self._wandb_init))
+                self._experiment = _start(_with_unused_id(self._wandb_init))
                 self._experiment.define_metric(STEP, hidden=True)
             if self._experiment is not None:
-                _TAKEN.add(self._experiment.id)
+                _USED_IDS.add(self._experiment.id)
                 write_text(self._id_file, f"{self._experiment.id}\n")
         return _DummyExperiment() if self._experiment is None else self._experiment
 
     @contextmanager
     def _harmless(self, seconds: float = 0.0) -> Iterator[None]:
-        """Let calls to W&B's process fail, or hang, without harm to the run.
+        """Contain calls to W&B's process that fail or hang: training continues without it.
 
         Args:
-            seconds: How long they may take by themselves.
+            seconds: How long the calls may take when all is well.
         """
         try:
             with _ended_if_stuck(seconds + STUCK_SECONDS):
                 yield
         except Exception as error:
             if not self._is_lost:
-                words = " ".join(str(error).split()) or type(error).__name__
-                log.warning("Weights & Biases failed; the run continues without it: %s", words)
+                reason = " ".join(str(error).split()) or type(error).__name__
+                log.warning("Weights & Biases failed; the run continues without it: %s", reason)
             self._is_lost, self._experiment = True, None
             _forget_process()
 
@@ -102,40 +102,40 @@ class WandbRunLogger(WandbLogger):
 
     def _log(self, run: Any, metrics: Mapping[str, float], step: int | None) -> None:
         for name in [name for name in metrics if name not in self._defined]:
-            # One by one: of two patterns that fit a name, W&B 0.31 takes any.
+            # One by one, not by patterns: if two patterns fit a name, W&B 0.31 takes either.
             run.define_metric(name, step_metric=STEP, summary=summary_of(name))
             self._defined.add(name)
-        self._at = self._at if step is None else {STEP: step}
-        run.log({**metrics} if step is None else {**metrics, **self._at})
+        self._last_step = self._last_step if step is None else {STEP: step}
+        run.log({**metrics} if step is None else {**metrics, **self._last_step})
 
     @rank_zero_only
     def show(self, shown: Callable[[], Shown]) -> None:
-        """Log tables and artifacts; an error there is reported in one line and harms no run."""
+        """Log tables and artifacts; an error there becomes a warning of one line."""
         run = self.experiment
         if self._is_lost:
             return
         try:
-            found = shown()
+            content = shown()
             with _staged_in(self._folder / "staged"):
-                if tables := {table.name: _media(table) for table in found.tables}:
+                if tables := {table.name: _media(table) for table in content.tables}:
                     with self._harmless():
-                        run.log({**tables, **self._at})
-                for artifact in found.artifacts:
-                    made = _made(artifact)
+                        run.log({**tables, **self._last_step})
+                for artifact in content.artifacts:
+                    theirs = _wandb_artifact(artifact)
                     with self._harmless():
-                        _hand_over(run, made, artifact.used)
-        except Exception as error:  # the results are in the run folder by now
-            words = " ".join(str(error).split())
+                        _log_artifact(run, theirs, artifact.used)
+        except Exception as error:  # the results are already in the run folder: nothing is lost
+            reason = " ".join(str(error).split())
             log.warning(
-                "Weights & Biases did not receive all tables and files of the run: %s", words
+                "Weights & Biases did not receive all tables and files of the run: %s", reason
             )
 
     @rank_zero_only
     def close(self, summary: Mapping[str, Any], *, failed: bool) -> None:
-        """Give the run its summary, and end it.
+        """Write the summary of the run, and end it.
 
-        A metric of the results is logged as `best/NAME` too, and the headline as
-        `best/headline`: sweeps and tables find no nested one.
+        Each metric of the results is also logged as `best/NAME`, and the headline as
+        `best/headline`: sweeps and tables in Weights & Biases cannot read nested values.
         """
         run = self.experiment
         if self._is_lost:
@@ -153,37 +153,38 @@ class WandbRunLogger(WandbLogger):
 def _media(table: Table) -> Any:
     import wandb
 
-    made = wandb.Table(columns=list(table.columns), data=[list(row) for row in table.rows])
+    theirs = wandb.Table(columns=list(table.columns), data=[list(row) for row in table.rows])
     if table.chart is None:
-        return made
-    return wandb.plot_table(table.chart, made, fields={name: name for name in table.columns})
+        return theirs
+    return wandb.plot_table(table.chart, theirs, fields={name: name for name in table.columns})
 
 
-def _made(artifact: Artifact) -> Any:
+def _wandb_artifact(artifact: Artifact) -> Any:
     import wandb
 
-    made = wandb.Artifact(artifact.name, artifact.kind, metadata=plain(artifact.facts))
+    theirs = wandb.Artifact(artifact.name, artifact.kind, metadata=plain(artifact.facts))
     for name, path in sorted(artifact.files.items()):
-        # Not copied: it is uploaded from where it lies.
-        made.add_file(str(path), name=name, policy="immutable", skip_cache=True)
+        # Uploaded from the run folder: by default W&B copies each file into its cache, and a
+        # checkpoint would take its size on the disk twice more.
+        theirs.add_file(str(path), name=name, policy="immutable", skip_cache=True)
     for name, text in sorted(artifact.texts.items()):
-        with made.new_file(name, encoding="utf-8") as file:
+        with theirs.new_file(name, encoding="utf-8") as file:
             file.write(text)
-    return made
+    return theirs
 
 
-def _hand_over(run: Any, made: Any, is_used: bool) -> None:
+def _log_artifact(run: Any, theirs: Any, is_used: bool) -> None:
     if is_used:
-        # `use_artifact` refuses to work offline (W&B 0.31), although what it calls for an artifact
-        # that is given by its content is written down offline as well; this is that.
-        run._log_artifact(made, is_user_created=True, use_after_commit=True)
+        # `use_artifact` refuses to work offline (W&B 0.31), although the call that it makes for an
+        # artifact given by its content is recorded offline too; this is that call.
+        run._log_artifact(theirs, is_user_created=True, use_after_commit=True)
     else:
-        run.log_artifact(made)
+        run.log_artifact(theirs)
 
 
 @contextmanager
 def _ended_if_stuck(seconds: float) -> Iterator[None]:
-    """End W&B's process if a block takes too long: calls that wait for it then fail."""
+    """Kill W&B's process if a block takes too long, so that calls that wait for it fail."""
     timer = threading.Timer(seconds, _end_process)
     timer.daemon = True
     timer.start()
@@ -194,7 +195,7 @@ def _ended_if_stuck(seconds: float) -> Iterator[None]:
 
 
 def _end_process() -> None:
-    """Kill the process that W&B has started for this one; its library has no way to do that."""
+    """Kill the process that W&B started for this one; its library cannot do that."""
     process = _process()
     if process is not None:
         process.kill()
@@ -208,7 +209,7 @@ def _process() -> Any:
 
 
 def _forget_process() -> None:
-    """Let W&B not ask its process to end when this one ends: it would show a traceback."""
+    """Detach from W&B's process, or its library shows a traceback when this process exits."""
     import wandb
 
     process = _process()
@@ -221,7 +222,7 @@ def _forget_process() -> None:
 
 @contextmanager
 def _staged_in(folder: Path) -> Iterator[None]:
-    """Let what is to be uploaded wait in a folder of the run, not in one of the user's home."""
+    """Stage files for upload in a folder of the run, not in the user's home folder."""
     if _STAGING in os.environ:
         yield
         return
@@ -232,16 +233,19 @@ def _staged_in(folder: Path) -> Iterator[None]:
         del os.environ[_STAGING]
 
 
-def _with_own_id(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give the id that an agent of a sweep has set to the first run of the process alone."""
-    given = os.environ.get(_RUN_ID)
-    if arguments["id"] is not None or given is None:
+def _with_unused_id(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Use the id that a sweep's agent set for the first run of this process only.
+
+    The further seeds of a run would otherwise overwrite it.
+    """
+    agent_id = os.environ.get(_RUN_ID)
+    if arguments["id"] is not None or agent_id is None:
         return arguments
-    return {**arguments, "id": secrets.token_hex(4) if given in _TAKEN else given}
+    return {**arguments, "id": secrets.token_hex(4) if agent_id in _USED_IDS else agent_id}
 
 
 def _start(arguments: Mapping[str, Any]) -> Any:
-    """Start a run quietly; one that cannot go online stays offline."""
+    """Start a run without console output; if the server cannot be reached, start it offline."""
     import wandb
 
     quiet = wandb.Settings(
@@ -260,6 +264,6 @@ def _start(arguments: Mapping[str, Any]) -> Any:
         if arguments["mode"] == "offline":
             raise
         log.warning("Weights & Biases stays offline: %s", " ".join(str(error).split()))
-    # With an id of its own: that of the failed try stays in use as long as the process lives.
+    # With a new id: that of the failed attempt stays in use until this process ends.
     offline = {**arguments, "mode": "offline", "resume": None, "id": None}
     return wandb.init(**offline, settings=quiet)

@@ -169,7 +169,7 @@ def test_a_logger_that_is_not_installed_is_refused_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(opening, "is_installed", lambda name: "tensorboard" not in name)
     words = words_of(start, world, tmp_path / "run")
-    pattern = "logger: tensorboard needs a package that is not installed: .*"
+    pattern = "logger: tensorboard needs a package that is not installed; .*"
     refuses(pattern, *words, "--logger", "tensorboard", "--cache-dir", tmp_path / "c")
     assert list(tmp_path.iterdir()) == []
 

@@ -185,7 +185,7 @@ class TestBadInput:
         self.refused(f"{copy}: expected a .* got .*", copy, world, tmp_path, refuses)
 
     def test_name_without_a_network(self, world: World, tmp_path: Path, refuses: Refuses) -> None:
-        pattern = "someone/bert: no such folder, and the hub cannot be asked .*"
+        pattern = "someone/bert: no such folder, and the hub cannot be reached .*"
         self.refused(pattern, "someone/bert", world, tmp_path, refuses)
 
     def test_folder_that_is_not_empty(self, copy: Path, tmp_path: Path, refuses: Refuses) -> None:

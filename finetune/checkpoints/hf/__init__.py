@@ -1,7 +1,8 @@
-"""Folders of Hugging Face: their settings and weights into ours, and ours into theirs.
+"""Read and write folders of Hugging Face: settings and weights, in both directions.
 
-Reading order: form (what a table holds), forms (the tables), files, reading, writing. It needs no
-`transformers`.
+In this package "ours" means this framework's settings, keys and tensors, and "theirs" those of
+`transformers`. Reading order: form (the columns of a table), forms (the tables), files, reading,
+writing. `transformers` itself is not needed.
 """
 
 from finetune.checkpoints.hf.form import Form

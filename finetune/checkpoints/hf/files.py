@@ -1,7 +1,7 @@
 """The files of a Hugging Face folder: config.json, and weights in any form they are stored in.
 
-safetensors, one file or several; or pickled tensors, which are read as tensors or refused: no code
-of a file is ever run.
+Weights are safetensors, one file or several; or pickled tensors, which are read as tensors or
+refused: code in a file is never run.
 """
 
 from __future__ import annotations
@@ -24,49 +24,50 @@ from finetune.text.tokenizer.stated import read_json
 CONFIG = "config.json"
 MODULES = "modules.json"
 FOREIGN = ("*.h5", "*.msgpack", "*.ckpt.index", "*.gguf", "*.onnx", "adapter_model.*")
-"""Weights of other frameworks, which are named where ours are missing."""
+"""Weights of other frameworks; the message about missing weights names them."""
 
 
 def model_folder(folder: Path) -> Path:
-    """Where config.json and weights are: the folder, or that of a sentence encoder's first module.
+    """The folder with config.json and weights: this one, or that of a sentence encoder's module.
 
-    Older folders of sentence-transformers keep the model in `0_Transformer`.
+    Older folders of sentence-transformers have the model in `0_Transformer`.
 
     Raises:
-        CheckpointError: The list of modules is none, or the place that it names is outside the
-            folder or holds no config.json.
+        CheckpointError: The list of modules is malformed, or the folder that it names is outside
+            this one or has no config.json.
     """
     path = folder / MODULES
     if not path.is_file():
         return folder
     for module in _modules(path):
         if str(module.get("type", "")).endswith("Transformer"):
-            place = str(module.get("path", ""))
-            if not _is_inside(place):
+            subfolder = str(module.get("path", ""))
+            if not _is_inside(subfolder):
                 raise CheckpointError(
-                    f"{path}: expected modules inside the folder, got the path {place!r}; "
+                    f"{path}: expected modules inside the folder, got the path {subfolder!r}; "
                     "download it again"
                 )
-            if not (folder / place / CONFIG).is_file():
+            if not (folder / subfolder / CONFIG).is_file():
                 raise CheckpointError(
-                    f"{path}: names the module {place!r}, got no {CONFIG} there; download it too"
+                    f"{path}: expected {CONFIG} in the module {subfolder!r}, got none; download it "
+                    "too"
                 )
-            return folder / place
+            return folder / subfolder
     return folder
 
 
 def _is_inside(name: str) -> bool:
-    """Whether a name that a file gives stays in its folder; links there may lead anywhere."""
+    """Whether a path from a file stays in its folder; the user's own links may lead outside."""
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
 def other_modules(folder: Path) -> list[str]:
-    """What a sentence encoder's folder puts behind the model: pooling, dense, normalisation."""
+    """A sentence encoder's modules after the model: pooling, dense, normalization."""
     path = folder / MODULES
     if not path.is_file():
         return []
     kinds = [(str(each.get("path")), str(each.get("type", ""))) for each in _modules(path)]
-    return [f"{place} ({kind})" for place, kind in kinds if not kind.endswith("Transformer")]
+    return [f"{name} ({kind})" for name, kind in kinds if not kind.endswith("Transformer")]
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:
@@ -83,7 +84,7 @@ def _modules(path: Path) -> list[dict[str, Any]]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that may hold the weights of a folder, whichever is read."""
+    """All files of a folder that may contain its weights."""
     return [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
 
 
@@ -91,13 +92,14 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read all tensors of a folder, on the CPU, as they are stored.
 
     Args:
-        folder: Holds model.safetensors or pytorch_model.bin, or one of their indices with shards.
+        folder: A folder with model.safetensors or pytorch_model.bin, or with one of their indices
+            and its shards.
 
     Returns:
         Their key -> tensor.
 
     Raises:
-        CheckpointError: There are no weights, or they are damaged, incomplete or no weights at all.
+        CheckpointError: There are no weights, or they are damaged, incomplete or not tensors.
     """
     kinds: tuple[tuple[str, Callable[[Path], dict[str, Tensor]]], ...] = (
         ("model.safetensors", _read_safetensors),
@@ -108,10 +110,10 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             return read(folder / name)
         if (folder / f"{name}.index.json").is_file():
             return _read_shards(folder / f"{name}.index.json", read)
-    found = sorted(path.name for pattern in FOREIGN for path in folder.glob(pattern))
+    foreign = sorted(path.name for pattern in FOREIGN for path in folder.glob(pattern))
     raise CheckpointError(
         f"{folder}: expected weights in model.safetensors or pytorch_model.bin, got "
-        f"{', '.join(found) or 'none'}; download or convert them first"
+        f"{', '.join(foreign) or 'none'}; download or convert them first"
     )
 
 
@@ -130,7 +132,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     _check_packed(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is odd about a file that is refused anyway
+            warnings.simplefilter("ignore")  # about a file that the lines below refuse anyway
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types for a damaged or a refused file
         reason = " ".join(str(error).split()).partition(". ")[0] or type(error).__name__
@@ -140,23 +142,24 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         ) from None
     if not _is_state(content):
         raise CheckpointError(
-            f"{path}: expected tensors by name, got {_kind(content)}; it is no state dict"
+            f"{path}: expected tensors by name, got {_kind(content)}; it is not a state dict"
         )
     return dict(content)
 
 
 def _check_packed(path: Path) -> None:
-    """Refuse members that are packed: torch writes none, and a few bytes could become gigabytes."""
+    """Refuse compressed members: torch writes none, and a few bytes could become gigabytes."""
     if not zipfile.is_zipfile(path):
-        return  # the older form, which is as long as what it holds
+        return  # the older format, which cannot be compressed
     try:
         with zipfile.ZipFile(path) as archive:
-            packed = [one for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED]
+            members = archive.infolist()
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
-        return  # torch says what is wrong with it
+        return  # torch reports what is wrong with it
+    packed = [member for member in members if member.compress_type != zipfile.ZIP_STORED]
     if packed:
         raise CheckpointError(
-            f"{path}: expected tensors as torch saves them, got the packed member "
+            f"{path}: expected tensors as torch saves them, got the compressed member "
             f"{packed[0].filename!r}; refused, take a folder with model.safetensors"
         )
 
@@ -169,9 +172,10 @@ def _is_state(content: Any) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor holds each of its numbers, on the CPU: not sparse, none seen many times."""
+    """Whether each number of a tensor is stored, on the CPU."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
         return False
+    # With a stride of 0 a few stored bytes can stand for gigabytes.
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
@@ -179,7 +183,7 @@ def _kind(content: Any) -> str:
     if not isinstance(content, dict):
         return f"a {type(content).__name__}"
     kinds = {
-        "tensors that do not hold their numbers"
+        "tensors that do not store their numbers"
         if isinstance(value, Tensor) and not _is_plain(value)
         else type(value).__name__
         for value in content.values()
@@ -188,23 +192,23 @@ def _kind(content: Any) -> str:
 
 
 def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Read the files that an index names; each tensor must be in the file it is said to be in."""
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not places:
+    """Read the files that an index names; together they must contain every tensor that it lists."""
+    file_of = read_json(index).get("weight_map")
+    if not isinstance(file_of, dict) or not file_of:
         raise CheckpointError(f"{index}: expected a weight_map, got none; download it again")
     tensors: dict[str, Tensor] = {}
-    for name in sorted({str(place) for place in places.values()}):
+    for name in sorted(set(map(str, file_of.values()))):
         shard = index.parent / name
         if shard.parent != index.parent:
             raise CheckpointError(
                 f"{index}: expected files beside it, got the name {name!r}; download it again"
             )
         if not shard.is_file():
-            raise CheckpointError(f"{index}: names the file {name}, got none; download it too")
+            raise CheckpointError(f"{index}: expected the file {name}, got none; download it too")
         tensors |= read(shard)
-    if missing := sorted(set(places) - set(tensors)):
+    if missing := sorted(set(file_of) - set(tensors)):
         raise CheckpointError(
-            f"{index}: expected {missing[0]} in {places[missing[0]]}, got {len(missing)} tensors "
+            f"{index}: expected {missing[0]} in {file_of[missing[0]]}, got {len(missing)} tensors "
             "missing; download the files again"
         )
     return tensors

@@ -1,4 +1,4 @@
-"""What a family of published encoders is: its settings and its keys, beside ours.
+"""A family of published encoders: its settings and keys, each beside ours.
 
 A form is a table that is read from left to right to write their files, and from right to left to
 read them. The tables themselves are in `forms.py`.
@@ -32,11 +32,11 @@ ACTIVATIONS = {
     "swish": "silu",
     "silu": "silu",
 }
-"""Their name -> ours. Of several names for one function the last is the one that is written."""
+"""Their name -> ours. Of several names for one function the last one is written."""
 
 _GATES = {plain: gated for gated, plain in GATED_ACTIVATIONS.items()}
 GELU = ("gelu", "geglu")
-"""Activations behind which our masked-LM head has gelu."""
+"""Activations with which our masked-LM head uses gelu."""
 
 POOLED = ("classification", "regression", "multi_label", "choice")
 """Kinds of heads with the layers of `PooledHead`."""
@@ -49,37 +49,37 @@ class Form:
     name: str
     """`model_type` in their config.json."""
     classes: str
-    """How the names of their classes begin, as in `BertForMaskedLM`."""
+    """Prefix of their class names, as in `BertForMaskedLM`."""
     prefix: str
-    """What stands before the encoder's keys where a head stands beside it."""
+    """Prefix of the encoder's keys in a model with a head."""
     fields: tuple[tuple[str, str, Any], ...]
-    """Our setting, their field, and what they take where config.json does not name it."""
+    """Our setting, their field, and their default where config.json does not have the field."""
     encoder: tuple[Pair, ...]
     """Modules of the encoder, `{}` for the number of the block; their side without the prefix."""
     heads: Mapping[str, tuple[Pair, ...]]
-    """Kind of head -> its modules. A kind is absent if theirs is another function than ours."""
+    """Kind of head -> its modules. A kind is absent if theirs computes something else than ours."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Our settings that all encoders of the family share."""
+    """Our settings that are the same for all encoders of the family."""
     same: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Their fields that we have no setting for -> the values under which the net is ours."""
+    """Their fields without a setting of ours -> the values with which both networks are equal."""
     pooler: str | None = None
-    """Their module that is dense and tanh on the first token."""
+    """Their module that applies a dense layer and tanh to the first token."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Their second name for a tensor of a head -> its first one."""
+    """Their second name for a tensor of a head -> its first name."""
     output: str | None = None
     """Their key of the output weights of masked language modelling."""
     left_out: tuple[str, ...] = ()
-    """Patterns of their tensors that ours have no place for."""
+    """Patterns of their tensors that have no counterpart in our networks."""
     first_position: bool = False
     """Positions are counted from the padding token's id + 1; the rows before are never used."""
     plain_gelu: bool = False
-    """The masked-LM head has gelu whatever the blocks have."""
+    """The masked-LM head has gelu whatever the activation of the blocks is."""
     gated: bool = False
-    """The activation opens and closes a gate."""
+    """Whether the feed-forward part is gated (GLU)."""
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Their field -> patterns of tensors that a model lacks where it is false; ours are zeros."""
     read_more: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda settings: {}
-    """Their config.json -> more of our settings, where fields do not stand for each other."""
+    """Their config.json -> more of our settings, where fields do not correspond one to one."""
     write_more: Callable[[EncoderConfig], dict[str, Any]] = lambda config: {}
     """Our settings -> more of their fields."""
 
@@ -93,7 +93,7 @@ class Form:
             Ours.
 
         Raises:
-            CheckpointError: Names the field that ours cannot express, or that is refused.
+            CheckpointError: Names the field that our settings cannot express, or that is refused.
         """
         for name, values in self.same.items():
             if settings.get(name, values[0]) not in values:
@@ -101,19 +101,19 @@ class Form:
                     f"config.json: expected {name} {_listed(values)}, got {settings[name]!r}; "
                     f"our encoder has no such variant of {self.name}"
                 )
-        found = {ours: _value(settings, theirs, usual) for ours, theirs, usual in self.fields}
-        act = _our_activation(found["hidden_act"], self._their_name("hidden_act"))
-        found["hidden_act"] = _GATES[act] if self.gated else act
+        shape = {ours: _value(settings, theirs, default) for ours, theirs, default in self.fields}
+        act = _our_activation(shape["hidden_act"], self._their_name("hidden_act"))
+        shape["hidden_act"] = _GATES[act] if self.gated else act
         try:
-            found |= self.read_more(settings)
-            return self._settled(EncoderConfig(**found, **self.fixed))
+            shape |= self.read_more(settings)
+            return self._normalized(EncoderConfig(**shape, **self.fixed))
         except (ConfigError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CheckpointError(
                 f"config.json: expected the shape of a {self.name} encoder, got: {error}"
             ) from None
 
-    def _settled(self, config: EncoderConfig) -> EncoderConfig:
-        """Take their way of counting out of the numbers."""
+    def _normalized(self, config: EncoderConfig) -> EncoderConfig:
+        """Express equal sizes and unused position rows as our settings do."""
         if config.embedding_size == config.hidden_size:
             config = dataclasses.replace(config, embedding_size=None)
         longest = config.max_position_embeddings - self.position_rows(config)
@@ -126,7 +126,7 @@ class Form:
     def settings(self, config: EncoderConfig) -> dict[str, Any]:
         """Write the shape of an encoder.
 
-        Dropout on the embeddings alone is not reported: it is no part of what the net computes.
+        Dropout on the embeddings alone is not written: it does not change what the net computes.
 
         Args:
             config: Ours.
@@ -142,22 +142,22 @@ class Form:
                 raise CheckpointError(
                     f"{self.name} has {name} {value!r} only, got {getattr(config, name)!r}"
                 )
-        own = {**config.to_dict(), "embedding_dropout_prob": config.embedding_dropout}
-        written = {theirs: own[ours] for ours, theirs, _ in self.fields}
+        our_settings = {**config.to_dict(), "embedding_dropout_prob": config.embedding_dropout}
+        written = {theirs: our_settings[ours] for ours, theirs, _ in self.fields}
         written[self._their_name("hidden_act")] = self._their_activation(config.hidden_act)
         written |= {name: values[0] for name, values in self.same.items()}
         written |= {name: True for name in self.switches}
         written |= self.write_more(config)
         longest = config.max_position_embeddings + self.position_rows(config)
         written["max_position_embeddings"] = longest
-        if "type_vocab_size" in written:  # theirs always have a table: one of zeros adds nothing
+        if "type_vocab_size" in written:  # their networks always have a table; zeros add nothing
             written["type_vocab_size"] = config.type_vocab_size or 2
         if "embedding_size" in written:
             written["embedding_size"] = config.word_embedding_size
         return {"model_type": self.name, **written}
 
     def absent(self, settings: Mapping[str, Any]) -> list[str]:
-        """Patterns of their tensors that a model with these settings does not have: biases."""
+        """Patterns of the tensors, mostly biases, that a model with these settings lacks."""
         off = [patterns for name, patterns in self.switches.items() if not settings.get(name)]
         return [pattern for patterns in off for pattern in patterns]
 
@@ -174,8 +174,8 @@ class Form:
     def pairs(self, config: EncoderConfig, head: str | None) -> list[Pair]:
         """List the keys of a checkpoint, ours and theirs.
 
-        Where several of ours have the same key of theirs, theirs is made of ours one below the
-        other, in this order.
+        Where several of our keys have the same key of theirs, their tensor is the concatenation of
+        ours along the first dimension, in this order.
 
         Args:
             config: Shape of the encoder.
@@ -186,18 +186,18 @@ class Form:
             (our key, their key) for each tensor of ours.
 
         Raises:
-            CheckpointError: The family has no place for a tensor, or no head that computes what
-                ours does.
+            CheckpointError: The family has no counterpart of a tensor, or no head that computes
+                what ours does.
         """
         self._check_head(config, head)
         keys = shapes(config, head)
         rows = [("encoder." + ours, self.prefix + theirs) for ours, theirs in self.encoder]
         rows += [("head." + ours, theirs) for ours, theirs in self.heads.get(head or "", ())]
-        found = [(key, self._partner(key, rows)) for key in keys]
+        pairs = [(key, self._their_key(key, rows)) for key in keys]
         if head in (None, "masked_lm") and self.pooler:
             pooler = self.prefix + self.pooler
-            found += [(f"pooler.{part}", f"{pooler}.{part}") for part in ("weight", "bias")]
-        return found
+            pairs += [(f"pooler.{part}", f"{pooler}.{part}") for part in ("weight", "bias")]
+        return pairs
 
     @property
     def word_embeddings(self) -> str:
@@ -205,7 +205,7 @@ class Form:
         return f"{self.prefix}{dict(self.encoder)['embeddings.word_embeddings']}.weight"
 
     def head_patterns(self) -> list[str]:
-        """Patterns of all their tensors that belong to a head, or that ours have no place for."""
+        """Patterns of all their tensors that belong to a head or have no counterpart of ours."""
         modules = [theirs for rows in self.heads.values() for _, theirs in rows]
         named = [module for module in modules if not module.startswith(self.prefix)]
         return [*named, *(f"{module}.*" for module in named), *self.aliases, *self.left_out]
@@ -216,8 +216,8 @@ class Form:
 
     def has_head(self, config: EncoderConfig, head: str) -> bool:
         """Whether their head of this kind computes what ours does."""
-        other = head == "masked_lm" and self.plain_gelu and config.hidden_act not in GELU
-        return head in self.heads and not other
+        differs = head == "masked_lm" and self.plain_gelu and config.hidden_act not in GELU
+        return head in self.heads and not differs
 
     def _check_head(self, config: EncoderConfig, head: str | None) -> None:
         if head is not None and not self.has_head(config, head):
@@ -226,16 +226,16 @@ class Form:
                 f"{', '.join(self.heads)}"
             )
 
-    def _partner(self, key: str, rows: list[Pair]) -> str:
+    def _their_key(self, key: str, rows: list[Pair]) -> str:
         number = re.search(r"blocks\.(\d+)\.", key)
         for ours, theirs in rows:
             start = ours.format(number[1]) if number else ours
             if key == start or key.startswith(start + "."):
                 return (theirs.format(number[1]) if number else theirs) + key[len(start) :]
-        raise CheckpointError(f"{self.name}: the family has no place for {key}")
+        raise CheckpointError(f"{self.name}: the family has no counterpart of {key}")
 
 
-class _Whole(nn.Module):
+class _Model(nn.Module):
     def __init__(self, encoder: Encoder, head: nn.Module | None) -> None:
         super().__init__()
         self.encoder = encoder
@@ -246,7 +246,7 @@ class _Whole(nn.Module):
 def shapes(
     config: EncoderConfig, head: str | None = None, outputs: int = 1
 ) -> dict[str, tuple[int, ...]]:
-    """Our key -> shape, for an encoder and a head, without any weights being made.
+    """Our key -> shape, for an encoder and a head, without allocating any weights.
 
     Args:
         config: Shape of the encoder.
@@ -255,8 +255,8 @@ def shapes(
     """
     with torch.device("meta"):
         encoder = Encoder(config)
-        whole = _Whole(encoder, _head(encoder, head, outputs))
-    return {key: tuple(tensor.shape) for key, tensor in whole.state_dict().items()}
+        model = _Model(encoder, _head(encoder, head, outputs))
+    return {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
 
 
 def _head(encoder: Encoder, kind: str | None, outputs: int) -> nn.Module | None:
@@ -267,9 +267,9 @@ def _head(encoder: Encoder, kind: str | None, outputs: int) -> nn.Module | None:
     return Classification(encoder.config, HeadConfig(), outputs) if kind in POOLED else None
 
 
-def _value(settings: Mapping[str, Any], name: str, usual: Any) -> Any:
+def _value(settings: Mapping[str, Any], name: str, default: Any) -> Any:
     value = settings.get(name)
-    return usual if value is None else value
+    return default if value is None else value
 
 
 def _our_activation(name: Any, field_name: str) -> str:

@@ -1,4 +1,4 @@
-"""The families, a table each: settings and keys, ours on the left and theirs on the right."""
+"""One table for each family: settings and keys, ours on the left and theirs on the right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENCODER_ONLY: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "position_embedding_type": ("absolute",),
 }
-"""Fields that make another net of BERT: relative positions, or a decoder."""
+"""Fields that make BERT another network: relative positions, or a decoder."""
 
 POST_NORM: dict[str, Any] = {
     "attention_score": "scaled_dot",
@@ -54,7 +54,7 @@ BERT_ENCODER: tuple[Pair, ...] = (
 )
 
 BUFFERS = ("*embeddings.position_ids", "*embeddings.token_type_ids")
-"""Numbers that older versions stored beside the weights: 0, 1, 2 … and zeros."""
+"""Buffers that older versions of transformers stored with the weights: 0, 1, 2 … and zeros."""
 
 BERT_POOLED: tuple[Pair, ...] = (
     ("layers.0", "bert.pooler.dense"),
@@ -95,8 +95,8 @@ ROBERTA = Form(
     classes="Roberta",
     prefix="roberta.",
     fields=tuple(
-        (ours, theirs, {"vocab_size": 50265, "pad_token_id": 1}.get(theirs, usual))
-        for ours, theirs, usual in BERT_FIELDS
+        (ours, theirs, {"vocab_size": 50265, "pad_token_id": 1}.get(theirs, default))
+        for ours, theirs, default in BERT_FIELDS
     ),
     fixed={**POST_NORM, "embedding_size": None},
     same=ENCODER_ONLY,
@@ -117,7 +117,7 @@ ROBERTA = Form(
     },
     output="lm_head.decoder.weight",
     aliases={"lm_head.decoder.bias": "lm_head.bias"},
-    # A classifier of single tokens has the plain name.
+    # A token classifier's layer is named `classifier` itself, without a part below it.
     left_out=("classifier.*", *BUFFERS),
     first_position=True,
     plain_gelu=True,
@@ -165,7 +165,7 @@ DISTILBERT = Form(
         "span": (("layer", "qa_outputs"),),
     },
     output="vocab_projector.weight",
-    # Its classifiers have relu where ours have tanh.
+    # Its classifiers have relu where ours have tanh, so they would not compute the same.
     left_out=("pre_classifier.*", "classifier.*", *BUFFERS),
 )
 
@@ -180,10 +180,10 @@ ELECTRA = Form(
                 ours,
                 theirs,
                 {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}.get(
-                    theirs, usual
+                    theirs, default
                 ),
             )
-            for ours, theirs, usual in BERT_FIELDS
+            for ours, theirs, default in BERT_FIELDS
         ),
     ),
     fixed=POST_NORM,
@@ -199,8 +199,8 @@ ELECTRA = Form(
         "span": (("layer", "qa_outputs"),),
     },
     output="generator_lm_head.weight",
-    # Its classifiers have gelu where ours have tanh; telling true from replaced tokens is no
-    # objective of ours.
+    # Its classifiers have gelu where ours have tanh, and detecting replaced tokens is not an
+    # objective of this framework.
     left_out=("discriminator_predictions.*", "classifier.*", "sequence_summary.*", *BUFFERS),
     plain_gelu=True,
 )
@@ -216,7 +216,8 @@ MODERNBERT = Form(
         ("num_attention_heads", "num_attention_heads", 12),
         ("intermediate_size", "intermediate_size", 1152),
         ("hidden_act", "hidden_activation", "gelu"),
-        # Theirs lies inside the feed-forward part, and that of the attention on its output too.
+        # Their dropout is inside the feed-forward part, and that of the attention also on its
+        # output.
         ("hidden_dropout_prob", "mlp_dropout", 0.0),
         ("attention_probs_dropout_prob", "attention_dropout", 0.0),
         ("embedding_dropout_prob", "embedding_dropout", 0.0),
@@ -266,7 +267,7 @@ MODERNBERT = Form(
         "norm_bias": ("*norm.bias",),
         "classifier_bias": ("head.dense.bias",),
     },
-    # Its classifiers have a norm and no dropout where ours have tanh.
+    # Its classifiers have gelu and a norm where ours have tanh.
     left_out=("head.*", "classifier.*"),
     plain_gelu=True,
     gated=True,
@@ -278,8 +279,8 @@ FORMS: dict[str, Form] = {
 """`model_type` -> its form."""
 
 NOT_OURS = {
-    "albert": "all its blocks share one set of weights, and each of ours has its own",
+    "albert": "all its blocks share one set of weights, and in our encoder each has different ones",
     "deberta": "its attention scores positions apart from words",
     "deberta-v2": "its attention scores positions apart from words",
 }
-"""`model_type` that is often asked for -> what our encoder lacks."""
+"""`model_type` that users often try -> why our encoder cannot express it."""

@@ -1,4 +1,4 @@
-"""Which blocks of ModernBERT see all tokens, and how positions turn: several fields at once."""
+"""Local attention and rotary positions of ModernBERT, where several fields make one setting."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from finetune.errors import CheckpointError
 FULL, SLIDING = "full_attention", "sliding_attention"
 GLOBAL_THETA, LOCAL_THETA = 160_000.0, 10_000.0
 WINDOW = 128
-"""Tokens in a window of theirs, both sides together."""
+"""Default width of their window in tokens, both sides together; ours counts one side."""
 
 
 def attention_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Read them from a config.json of any version.
+    """Read the settings from a config.json of any version of transformers.
 
     Raises:
-        CheckpointError: The blocks follow no pattern of ours, or positions are stretched.
+        CheckpointError: The pattern of blocks is not one of ours, or positions are scaled.
     """
     every = _global_every(settings)
     base, local_base = _theta(settings, FULL), _theta(settings, SLIDING)
@@ -34,7 +34,7 @@ def attention_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _global_every(settings: Mapping[str, Any]) -> int:
-    """Every how many-th block, from the first on, sees all tokens; 1 if all do."""
+    """The n of which every n-th block, from the first on, attends to all tokens; 1 if all do."""
     kinds = settings.get("layer_types")
     if kinds is None:
         return int(settings.get("global_attn_every_n_layers", 3))
@@ -43,8 +43,8 @@ def _global_every(settings: Mapping[str, Any]) -> int:
         if kinds == _kinds(len(kinds), every):
             return every
     raise CheckpointError(
-        "config.json: expected layer_types with full_attention in every so many-th block, from "
-        f"the first on, got {quoted(kinds)}"
+        "config.json: expected layer_types with full_attention in every n-th block, from the first "
+        f"on, got {quoted(kinds)}"
     )
 
 
@@ -54,19 +54,20 @@ def _kinds(blocks: int, every: int) -> list[str]:
 
 def _theta(settings: Mapping[str, Any], kind: str) -> float:
     """Base of the wavelengths in blocks of one kind."""
-    usual, old = (GLOBAL_THETA, "global") if kind == FULL else (LOCAL_THETA, "local")
-    stated = (settings.get("rope_parameters") or {}).get(kind) or {}
-    way = settings.get("rope_scaling") or stated.get("rope_type", "default")
-    if way != "default":
+    default, old = (GLOBAL_THETA, "global") if kind == FULL else (LOCAL_THETA, "local")
+    parameters = (settings.get("rope_parameters") or {}).get(kind) or {}
+    scaling = settings.get("rope_scaling") or parameters.get("rope_type", "default")
+    if scaling != "default":
         raise CheckpointError(
-            f"config.json: expected rotary positions as they are, got {way!r} for {kind}; our "
-            "encoder does not stretch them"
+            f"config.json: expected rotary positions without scaling, got {scaling!r} for {kind}; "
+            "our encoder does not scale them"
         )
-    return float(stated.get("rope_theta") or settings.get(f"{old}_rope_theta") or usual)
+    # transformers 5 writes rope_parameters; older versions wrote one field for each kind.
+    return float(parameters.get("rope_theta") or settings.get(f"{old}_rope_theta") or default)
 
 
 def attention_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Write them for new and for old versions."""
+    """Write the fields for new and for old versions of transformers."""
     every = config.global_every if config.local_attention else 1
     base, local_base = config.theta(local=False), config.theta(local=True)
     return {

@@ -1,4 +1,4 @@
-"""A folder of Hugging Face into our settings and keys; every tensor of it is accounted for."""
+"""Read a folder of Hugging Face into our settings and keys, accounting for every tensor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADS = {
     "ForQuestionAnswering": "span",
     "ForMultipleChoice": "choice",
 }
-"""How the name of their class ends -> kind of our head."""
+"""Ending of their class name -> kind of our head."""
 PROBLEMS = {
     "single_label_classification": "classification",
     "multi_label_classification": "multi_label",
@@ -42,32 +42,32 @@ PROBLEMS = {
 }
 """`problem_type` -> kind of our head."""
 MOST_LABELS = 1_000_000
-"""Outputs of a head."""
+"""Outputs of a head; a config with more would allocate gigabytes of names."""
 POSITIONS = "encoder.embeddings.position_embeddings.weight"
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What a folder holds, in our terms."""
+    """The content of a folder, in our settings and keys."""
 
     form: Form
     folder: Path
-    """Where the model's files are; the tokenizer's are there too."""
+    """The folder of the model's and the tokenizer's files."""
     encoder_config: EncoderConfig
     weights: dict[str, Tensor]
     """`encoder.…`, `head.…` and `pooler.…`, float32 on the CPU."""
     head: dict[str, Any]
-    """`kind` and the settings of the head; {} where none came along."""
+    """`kind` and the settings of the head; {} where none was imported."""
     labels: tuple[str, ...]
     """Names of the head's classes in order."""
     kept: list[str]
-    """Names of their tensors that were taken over."""
+    """Names of their tensors that were imported."""
     left_out: list[str]
-    """Names of the others, and of a sentence encoder's further modules."""
+    """Names of the other tensors, and of a sentence encoder's further modules."""
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Whether this looks like a folder of Hugging Face: its config.json has another format."""
+    """Whether this is a folder of Hugging Face: its config.json names no format."""
     path = model_folder(folder) / CONFIG
     return path.is_file() and "format" not in read_json(path)
 
@@ -76,30 +76,30 @@ def read_hf(folder: Path) -> Imported:
     """Read the settings and weights of a folder.
 
     Args:
-        folder: Holds config.json and weights.
+        folder: A folder with config.json and weights.
 
     Returns:
-        All of it in our terms; each of their tensors is in `kept` or in `left_out`.
+        Its content; each of their tensors is in `kept` or in `left_out`.
 
     Raises:
-        CheckpointError: A file is missing or damaged, the family or a field is none that ours can
-            express, or a tensor is missing, unknown or of another shape.
+        CheckpointError: A file is missing or damaged, our settings cannot express the family or a
+            field, or a tensor is missing, unknown or of another shape.
     """
-    place = model_folder(folder)
-    settings = read_json(place / CONFIG)
-    form = _form(settings, place / CONFIG)
+    model = model_folder(folder)
+    settings = read_json(model / CONFIG)
+    form = _form(settings, model / CONFIG)
     try:
         config = form.encoder_config(settings)
     except CheckpointError as error:
-        raise CheckpointError(f"{place}: {error}") from None
-    check_file_size(parameters(config), weight_files(place), place / CONFIG)
-    tensors = _Tensors(form, place, read_tensors(place), form.absent(settings))
+        raise CheckpointError(f"{model}: {error}") from None
+    check_file_size(parameters(config), weight_files(model), model / CONFIG)
+    tensors = _Tensors(form, model, read_tensors(model), form.absent(settings))
     kind = _head_kind(form, config, settings, tensors)
-    labels = _labels(settings, place) if kind in POOLED else ()
+    labels = _labels(settings, model) if kind in POOLED else ()
     weights = tensors.ours(config, kind, _outputs(kind, labels))
     return Imported(
         form=form,
-        folder=place,
+        folder=model,
         encoder_config=config,
         weights=weights,
         head=_head_settings(kind, settings),
@@ -114,21 +114,21 @@ def _form(settings: Mapping[str, Any], path: Path) -> Form:
     if str(name) in NOT_OURS:
         raise CheckpointError(f"{path}: {name} cannot be imported: {NOT_OURS[str(name)]}")
     if str(name) not in FORMS:
-        found = "none" if name is None else f"{name!r}"
+        given = "none" if name is None else f"{name!r}"
         raise CheckpointError(
-            f"{path}: expected a model_type that can be imported, got {found}; "
+            f"{path}: expected a model_type that can be imported, got {given}; "
             f"{nearest(str(name), FORMS)}"
         )
     if "quantization_config" in settings:
         raise CheckpointError(
-            f"{path}: expected plain weights, got a quantization_config; take the folder that "
-            "was quantised"
+            f"{path}: expected plain weights, got a quantization_config; take the model before "
+            "quantization"
         )
     return FORMS[str(name)]
 
 
 class _Tensors:
-    """Their tensors under their full names, and what has become of each."""
+    """Their tensors under their full names, and which of them were imported."""
 
     def __init__(
         self, form: Form, folder: Path, stored: Mapping[str, Tensor], absent: Sequence[str]
@@ -139,8 +139,11 @@ class _Tensors:
         self.full_names = {name: full for full, name in self.names.items()}
         self.tensors = {full: stored[name] for full, name in self.names.items()}
         if len(self.names) < len(stored):
-            twice = sorted(set(stored) - set(self.full_names))
-            raise CheckpointError(f"{folder}: the tensor {twice[0]} is there under two names")
+            duplicates = sorted(set(stored) - set(self.full_names))
+            raise CheckpointError(
+                f"{folder}: expected each tensor once, got {duplicates[0]} under two names; "
+                "convert the folder with a current version of transformers"
+            )
         self.kept: set[str] = set()
         """Names in the files."""
 
@@ -148,7 +151,7 @@ class _Tensors:
         return any(key in self.tensors for key in keys)
 
     def ours(self, config: EncoderConfig, kind: str | None, outputs: int) -> dict[str, Tensor]:
-        """Take over what a checkpoint of ours holds: encoder, head and pooler."""
+        """The tensors of a checkpoint of ours: encoder, head and pooler."""
         self._fold_aliases(config)
         expected = shapes(config, kind, outputs)
         groups: dict[str, list[str]] = {}
@@ -156,7 +159,7 @@ class _Tensors:
             groups.setdefault(theirs, []).append(ours)
         size = config.hidden_size
         expected |= {"pooler.weight": (size, size), "pooler.bias": (size,)}
-        self._check_there(groups)
+        self._check_complete(groups)
         weights: dict[str, Tensor] = {}
         for theirs, keys in groups.items():
             if theirs not in self.tensors:
@@ -167,14 +170,14 @@ class _Tensors:
         return weights
 
     def _pairs(self, config: EncoderConfig, kind: str | None) -> list[Pair]:
-        """All pairs; those of a pooler only where there is one."""
+        """All pairs of keys; those of a pooler only if the files have one."""
         pairs = self.form.pairs(config, kind)
         pooler = [theirs for ours, theirs in pairs if ours.startswith("pooler.")]
         if self.has_any(pooler):
             return pairs
         return [pair for pair in pairs if not pair[0].startswith("pooler.")]
 
-    def _check_there(self, names: Iterable[str]) -> None:
+    def _check_complete(self, names: Iterable[str]) -> None:
         missing = [
             name for name in names if name not in self.tensors and not _is_any(name, self.absent)
         ]
@@ -187,7 +190,7 @@ class _Tensors:
     def _split(
         self, theirs: str, ours: Mapping[str, tuple[int, ...]], config: EncoderConfig
     ) -> dict[str, Tensor]:
-        """Cut one of their tensors into ours, one below the other; float32."""
+        """Split one of their tensors along its first dimension into ours, float32."""
         tensor = self.tensors[theirs]
         first, *_ = ours.values()
         before = self.form.position_rows(config) if POSITIONS in ours else 0
@@ -206,10 +209,10 @@ class _Tensors:
         }
 
     def _fold_aliases(self, config: EncoderConfig) -> None:
-        """Give a tensor that the files have by its second name its first one.
+        """Rename a tensor that the files have under its second name to its first name.
 
-        Where they hold both and the numbers differ, theirs computes with the second one if its
-        output weights are not tied; with tied ones it depends on the version of their library.
+        Where the files have both and the numbers differ, transformers computes with the second if
+        the output weights are not tied; if they are tied, that depends on its version.
         """
         for second, first in self.form.aliases.items():
             if second not in self.tensors:
@@ -218,37 +221,39 @@ class _Tensors:
             differ = not alone and not _equal(self.tensors[first], self.tensors[second])
             if differ and config.tie_word_embeddings:
                 raise CheckpointError(
-                    f"{self.folder}: expected {second} and {first} to be the same numbers, got "
-                    "two sets, of which none can be said to count"
+                    f"{self.folder}: expected the same numbers in {second} and {first}, got "
+                    "different ones, and it is not known which count; save the model again with "
+                    "transformers"
                 )
             if alone or differ:
                 self.tensors[first], self.names[first] = self.tensors[second], self.names[second]
 
     def _keep_tied(self, config: EncoderConfig) -> None:
-        """Count second names as kept: of a bias, and of tied output weights if they agree."""
-        twins = dict(self.form.aliases)
+        """Count duplicates as imported: of a bias, and of tied output weights if they agree."""
+        duplicates = dict(self.form.aliases)
         if config.tie_word_embeddings and self.form.output:
-            twins[self.form.output] = self.form.word_embeddings
-        for second, first in twins.items():
+            duplicates[self.form.output] = self.form.word_embeddings
+        for second, first in duplicates.items():
             if second in self.tensors and self.names.get(first) in self.kept:
                 if _equal(self.tensors[first], self.tensors[second]):
                     self.kept.add(self.names[second])
 
     def left_out(self) -> list[str]:
-        """Their tensors that were not taken over, by the names in the files.
+        """Their tensors that were not imported, by the names in the files.
 
         Raises:
-            CheckpointError: One of them is none that the family is known to have.
+            CheckpointError: The family is not known to have one of them: silence about it could
+                hide that a part of the network is missing.
         """
         known = self.form.known_patterns()
-        left = sorted(set(self.full_names) - self.kept)
-        for name in left:
+        rest = sorted(set(self.full_names) - self.kept)
+        for name in rest:
             if not _is_any(self.full_names[name], known):
                 raise CheckpointError(
-                    f"{self.folder}: {name} is no tensor of a {self.form.name} model with these "
+                    f"{self.folder}: {name} is not a tensor of a {self.form.name} model with these "
                     "settings; config.json and weights do not fit each other"
                 )
-        return left
+        return rest
 
 
 def _is_any(name: str, patterns: Iterable[str]) -> bool:
@@ -260,8 +265,8 @@ def _equal(left: Tensor, right: Tensor) -> bool:
 
 
 def _full_name(name: str, form: Form, stored: Iterable[str]) -> str:
-    """Their name of today: with the prefix, and with weight and bias for gamma and beta."""
-    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
+    """Their current name of a tensor: with the prefix, and weight and bias for gamma and beta."""
+    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):  # converted from TensorFlow
         if name.endswith(old):
             name = name.removesuffix(old) + new
     if any(key.startswith(form.prefix) for key in stored):
@@ -272,15 +277,15 @@ def _full_name(name: str, form: Form, stored: Iterable[str]) -> str:
 def _head_kind(
     form: Form, config: EncoderConfig, settings: Mapping[str, Any], tensors: _Tensors
 ) -> str | None:
-    """Kind of the head that comes along; None where there is none, or not one of ours."""
+    """Kind of the head to import; None without one that computes what ours does."""
     named = settings.get("architectures")
     architecture = named[0] if isinstance(named, list) and named else ""
     ending = str(architecture).removeprefix(form.classes)
     kind = HEADS.get(ending, "masked_lm")
     if ending == "ForSequenceClassification":
         single = len(_labels(settings, tensors.folder)) == 1
-        usual = "regression" if single else "classification"
-        kind = PROBLEMS.get(str(settings.get("problem_type")), usual)
+        default = "regression" if single else "classification"  # as transformers decides it
+        kind = PROBLEMS.get(str(settings.get("problem_type")), default)
         if kind == "regression" and not single:
             return None
     if not form.has_head(config, kind):
@@ -290,7 +295,7 @@ def _head_kind(
 
 
 def _labels(settings: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-    """Names of the outputs in order; theirs are LABEL_0 and LABEL_1 unless they are named."""
+    """Names of the outputs in order; LABEL_0 and LABEL_1 without id2label, as in transformers."""
     names = settings.get("id2label")
     if names is None:
         count = settings.get("num_labels", 2)

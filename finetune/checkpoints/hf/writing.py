@@ -1,4 +1,4 @@
-"""Our settings and keys into those of Hugging Face."""
+"""Write our settings and keys as those of Hugging Face."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError
 
 WRITTEN = ("bert", "electra", "modernbert")
-"""Forms that an encoder is written in, the one that most software reads first."""
+"""Forms that an encoder can be written in; the first is the one that most software reads."""
 
 
 def export_form(config: EncoderConfig) -> Form:
@@ -27,25 +27,25 @@ def export_form(config: EncoderConfig) -> Form:
         BERT if it can express the encoder, or the next one that can.
 
     Raises:
-        CheckpointError: None can; tells what each lacks.
+        CheckpointError: None can; the message names what each lacks.
     """
-    lacking = []
+    reasons = []
     for name in WRITTEN:
         try:
             FORMS[name].settings(config)
         except CheckpointError as error:
-            lacking.append(str(error))
+            reasons.append(str(error))
         else:
             return FORMS[name]
     raise CheckpointError(
-        f"no family of Hugging Face computes what this encoder does: {'; '.join(lacking)}"
+        f"no family of Hugging Face computes what this encoder does: {'; '.join(reasons)}"
     )
 
 
 def their_weights(
     ours: Mapping[str, Tensor], form: Form, config: EncoderConfig, head: str | None
 ) -> dict[str, Tensor]:
-    """Give tensors their names.
+    """Rename and join our tensors into theirs.
 
     Args:
         ours: `encoder.…`, `head.…` and `pooler.…`.
@@ -54,14 +54,14 @@ def their_weights(
         head: Kind of the head; None for an encoder alone.
 
     Returns:
-        Their key -> tensor. Tied output weights are left to the word embeddings.
+        Their key -> tensor. Tied output weights are not repeated: transformers ties them itself.
 
     Raises:
         CheckpointError: A tensor is missing or left over, or the family has no such head.
     """
     pairs = form.pairs(config, head)
     if unknown := sorted(set(ours) - {key for key, _ in pairs}):
-        raise CheckpointError(f"{form.name}: the family has no place for {unknown[0]}")
+        raise CheckpointError(f"{form.name}: the family has no counterpart of {unknown[0]}")
     groups: dict[str, list[Tensor]] = {}
     for key, theirs in pairs:
         if key in ours:

@@ -105,7 +105,7 @@ def test_refused_pickle_gives_no_warning_besides(tmp_path: Path) -> None:
 )
 def test_pickle_that_is_no_state_dict_is_refused(content: Any, found: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "pytorch_model.bin")
-    refused(f"expected tensors by name, got {found}; it is no state dict", tmp_path)
+    refused(f"expected tensors by name, got {found}; it is not a state dict", tmp_path)
 
 
 @pytest.mark.parametrize("name", WRITE)
@@ -134,7 +134,7 @@ class TestShards:
     def test_shard_that_is_missing_is_named(self, tmp_path: Path) -> None:
         shard(tmp_path, "model.safetensors")
         (tmp_path / "model-00002-of-00002.safetensors").unlink()
-        refused("names the file model-00002-of-00002.safetensors, got none", tmp_path)
+        refused("expected the file model-00002-of-00002.safetensors, got none", tmp_path)
 
     def test_tensor_that_is_in_no_shard_is_named(self, tmp_path: Path) -> None:
         shard(tmp_path, "model.safetensors")
@@ -190,5 +190,6 @@ def test_module_outside_the_folder_is_not_read(place: str, tmp_path: Path) -> No
 def test_module_that_is_missing_is_named(tmp_path: Path) -> None:
     module = {"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}
     (tmp_path / "modules.json").write_text(json.dumps([module]))
-    with pytest.raises(CheckpointError, match=r"module '0_Transformer', got no config\.json"):
+    pattern = r"config\.json in the module '0_Transformer', got none"
+    with pytest.raises(CheckpointError, match=pattern):
         model_folder(tmp_path)

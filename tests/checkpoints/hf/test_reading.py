@@ -247,7 +247,7 @@ def test_tensor_that_is_missing_is_named(stored: dict[str, Tensor], tmp_path: Pa
 def test_tensor_that_belongs_nowhere_is_named(stored: dict[str, Tensor], tmp_path: Path) -> None:
     name = "bert.encoder.layer.2.output.dense.bias"  # a block more than config.json tells of
     folder = write(tmp_path / "it", {**stored, name: torch.zeros(16)})
-    refused(f"{name} is no tensor of a bert model with these settings", folder)
+    refused(f"{name} is not a tensor of a bert model with these settings", folder)
 
 
 def test_tensor_of_another_shape_is_named(stored: dict[str, Tensor], tmp_path: Path) -> None:
@@ -265,13 +265,15 @@ def test_weights_that_are_no_numbers_are_refused(
     value: float, stored: dict[str, Tensor], tmp_path: Path
 ) -> None:
     stored[WORDS][3, 4] = value
-    refused(f"expected numbers in {WORDS}, got NaN or infinity", write(tmp_path / "it", stored))
+    refused(
+        f"expected finite numbers in {WORDS}, got NaN or infinity", write(tmp_path / "it", stored)
+    )
 
 
 def test_tensor_under_two_names_is_refused(stored: dict[str, Tensor], tmp_path: Path) -> None:
     norm = "bert.embeddings.LayerNorm.gamma"
     refused(
-        "LayerNorm.* is there under two names",
+        "expected each tensor once, got .*LayerNorm.* under two names",
         write(tmp_path / "it", stored | {norm: stored[norm.replace("gamma", "weight")]}),
     )
 

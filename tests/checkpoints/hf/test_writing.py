@@ -134,9 +134,9 @@ def test_local_attention_is_read_from_configs_of_any_version(version: str) -> No
         ({"layer_types": ["sliding_attention"] * 3}, "expected layer_types with full_attention in"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
-            "expected rotary positions as they are, got 'yarn' for full_attention",
+            "expected rotary positions without scaling, got 'yarn' for full_attention",
         ),
-        ({"rope_scaling": {"type": "linear"}}, "expected rotary positions as they are, got"),
+        ({"rope_scaling": {"type": "linear"}}, "expected rotary positions without scaling, got"),
         ({"local_attention": "wide"}, "expected the shape of a modernbert encoder, got: invalid"),
         ({"rope_parameters": 3}, "expected the shape of a modernbert encoder, got: "),
         ({"classifier_activation": "relu"}, "expected classifier_activation 'gelu', got 'relu'"),
