@@ -170,14 +170,14 @@ def zip_problems(
         return [f"{path}: expected a zip, got no regular file"]
     try:
         with zipfile.ZipFile(path) as archive:
-            found = list(_member_problems(archive, allow_subset=allow_subset))
+            problems = list(_member_problems(archive, allow_subset=allow_subset))
             names = {_base_name(member.filename) for member in archive.infolist()}
     except (OSError, zipfile.BadZipFile, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         return [f"{path}: expected a zip, got none that can be read: {reason}"]
     if not allow_missing:
-        found += missing_problems(names)
-    return [f"{path}: {problem}" for problem in found]
+        problems += missing_problems(names)
+    return [f"{path}: {problem}" for problem in problems]
 
 
 def _base_name(name: str) -> str:

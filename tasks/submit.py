@@ -249,15 +249,15 @@ def read_entries(folders: Sequence[Path]) -> dict[str, Entry]:
         DataError: A run has not ended.
     """
     entries: dict[str, Entry] = {}
-    places: dict[str, Path] = {}
+    folder_of: dict[str, Path] = {}
     for folder in folders:
         entry = _read_entry(folder)
         if entry.task in entries:
             raise ConfigError(
-                f"submit: expected one run of glue/{entry.task}, got {places[entry.task]} and "
+                f"submit: expected one run of glue/{entry.task}, got {folder_of[entry.task]} and "
                 f"{folder}; leave one out"
             )
-        entries[entry.task], places[entry.task] = entry, folder
+        entries[entry.task], folder_of[entry.task] = entry, folder
     return entries
 
 
@@ -265,18 +265,18 @@ def _read_entry(folder: Path) -> Entry:
     from finetune.runs.folder import RunFolder
     from tasks.glue.task import glue_task
 
-    place = RunFolder(folder)
-    settings = place.read_config()
+    run_folder = RunFolder(folder)
+    settings = run_folder.read_config()
     if "task" not in settings:
-        name = place.config_file.name
+        name = run_folder.config_file.name
         raise ConfigError(f"{folder}: expected a fine-tuning run with {name}, got none")
     family, _, name = str(settings["task"]).partition("/")
     if family != "glue":
         raise ConfigError(f"{folder}: expected a run of a GLUE task, got {settings['task']}")
-    task, runs = glue_task(name).row.name, place.read_ended()
+    task, runs = glue_task(name).row.name, run_folder.read_ended()
     if runs[0].folder == folder:
         return Entry(task, runs[0], settings)
-    best = place.best_seed()
+    best = run_folder.best_seed()
     return Entry(task, best, settings, _choice(best, runs))
 
 

@@ -5,16 +5,40 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Iterator
-from gzip import GzipFile
+from gzip import BadGzipFile, GzipFile
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from finetune.errors import DataError
+from finetune.files.placeholders import START, refuse_placeholder
 
 MOST_BYTES = 1 << 30
 """Of a file that is held whole, unpacked; the largest official one has 85 MB."""
 MOST_LINE = 1 << 30
 """Bytes of a line; all of Wikipedia's text of 2006 on one line has 0.7 of it."""
+
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def unpacking(
+    file: io.BufferedReader, where: Path | str, *, packed: bool | None = None
+) -> io.BufferedReader:
+    """The content of an opened file, unpacked while it is read.
+
+    Args:
+        file: The file, at its start.
+        where: Its name, for the message.
+        packed: Whether gzip has packed it; None: its first bytes tell.
+
+    Raises:
+        DataError: The file is a git-lfs pointer or a web page.
+    """
+    start = file.peek(START)
+    refuse_placeholder(start, where, DataError)
+    if packed is None:
+        packed = start.startswith(GZIP_MAGIC)
+    return cast("io.BufferedReader", GzipFile(fileobj=file)) if packed else file
 
 
 def unpacked(content: bytes, where: Path) -> bytes:
@@ -61,3 +85,5 @@ def lines_of(stream: BinaryIO, where: Path | str) -> Iterator[bytes]:
 
 DAMAGED = (OSError, EOFError, zlib.error)
 """What `unpacked` raises for a damaged file."""
+DAMAGED_GZIP = (BadGzipFile, EOFError, zlib.error)
+"""What reading from `unpacking` raises where the packed content is damaged."""

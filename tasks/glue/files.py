@@ -1,15 +1,19 @@
-"""The rows of a GLUE task's file as examples."""
+"""The rows of a GLUE task's file, or of the hub, as examples."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from finetune.errors import DataError
 from finetune.task.interface import Example
 from tasks.glue.table import HIGHEST_SCORE, LOWEST_SCORE, GlueRow
+from tasks.sources import hub
+from tasks.sources.reader import UniqueIds
 from tasks.sources.tsv import read_table
 
+HUB = "nyu-mll/glue"
 MOST_SHORT = 10
 """At most one in so many rows of an official file may have too few cells."""
 
@@ -49,14 +53,12 @@ def read_examples(
 
 
 def _examples(row: GlueRow, table: Iterable[tuple[str, dict[str, str]]]) -> Iterator[Example]:
-    seen: set[int | str] = set()
+    ids = UniqueIds()
     for number, (where, cells) in enumerate(table):
-        own = row_id(cells.get(row.index), number)
-        if own in seen:
-            raise DataError(f"{where}: expected an id of its own, got {own!r} a second time")
-        seen.add(own)
+        identity = row_id(cells.get(row.index), number)
+        ids.add(identity, where)
         yield Example(
-            id=own,
+            id=identity,
             texts=tuple(cells[column] for column in row.texts),
             label=_label(row, cells[row.label], where) if row.label in cells else None,
         )
@@ -92,3 +94,28 @@ def row_id(cell: str | None, number: int) -> int | str:
     if not cell:
         return number
     return int(cell) if cell.isdecimal() else cell
+
+
+def hub_examples(row: GlueRow, split: str) -> Iterator[Example]:
+    """Read a split from the hub; a label that is withheld is -1 there and None here.
+
+    Args:
+        row: The task.
+        split: Its name on the hub.
+
+    Raises:
+        DataError: `datasets` is not installed, or the hub cannot be reached.
+    """
+    rows = hub_split(row.name, split)
+    for cells in rows:
+        label = cells["label"]
+        known = label >= 0
+        if known and row.labels:
+            label = rows.features["label"].int2str(label)
+        texts = tuple(cells[column] for column in row.hub_texts or row.texts)
+        yield Example(id=cells["idx"], texts=texts, label=label if known else None)
+
+
+def hub_split(name: str, split: str) -> Any:
+    """The rows of a split as the hub has them."""
+    return hub.hub_split(HUB, name, split, f"glue/{name}", "glue_data")

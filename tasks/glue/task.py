@@ -9,7 +9,6 @@ interpreted, no spaces stripped, and an empty text is a text. A class goes by it
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +18,18 @@ from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.metrics import METRICS
 from finetune.task.answers.classes import class_answers, constant_answers, number_answers
 from finetune.task.interface import Answer, Example, Outputs, Task, most_frequent
-from finetune.text.tokenizer.visible import is_empty
-from tasks.glue.files import read_examples, row_id
-from tasks.glue.hub import hub_examples, hub_split
+from tasks.glue.files import hub_examples, hub_split, read_examples, row_id
 from tasks.glue.table import GLUE, HIGHEST_SCORE, LOWEST_SCORE, GlueRow, Split
 from tasks.own.columns import Columns, find_columns, id_column
+from tasks.sources.hub import cache_files
+from tasks.sources.reader import (
+    BY_DATA,
+    check_files,
+    check_split,
+    check_texts,
+    data_folder,
+    official_file,
+)
 
 if TYPE_CHECKING:
     from finetune.encoder import EncoderConfig
@@ -66,11 +72,9 @@ def glue_task(
     key = name.lower().removeprefix("glue/").replace("-", "").replace("_", "")
     if key not in GLUE:
         raise ConfigError(f"unknown GLUE task '{name}'; {nearest(key, GLUE)}")
-    if data is None and os.environ.get("FINETUNE_DATA"):
-        data = Path(os.environ["FINETUNE_DATA"])
     return GlueTask(
         GLUE[key],
-        data,
+        data_folder(data),
         _files_by_split(GLUE[key], files or {}),
         order=None if labels is None else tuple(labels),
         train_wnli=train_wnli,
@@ -82,12 +86,7 @@ def _files_by_split(row: GlueRow, files: Mapping[str, Path]) -> dict[str, Path]:
     if DIAGNOSTIC in row.splits:
         files = {DIAGNOSTIC if split == "test" else split: path for split, path in files.items()}
     legal = {*row.splits, *(split.partition("_")[0] for split in row.splits)}
-    for split, path in files.items():
-        if split not in legal:
-            raise ConfigError(
-                f"glue/{row.name} has no {split} split, got the file {path} for it; "
-                f"{nearest(split, legal)}"
-            )
+    check_files(f"glue/{row.name}", files, legal)
     return dict(files)
 
 
@@ -167,8 +166,7 @@ class GlueTask(Task):
     def data_files(self, split: str) -> list[Path]:
         """Name the file that a split is read from; from the hub, the files of its local cache."""
         if split not in self.files and self.data is None:
-            found = hub_split(self.row.name, self._hub_name(split))
-            return [Path(file["filename"]) for file in found.cache_files]
+            return cache_files(hub_split(self.row.name, self._hub_name(split)))
         return [self._file(split)]
 
     def examples(self, split: str) -> list[Example]:
@@ -195,11 +193,8 @@ class GlueTask(Task):
 
     def _check_training(self, examples: Sequence[Example], path: Path) -> None:
         """Refuse a file that nothing can be learnt from."""
-        if all(is_empty(text) for example in examples for text in example.texts):
-            columns = " and ".join(self.row.texts)
-            raise DataError(f"{path}: expected texts to train on, got every {columns} empty")
-        found = {example.label for example in examples}
-        if self.labels and len(examples) > 1 and len(found) == 1:
+        check_texts(examples, path)
+        if self.labels and len(examples) > 1 and len({one.label for one in examples}) == 1:
             raise DataError(
                 f"{path}: expected rows of {' and '.join(self.row.labels)} to train on, got "
                 f"'{examples[0].label}' in all {len(examples):,}"
@@ -222,20 +217,20 @@ class GlueTask(Task):
         return Example(own if isinstance(own, int) else row_id(own, number), texts)
 
     def _text_columns(self, header: Sequence[str], where: str) -> Sequence[str]:
-        for columns in (self.row.texts, self.row.hub_texts):
-            if columns and set(columns) <= set(header):
-                return columns
+        for official in (self.row.texts, self.row.hub_texts):
+            if official and set(official) <= set(header):
+                return official
         try:
             usual = find_columns(header, where=where, labelled=False)
         except DataError:  # its way out, naming columns, is for tables of one's own
             usual = Columns("")
-        found = [column for column in (usual.text, usual.pair) if column]
-        if len(found) != len(self.row.texts):
+        columns = [column for column in (usual.text, usual.pair) if column]
+        if len(columns) != len(self.row.texts):
             listed = ", ".join(header)[:100] or "none"
             raise DataError(
                 f"{where}: expected {' and '.join(self.row.texts)}, got the fields {listed}"
             )
-        return found
+        return columns
 
     def features(
         self,
@@ -331,32 +326,18 @@ class GlueTask(Task):
         return (self.row.written or self.row.labels)[int(number)]
 
     def _split(self, split: str) -> Split:
-        if split not in self.row.splits:
-            raise DataError(
-                f"{self.name} has no split '{split}'; {nearest(split, self.row.splits)}"
-            )
+        check_split(self.name, split, self.row.splits)
         return self.row.splits[split]
 
     def _file(self, split: str) -> Path:
-        places = [self.files[split]] if split in self.files else self._official_places(split)
-        for place in places:
-            for path in (place, place.with_name(f"{place.name}.gz")):
-                if path.is_file():
-                    return path
-        hint = (
-            "name a file that is there"
-            if split in self.files
-            else "--data DIR (or FINETUNE_DATA) names the folder with glue_data/"
-        )
-        raise DataError(
-            f"expected the {split} file of {self.name} at {places[0]} (or .gz), got none; {hint}"
-        )
-
-    def _official_places(self, split: str) -> list[Path]:
+        if split in self.files:
+            named = [self.files[split]]
+            return official_file(self.name, split, named, "name a file that is there")
         data = self.data or Path()
         inside = Path(self.row.folder) / self._split(split).file
         # GLUE's own script names the outer folder `glue_data`: it may be what was given.
-        return [data / "glue_data" / inside, data / inside]
+        files = [data / "glue_data" / inside, data / inside]
+        return official_file(self.name, split, files, f"{BY_DATA} glue_data/")
 
 
 def _listed(labels: Iterable[str]) -> str:

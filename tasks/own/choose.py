@@ -9,17 +9,30 @@ data; every other one must have as many.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.errors import CheckpointError, ConfigError, DataError, nearest
+from finetune.console.output import counted
+from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.task.interface import Example
 from finetune.text.tokenizer.visible import is_empty
-from tasks.own.option_checks import check_options, doubled_options
-from tasks.own.options import ChoiceTask, field_of, letters, read_question, shown, unfolded
+from tasks.own.options import (
+    FEWEST_OPTIONS,
+    MOST_OPTIONS,
+    OPTIONS,
+    ChoiceTask,
+    field_of,
+    letters,
+    options_of,
+    read_question,
+    shown,
+    unfolded,
+)
+from tasks.sources.reader import UniqueIds, check_files, check_split, check_texts, first_of
 
 if TYPE_CHECKING:
     from finetune.text.features.pairs import Features
@@ -29,6 +42,11 @@ ANSWERS = ("answer", "label")
 SPLITS = ("train", "validation", "test")
 _WITHHELD = (None, "", -1)
 """What stands in the place of an answer that is withheld; -1 in SWAG's test file."""
+_LISTED = 5
+"""Rows that a message names."""
+
+Rows = Sequence[tuple[str, Mapping[str, Any]]]
+"""Where each row is, and its fields, unfolded."""
 
 
 def choose_task(files: Mapping[str, Path], labels: Sequence[str] | None = None) -> ChooseTask:
@@ -47,12 +65,7 @@ def choose_task(files: Mapping[str, Path], labels: Sequence[str] | None = None) 
         ConfigError: There is no such split.
         CheckpointError: The labels are no letters of options.
     """
-    for split, path in files.items():
-        if split not in SPLITS:
-            raise ConfigError(
-                f"choose/own has no {split} split, got the file {path} for it; "
-                f"{nearest(split, SPLITS)}"
-            )
+    check_files("choose/own", files, SPLITS)
     if labels is not None and (not labels or sorted(labels) != sorted(letters(len(labels)))):
         raise CheckpointError(
             "choose/own: expected a head for the options A, B, …, got one for "
@@ -144,25 +157,22 @@ class ChooseTask(ChoiceTask):
 
     def examples(self, split: str) -> list[Example]:
         """Read a split; see `Task.examples`."""
-        seen: dict[int | str, str] = {}
+        ids = UniqueIds()
         examples = []
         rows = [(where, unfolded(row, where)) for where, row in self._rows(split)]
-        check_options(rows, self._file(split))
+        _check_options(rows, self._file(split))
         for number, (where, row) in enumerate(rows):
             example = self.example(row, where, number)
-            if example.id in seen:
-                raise DataError(
-                    f"{where}: expected an id of its own, got '{example.id}', which is that of "
-                    f"{seen[example.id]} too"
-                )
-            seen[example.id] = where
+            ids.add(example.id, where)
             label = self._answer(row, example.texts[2:], where, withheld=split == "test")
             examples.append(Example(example.id, example.texts, label))
+        if split == self.train_split:
+            check_texts(examples, self._file(split))
         return examples
 
     def warnings(self, examples: Sequence[Example], features: Sequence[Features]) -> list[str]:
         """Questions that have an option twice."""
-        return doubled_options(examples)
+        return _doubled_options(examples)
 
     def describe(self, examples: Sequence[Example]) -> dict[str, Any]:
         """The usual facts, and how many passages and questions are empty."""
@@ -192,12 +202,83 @@ class ChooseTask(ChoiceTask):
         yield from rows
 
     def _file(self, split: str) -> Path:
-        if split not in self.files:
-            raise DataError(f"choose/own has no {split} file; {nearest(split, self.files)}")
-        path = self.files[split]
-        if not path.is_file():
-            raise DataError(
-                f"expected the {split} file of choose/own at {path}, got none; name a file that "
-                "is there"
-            )
-        return path
+        check_split(self.name, split, self.files)
+        missing = (
+            f"expected the {split} file of choose/own at {self.files[split]}, got none; name a "
+            "file that is there"
+        )
+        return first_of([self.files[split]], missing)
+
+
+def _check_options(rows: Rows, path: object) -> None:
+    """Refuse a file whose questions differ in their number of options, or lack the text of one."""
+    options = [(where, options_of(row, where)) for where, row in rows]
+    _check_counts(options, rows, path)
+    holes = [where for where, texts in options if any(map(_is_hole, texts))]
+    if holes:
+        texts = next(texts for where, texts in options if where == holes[0])
+        letter = next(
+            name for name, text in zip(letters(len(texts)), texts, strict=False) if _is_hole(text)
+        )
+        raise DataError(
+            f"{holes[0]}: expected a text for every option, got option {letter} empty, and an "
+            f"empty one in {len(holes):,} of {len(rows):,} questions ({_lines(holes)}); write "
+            "the missing texts, or remove these questions"
+        )
+
+
+def _check_counts(options: Sequence[tuple[str, list[Any]]], rows: Rows, path: object) -> None:
+    counts = Counter(len(texts) for _, texts in options)
+    usual = counts.most_common(1)[0][0]
+    where, odd = next((one for one in options if len(one[1]) != usual), ("", []))
+    if len(counts) < 2 or not FEWEST_OPTIONS <= len(odd) <= MOST_OPTIONS:
+        return  # a question with no options, or with too many, is refused by itself
+    first = {len(texts): _line(where) for where, texts in reversed(options)}
+    listed = ", ".join(
+        f"{count} in {number:,} (first in line {first[count]})"
+        for count, number in counts.most_common()
+    )
+    way_out = f"keep the questions with {usual} options"
+    field = next((name for name in OPTIONS if all(name in row for _, row in rows)), None)
+    if field is not None and str(path).endswith((".jsonl", ".ndjson")):
+        way_out += f" (jq -c 'select(.{field} | length == {usual})' FILE)"
+    raise DataError(
+        f"{where}: expected {usual} options ({', '.join(letters(usual))}) for every question, "
+        f"got {len(odd)}; of the file's {len(rows):,} questions there are {listed}; {way_out}, or "
+        "train a run for each number"
+    )
+
+
+def _is_hole(option: Any) -> bool:
+    return not isinstance(option, (str, int, list, dict)) or (
+        isinstance(option, str) and is_empty(option)
+    )
+
+
+def _line(where: str) -> str:
+    return where.rpartition(":")[2]
+
+
+def _lines(rows: Sequence[str]) -> str:
+    lines = ", ".join(map(_line, rows[:_LISTED]))
+    return f"lines {lines}{', …' * (len(rows) > _LISTED)}"
+
+
+def _doubled_options(examples: Sequence[Example]) -> list[str]:
+    """Say how many questions have an option twice: both of them are right, or both are wrong."""
+    doubled = [
+        (example, text)
+        for example in examples
+        for text, count in Counter(map(str.strip, example.texts[2:])).items()
+        if count > 1
+    ]
+    if not doubled:
+        return []
+    example, text = doubled[0]
+    questions = len({one.id for one, _ in doubled})
+    return [
+        f"{questions:,} of {counted(len(examples), 'question')} "
+        f"{'has' if questions == 1 else 'have'} the same option twice, of which one "
+        f"counts as wrong whatever it says; the first is {text[:40]!r} of question {example.id!r}; "
+        "correct them, or remove these questions"
+    ]

@@ -39,13 +39,13 @@ class ClassifyConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         check_values(self)
-        for name, found, legal in (
+        for name, value, legal in (
             ("kind", self.kind, ("auto", *KINDS)),
             ("unlabeled", self.unlabeled, UNLABELED),
             ("class_weights", self.class_weights, CLASS_WEIGHTS),
         ):
-            if found not in legal:
-                raise ConfigError(f"unknown {name} '{found}'; {nearest(found, legal)}")
+            if value not in legal:
+                raise ConfigError(f"unknown {name} '{value}'; {nearest(value, legal)}")
         if self.separator == "":
             raise ConfigError("separator is empty; name the text between two classes, such as ';'")
         if self.separator is not None and self.kind not in ("auto", MULTI_LABEL):

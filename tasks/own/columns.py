@@ -144,9 +144,9 @@ class _Search:
 
     def one_of(self, usual: Sequence[str], *, needed: bool = True) -> str | None:
         """The column with the first of the usual names, or the only one with any of them."""
-        found = [name for name in self.free() if plain(name) in usual]
-        first = [name for name in found if plain(name) == usual[0]]
-        if len(chosen := first or found) > 1 and needed:
+        matches = [name for name in self.free() if plain(name) in usual]
+        first = [name for name in matches if plain(name) == usual[0]]
+        if len(chosen := first or matches) > 1 and needed:
             role = "label" if usual is LABELS else "text"
             raise DataError(
                 f"{self.where}: expected one {role} column, got {', '.join(chosen)}; "

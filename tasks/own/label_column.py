@@ -219,9 +219,9 @@ def unlabeled_error(missing: Rows, count: int, column: LabelColumn) -> DataError
     other = "; --unlabeled class reads it as the name of a class" if is_mark else ""
     if column.kind == MULTI_LABEL:
         other += "; [] says that no class applies"
-    found = shown(first.label) if is_mark or first.label is not None else "none"
+    cell = shown(first.label) if is_mark or first.label is not None else "none"
     return DataError(
-        f"{first.where}: expected a label, got {found}{sign} (in {len(missing):,} of {count:,} "
+        f"{first.where}: expected a label, got {cell}{sign} (in {len(missing):,} of {count:,} "
         f"rows); --unlabeled drop leaves such rows out{other}"
     )
 
@@ -285,13 +285,13 @@ def _are_lists(rows: Rows) -> bool:
     """
     like_lists = [row for row in rows if looks_like_list(row.label)]
     read = [list_in_text(row.label) for row in rows]
-    found = len(read) - read.count(None)
-    if not found and 2 * len(like_lists) < len(rows) or not like_lists:
+    lists = len(read) - read.count(None)
+    if not lists and 2 * len(like_lists) < len(rows) or not like_lists:
         return False
     if None in read:
         odd = rows[read.index(None)]
         raise DataError(
-            f"{odd.where}: expected a list of classes such as ['a', 'b'], as {found:,} of "
+            f"{odd.where}: expected a list of classes such as ['a', 'b'], as {lists:,} of "
             f"{len(rows):,} labels are, got {shown(odd.label)}; write all labels so, or join the "
             "classes of a row by a --separator, or say --kind classes if each is one class"
         )

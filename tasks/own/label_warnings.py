@@ -42,14 +42,14 @@ def notes_of(
         columns: Those of the texts and the label; None for a public set.
     """
     label_column = "" if columns is None else columns.label or ""
-    place = f' (column "{label_column}")' if label_column else ""
+    named = f' (column "{label_column}")' if label_column else ""
     known = {split: own for split, own in labels.items() if None not in own}
     if column.kind == REGRESSION:
         lines = {split: _numbers(own, column) for split, own in known.items()}
     else:
         counts = {split: class_counts(own, classes) for split, own in known.items()}
         lines = {split: _classes(own, column) for split, own in counts.items()}
-    notices = [f"labels{place}: {lines.pop('train')}"]
+    notices = [f"labels{named}: {lines.pop('train')}"]
     notices += [f"labels of {split}: {line}" for split, line in lines.items()]
     if columns is None:
         return notices

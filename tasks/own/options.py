@@ -176,8 +176,8 @@ def field_of(row: Mapping[str, Any], names: Sequence[str], where: str) -> str:
     for name in names:
         if name in row:
             return name
-    found = ", ".join(row) or "none"
-    raise DataError(f"{where}: expected a field {' or '.join(names)}, got the fields {found}")
+    fields = ", ".join(row) or "none"
+    raise DataError(f"{where}: expected a field {' or '.join(names)}, got the fields {fields}")
 
 
 def shown(value: Any) -> str:
@@ -243,9 +243,9 @@ class ChoiceTask(Task):
         from finetune.heads import IGNORED
         from finetune.text.features.options import encode_choices
 
-        places = [2 + letters(self.sequences_per_example).index(label) for label in self.labels]
+        positions = [2 + letters(self.sequences_per_example).index(one) for one in self.labels]
         seconds = [
-            [with_option(example.texts[1], example.texts[place]) for place in places]
+            [with_option(example.texts[1], example.texts[position]) for position in positions]
             for example in examples
         ]
         passages = [example.texts[0] for example in examples]

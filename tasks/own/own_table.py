@@ -12,6 +12,7 @@ from finetune.errors import DataError
 from finetune.text.features.rows import delimiter_of, kind_of, read_rows
 from tasks.own.columns import Columns, find_columns, id_column
 from tasks.own.labelled_texts import LabelledText
+from tasks.sources.reader import UniqueIds
 
 SPLITS = ("train", "validation", "test")
 LONGEST_NUMBER = 18
@@ -91,22 +92,17 @@ class OwnTable:
         Raises:
             DataError: The file or a row of it is bad (file and line).
         """
-        named, ids = self.columns, None
-        seen: dict[int | str, str] = {}
+        named, ids, seen = self.columns, None, UniqueIds()
         for number, (where, row) in enumerate(self._rows(split)):
             if number == 0:
-                place = _header_place(self.paths[split], where)
+                header = _header_place(self.paths[split], where)
                 label = self._label_in(row, split)
-                find_columns(row, named.text, named.pair, label, where=place, labelled=False)
+                find_columns(row, named.text, named.pair, label, where=header, labelled=False)
                 ids = id_column(name for name in row if name not in named.chosen().values())
             read = self._read(row, where, number, ids)
-            if read.id in seen:
-                raise DataError(
-                    f"{where}: expected an id of its own for each row, got '{read.id}' as in "
-                    f"{seen[read.id]}; correct it, or rename column '{ids}' if it contains no ids"
-                )
             if ids is not None:
-                seen[read.id] = where
+                hint = f"; correct it, or rename column '{ids}' if it contains no ids"
+                seen.add(read.id, where, hint)
             yield read
 
     def _label_in(self, row: Mapping[str, Any], split: str) -> str | None:
@@ -148,8 +144,8 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
         raise DataError(f"{where}: expected a field '{column}', got {fields}")
     text = row[column]
     if not isinstance(text, str):
-        found = "null" if text is None else type(text).__name__
-        raise DataError(f"{where}: expected text in '{column}', got {found}")
+        kind = "null" if text is None else type(text).__name__
+        raise DataError(f"{where}: expected text in '{column}', got {kind}")
     return text
 
 
@@ -164,5 +160,5 @@ def row_id(raw: Any, where: str) -> int | str:
         return int(raw) if is_number else raw
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
-    found = "none" if raw is None or raw == "" else str(raw)[:60]
-    raise DataError(f"{where}: expected an id, text or a whole number, got {found}")
+    shown = "none" if raw is None or raw == "" else str(raw)[:60]
+    raise DataError(f"{where}: expected an id, text or a whole number, got {shown}")

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.errors import CheckpointError, ConfigError, DataError, nearest
+from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.task.answers.classes import class_answers, constant_answers, number_answers
 from finetune.task.answers.multi_label import lists, multi_label_answers
 from finetune.task.interface import Answer, Example, Label, Outputs, Task, most_frequent
@@ -36,6 +36,7 @@ from tasks.own.labelled_rows import LabelledRows
 from tasks.own.labelled_texts import LabelledText, Source
 from tasks.own.own_table import SPLITS, OwnTable
 from tasks.own.text_scores import METRICS_OF, report_of
+from tasks.sources.reader import check_files, check_split, check_texts
 
 __all__ = ["ClassifyConfig", "ClassifyTask", "classify_task"]
 
@@ -62,9 +63,7 @@ def classify_task(
     Raises:
         ConfigError: There is no such split, or no training file.
     """
-    for split in files:
-        if split not in SPLITS:
-            raise ConfigError(f"own tables have no split '{split}'; {nearest(split, SPLITS)}")
+    check_files("classify/own", files, SPLITS)
     if "train" not in files:
         raise ConfigError("own tables need a file to train on: --train FILE (.csv, .tsv, .jsonl)")
     source = OwnTable(dict(files), config.text_column, config.pair_column, config.label_column)
@@ -187,10 +186,7 @@ class ClassifyTask(Task):
 
     def examples(self, split: str) -> list[Example]:
         """Read a split; see `Task.examples`."""
-        if split not in self.source.splits:
-            raise DataError(
-                f"{self.name} has no split '{split}'; {nearest(split, self.source.splits)}"
-            )
+        check_split(self.name, split, self.source.splits)
         rows = self._table.labelled(split)
         self._check_labels(rows)
         examples = [Example(row.id, row.texts, self._known_label(row)) for row in rows]
@@ -238,14 +234,11 @@ class ClassifyTask(Task):
 
     def _check_training(self, examples: Sequence[Example], rows: Sequence[LabelledText]) -> None:
         """Refuse data from which nothing can be learnt, or that are not those of the head."""
-        place = self.source.files("train")[0]
-        if all(is_empty(text) for example in examples for text in example.texts):
-            raise DataError(
-                f"{place}: expected texts to train on, got all {len(examples)} of them empty"
-            )
+        file = self.source.files("train")[0]
+        check_texts(examples, file)
         if len({example.label for example in examples}) < 2:
             raise DataError(
-                f"{place}: expected at least two different labels, got "
+                f"{file}: expected at least two different labels, got "
                 f"{examples[0].label!r} in all {len(examples)} rows, the first in {rows[0].where}"
             )
         self.check_order()

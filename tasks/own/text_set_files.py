@@ -12,20 +12,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from finetune.errors import DataError
-from finetune.files.placeholders import refuse_placeholder
-from finetune.files.unpacking import DAMAGED, unpacked
 from finetune.text.features.rows import read_records
 from tasks.own.columns import id_column
 from tasks.own.labelled_texts import LabelledText
 from tasks.own.own_table import SPLITS, row_id
 from tasks.sources.archives import ENDINGS, read_members
+from tasks.sources.reader import BY_DATA, decode, first_of, plain_or_gzipped, read_bytes
 
 HELD_OUT = 10
 """One in so many training texts of a class is held out for validation."""
@@ -95,14 +93,12 @@ class TextSet:
             DataError: There is none.
         """
         part = "test" if split == "test" else "train"
-        places = [self.paths[part]] if part in self.paths else self.places(part)
-        for place in places:
-            if place.exists():
-                return [place]
-        raise DataError(
-            f"expected the {part} part of {self.name} at {places[0]} (or packed), got none; "
-            "--data DIR (or FINETUNE_DATA) names the folder with it"
+        paths = [self.paths[part]] if part in self.paths else self.places(part)
+        missing = (
+            f"expected the {part} part of {self.name} at {paths[0]} (or packed), got none; "
+            f"{BY_DATA} it"
         )
+        return [first_of(paths, missing, Path.exists)]
 
     def rows(self, split: str) -> Iterator[LabelledText]:
         """The rows of a split in their official order."""
@@ -150,7 +146,7 @@ class Imdb(TextSet):
         folder = "train" if part == "unsup" else part
         inside = "unsup" if part == "unsup" else "pos"
         folders = [home / "aclImdb" for home in homes] + [self.data]
-        unpacked = [place for place in folders if (place / folder / inside).is_dir()]
+        unpacked = [home for home in folders if (home / folder / inside).is_dir()]
         names = (f"aclImdb_{part}", "aclImdb_v1", "aclImdb")
         archives = [
             home / f"{name}{ending}" for home in homes for name in names for ending in ENDINGS
@@ -165,27 +161,25 @@ class Imdb(TextSet):
 
     def unlabelled(self) -> Iterator[str]:
         """The 50,000 reviews without a rating."""
-        places = [place for place in self.places("unsup") if place.exists()]
-        if not places:
-            raise DataError(
-                f"expected unlabelled reviews at {self.places('unsup')[0]}, got none; "
-                "--data DIR (or FINETUNE_DATA) names the folder with them"
-            )
-        return (text for _, _, text in _reviews(places[0], "train", "unsup"))
+        homes = self.places("unsup")
+        missing = f"expected unlabelled reviews at {homes[0]}, got none; {BY_DATA} them"
+        home = first_of(homes, missing, Path.exists)
+        return (text for _, _, text in _reviews(home, "train", "unsup"))
 
     def _reviews(self, part: str, kinds: str) -> Iterator[tuple[str, str, str]]:
-        (place,) = self.files(part)
-        found = 0
-        for found, review in enumerate(_reviews(place, part, kinds), start=1):  # noqa: B007
-            yield review
-        if not found:
-            raise DataError(f"{place}: expected reviews in {part}/pos and {part}/neg, got none")
+        (home,) = self.files(part)
+        reviews = _reviews(home, part, kinds)
+        first = next(reviews, None)
+        if first is None:
+            raise DataError(f"{home}: expected reviews in {part}/pos and {part}/neg, got none")
+        yield first
+        yield from reviews
 
 
-def _reviews(place: Path, part: str, kinds: str) -> Iterator[tuple[str, str, str]]:
+def _reviews(home: Path, part: str, kinds: str) -> Iterator[tuple[str, str, str]]:
     wanted = re.compile(rf"(?:^|/){part}/(?:{kinds})/[^/]+\.txt$")
-    for where, name, content in read_members(place, lambda name: bool(wanted.search(name))):
-        yield where, name, _utf8(content, where).replace("<br />", "\n")
+    for where, name, content in read_members(home, lambda name: bool(wanted.search(name))):
+        yield where, name, decode(content, where).replace("<br />", "\n")
 
 
 class Trec(TextSet):
@@ -277,19 +271,12 @@ def _article(title: str, description: str) -> str:
 
 
 def _packed_too(data: Path, folder: str, name: str) -> list[Path]:
-    files = (data / folder / name, data / name)
-    return list(chain.from_iterable((file, file.with_name(f"{name}.gz")) for file in files))
+    return plain_or_gzipped((data / folder / name, data / name))
 
 
 def _lines(path: Path) -> list[str]:
     """The lines of a file; one that is not UTF-8 is ISO-8859-1, as one of upstream's TREC is."""
-    try:
-        content = path.read_bytes()
-        refuse_placeholder(content, path, DataError)
-        if path.suffix == ".gz":
-            content = unpacked(content, path)
-    except DAMAGED as error:
-        raise DataError(f"{path}: expected a readable file, got: {error}") from error
+    content = read_bytes(path)
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     return [_utf8_or_latin(line).removesuffix("\r") for line in lines]
 
@@ -299,16 +286,6 @@ def _utf8_or_latin(line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError:
         return line.decode("iso-8859-1")
-
-
-def _utf8(content: bytes, where: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: expected UTF-8, got the byte 0x{content[error.start]:02x} at offset "
-            f"{error.start}; save the file as UTF-8"
-        ) from error
 
 
 def _listed(names: Sequence[str]) -> str:

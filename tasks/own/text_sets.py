@@ -7,7 +7,6 @@ labelled, is scored once and chooses nothing. Equal texts stay on one side of th
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from finetune.errors import ConfigError, DataError, nearest
 from tasks.own.label_kinds import CLASSES
 from tasks.own.text import ClassifyConfig, ClassifyTask
 from tasks.own.text_set_files import AgNews, Imdb, TextSet, Trec6, Trec50
+from tasks.sources.reader import data_folder
 
 TEXT_SETS: dict[str, type[TextSet]] = {
     "imdb": Imdb,
@@ -87,9 +87,7 @@ def text_set_task(
     for split in files or {}:
         if split not in ("train", "test"):
             raise ConfigError(f"dataset {key}: its {split} split is a part of train, no file")
-    if data is None and os.environ.get("FINETUNE_DATA"):
-        data = Path(os.environ["FINETUNE_DATA"])
-    source = TEXT_SETS[key](data or Path("data"), dict(files or {}))
+    source = TEXT_SETS[key](data_folder(data) or Path("data"), dict(files or {}))
     task = TextSetTask(source, config, None if labels is None else tuple(labels))
     if source.classes is not None:
         task.check_order()

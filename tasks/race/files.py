@@ -12,6 +12,7 @@ from finetune.errors import DataError
 from finetune.task.interface import Example
 from tasks.own.options import letters, shown
 from tasks.sources import hub
+from tasks.sources.reader import decode
 
 HUB = "ehovy/race"
 LETTERS = letters(4)
@@ -34,12 +35,7 @@ def read_passage(content: bytes, where: str, *, answered: bool) -> dict[str, Any
             options; an answer is not one of their letters.
     """
     try:
-        passage = json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: expected UTF-8, got the byte 0x{content[error.start]:02x} at offset "
-            f"{error.start}; save the file as UTF-8"
-        ) from error
+        passage = json.loads(decode(content, where))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: expected JSON, got: {error}") from error
     if not isinstance(passage, dict):
@@ -57,8 +53,8 @@ def read_passage(content: bytes, where: str, *, answered: bool) -> dict[str, Any
 
 def _field(passage: Mapping[str, Any], name: str, where: str) -> Any:
     if name not in passage:
-        found = ", ".join(passage) or "none"
-        raise DataError(f"{where}: expected a field {name}, got the fields {found}")
+        fields = ", ".join(passage) or "none"
+        raise DataError(f"{where}: expected a field {name}, got the fields {fields}")
     return passage[name]
 
 

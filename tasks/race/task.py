@@ -8,7 +8,6 @@ over. The id of a question is that of its passage and its number there, from 0: 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,19 @@ from typing import Any
 
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.task.interface import Answer, Example
-from finetune.text.tokenizer.visible import is_empty
 from tasks.own.options import ChoiceTask
 from tasks.race.files import LETTERS, hub_examples, hub_split, questions, read_passage
 from tasks.sources.archives import ENDINGS, read_members
+from tasks.sources.hub import cache_files
+from tasks.sources.reader import (
+    BY_DATA,
+    UniqueIds,
+    check_files,
+    check_split,
+    check_texts,
+    data_folder,
+    first_of,
+)
 
 LEVELS = {"all": ("middle", "high"), "middle": ("middle",), "high": ("high",)}
 """Name of the task -> the levels that it reads."""
@@ -53,15 +61,9 @@ def race_task(
     key = name.lower().removeprefix("race/")
     if key not in LEVELS:
         raise ConfigError(f"unknown RACE task '{name}'; {nearest(key, LEVELS)}")
-    for split, path in (files or {}).items():
-        if split not in FOLDERS:
-            raise ConfigError(
-                f"race/{key} has no {split} split, got the file {path} for it; "
-                f"{nearest(split, FOLDERS)}"
-            )
-    if data is None and os.environ.get("FINETUNE_DATA"):
-        data = Path(os.environ["FINETUNE_DATA"])
-    return RaceTask(key, data, files or {}, tuple(LETTERS if labels is None else labels))
+    check_files(f"race/{key}", files or {}, FOLDERS)
+    letters = tuple(LETTERS if labels is None else labels)
+    return RaceTask(key, data_folder(data), files or {}, letters)
 
 
 @dataclass(frozen=True)
@@ -102,29 +104,27 @@ class RaceTask(ChoiceTask):
     def data_files(self, split: str) -> list[Path]:
         """The folder or the archive of a split; from the hub, the files of its local cache."""
         if split not in self.files and self.data is None:
-            return [Path(file["filename"]) for file in self._hub_rows(split).cache_files]
-        return [self._place(split)]
+            return cache_files(self._hub_rows(split))
+        return [self._home(split)]
 
     def examples(self, split: str) -> list[Example]:
         """Read a split; see `Task.examples`."""
         if split not in self.files and self.data is None:
             return list(hub_examples(self._hub_rows(split)))
-        place = self._place(split)
-        examples = list(self._passages(place, split))
+        home = self._home(split)
+        examples = list(self._passages(home, split))
         for level in self.levels:
             if not any(example.group == level for example in examples):
                 raise DataError(
-                    f"{place}: expected questions in files such as {level}/1.txt, got none"
+                    f"{home}: expected questions in files such as {level}/1.txt, got none"
                 )
-        if split == self.train_split and all(
-            is_empty(text) for example in examples for text in example.texts
-        ):
-            raise DataError(f"{place}: expected texts to train on, got every one empty")
+        if split == self.train_split:
+            check_texts(examples, home)
         return examples
 
-    def _passages(self, place: Path, split: str) -> Iterator[Example]:
-        seen: dict[str, str] = {}
-        for where, name, content in read_members(place, self._wanted(split)):
+    def _passages(self, home: Path, split: str) -> Iterator[Example]:
+        ids = UniqueIds()
+        for where, name, content in read_members(home, self._wanted(split)):
             passage = read_passage(content, where, answered=split not in self.test_splits)
             level = name.split("/")[-2]
             if not passage["id"].startswith(level):
@@ -132,12 +132,7 @@ class RaceTask(ChoiceTask):
                     f"{where}: expected an id that starts with '{level}', the level, "
                     f"got '{passage['id']}'"
                 )
-            if passage["id"] in seen:
-                raise DataError(
-                    f"{where}: expected an id of its own, got '{passage['id']}', which is that "
-                    f"of {seen[passage['id']]} too"
-                )
-            seen[passage["id"]] = where
+            ids.add(passage["id"], where)
             yield from questions(passage, level)
 
     def _wanted(self, split: str) -> Callable[[str], bool]:
@@ -152,23 +147,19 @@ class RaceTask(ChoiceTask):
 
         return wanted
 
-    def _place(self, split: str) -> Path:
-        self._known(split)
-        places = [self.files[split]] if split in self.files else list(self._official_places(split))
-        for place in places:
-            if place.exists():
-                return place
-        hint = (
-            "name a folder or an archive that is there"
-            if split in self.files
-            else "--data DIR (or FINETUNE_DATA) names the folder with race/"
-        )
-        raise DataError(
-            f"expected the {split} passages of {self.name} at {places[0]} or in RACE.tar.gz, got "
+    def _home(self, split: str) -> Path:
+        """The folder or the archive that a split is read from."""
+        check_split(self.name, split, FOLDERS)
+        is_named = split in self.files
+        homes = [self.files[split]] if is_named else list(self._official_homes(split))
+        hint = "name a folder or an archive that is there" if is_named else f"{BY_DATA} race/"
+        missing = (
+            f"expected the {split} passages of {self.name} at {homes[0]} or in RACE.tar.gz, got "
             f"neither; {hint}"
         )
+        return first_of(homes, missing, Path.exists)
 
-    def _official_places(self, split: str) -> Iterator[Path]:
+    def _official_homes(self, split: str) -> Iterator[Path]:
         """Folders first; the folder or the archive itself may be what was given."""
         data = self.data or Path()
         for root in (data / "race" / "RACE", data / "race", data / "RACE", data):
@@ -180,12 +171,8 @@ class RaceTask(ChoiceTask):
         if data.is_file():
             yield data
 
-    def _known(self, split: str) -> None:
-        if split not in FOLDERS:
-            raise DataError(f"{self.name} has no split '{split}'; {nearest(split, FOLDERS)}")
-
     def _hub_rows(self, split: str) -> Any:
-        self._known(split)
+        check_split(self.name, split, FOLDERS)
         return hub_split(self.level, split)
 
     def score(self, answers: Sequence[Answer]) -> dict[str, float]:

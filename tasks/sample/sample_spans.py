@@ -69,10 +69,10 @@ def draw_passage(world: World, rng: random.Random, number: int) -> Passage:
     questions = [
         {
             "question": _question(attribute, rng),
-            "id": f"{QUESTIONS * number + place:024x}",
+            "id": f"{QUESTIONS * number + index:024x}",
             **_answers(context, attribute, named),
         }
-        for place, attribute in enumerate(asked)
+        for index, attribute in enumerate(asked)
     ]
     return {"qas": questions, "context": context}
 
@@ -93,5 +93,5 @@ def _answers(context: str, attribute: str, named: Mapping[str, str]) -> dict[str
 
 
 def _place(context: str, word: str) -> dict[str, Any]:
-    place = context.index(f" {word}") + 1  # the space: a word may be the end of another
-    return {"text": word, "answer_start": place}
+    start = context.index(f" {word}") + 1  # the space: a word may be the end of another
+    return {"text": word, "answer_start": start}

@@ -6,11 +6,9 @@ out: an archive that could write outside its own folder when unpacked is refused
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +16,10 @@ from tarfile import ReadError, TarFile
 from typing import IO, Self, cast
 
 from finetune.errors import DataError
-from finetune.files.placeholders import START, refuse_placeholder
+from finetune.files.placeholders import refuse_placeholder
+from finetune.files.unpacking import DAMAGED, unpacking
 
 ENDINGS = (".tar", ".tar.gz", ".tgz")
-_GZIP_MAGIC = b"\x1f\x8b"
 _BLOCK = 1 << 20
 MOST_WANTED = 1 << 26
 """Bytes of a file that is read: a review, or a passage with its questions."""
@@ -109,10 +107,10 @@ def read_members(path: Path, matches: Callable[[str], bool]) -> Iterator[tuple[s
         raise DataError(
             f"{path}: expected a folder or an archive ({', '.join(ENDINGS)}), got neither"
         )
-    found = _archive(path, matches)
-    for name in sorted(found):
+    members = _archive(path, matches)
+    for name in sorted(members):
         # Popped, so that what the caller is done with is not kept.
-        yield f"{path}:{name}", name, found.pop(name)
+        yield f"{path}:{name}", name, members.pop(name)
 
 
 def _folder(path: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, str, bytes]]:
@@ -131,14 +129,14 @@ def _folder(path: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, s
 
 
 def _archive(path: Path, matches: Callable[[str], bool]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     total = 0
     with _opened(path) as archive:
         for member in archive:
             name = _safe_name(path, member)
             if not (member.isfile() and matches(name)):
                 continue
-            if name in found:
+            if name in members:
                 raise DataError(f"{path}:{name}: expected one member of this name, got two")
             total += member.size
             if member.size > MOST_WANTED or total > MOST_HELD:
@@ -148,32 +146,25 @@ def _archive(path: Path, matches: Callable[[str], bool]) -> dict[str, bytes]:
                 )
             content = archive.extractfile(member)
             assert content is not None  # isfile() above
-            found[name] = content.read()
-            refuse_placeholder(found[name], f"{path}:{name}", DataError)
-    return found
+            members[name] = content.read()
+            refuse_placeholder(members[name], f"{path}:{name}", DataError)
+    return members
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TarFile]:
     """Open an archive for one pass; what goes wrong in it is an error that names the archive."""
     try:
-        with _decompressed(path) as packed:
-            stream = cast("IO[bytes]", _Counted(packed, path))
+        with path.open("rb") as file:
+            # Packed or not by its first bytes: a name may have lost or gained a .gz.
+            stream = cast("IO[bytes]", _Counted(unpacking(file, path), path))
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
                 yield archive
             # To the end: only there gzip finds whether the content is what was once compressed.
             while stream.read(_BLOCK):
                 pass
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+    except (*DAMAGED, tarfile.TarError) as error:
         raise DataError(f"{path}: expected a readable archive, got: {error}") from error
-
-
-def _decompressed(path: Path) -> IO[bytes]:
-    # By the first bytes: an archive whose name has lost or gained a .gz is read all the same.
-    with path.open("rb") as file:
-        refuse_placeholder(file.peek(START), path, DataError)
-        is_gzip = file.read(2) == _GZIP_MAGIC
-    return cast("IO[bytes]", gzip.open(path)) if is_gzip else path.open("rb")
 
 
 def _safe_name(path: Path, member: tarfile.TarInfo) -> str:

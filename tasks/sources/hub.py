@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 from finetune.errors import DataError
@@ -36,3 +37,8 @@ def hub_split(hub: str, config: str | None, split: str, task: str, folder: str) 
     except Exception as error:  # the hub's clients raise errors of a dozen unrelated classes
         reason = str(error).partition("\n")[0]
         raise DataError(f"could not load {' '.join(names)} {split} ({reason}); {hint}") from error
+
+
+def cache_files(rows: Any) -> list[Path]:
+    """The files of the local cache that a split from the hub is read from."""
+    return [Path(file["filename"]) for file in rows.cache_files]

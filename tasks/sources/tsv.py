@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from finetune.errors import DataError
-from finetune.files.placeholders import refuse_placeholder
-from finetune.files.unpacking import DAMAGED, unpacked
-from finetune.text.features.rows import FROM_UTF16, FROM_WINDOWS, UTF16_MARKS, refuse_other_file
+from finetune.text.features.rows import refuse_other_file
+from tasks.sources.reader import decode, read_bytes
 
 
 def read_table(
@@ -71,17 +70,17 @@ def _header(
     """Find the columns, and the index of the first row that holds data."""
     if not lines:
         raise DataError(f"{path}: expected a header and rows, got an empty file")
-    found = lines[0].split("\t")
-    if set(required) <= set(found):
-        doubled = [column for column in required if found.count(column) > 1]
+    header = lines[0].split("\t")
+    if set(required) <= set(header):
+        doubled = [column for column in required if header.count(column) > 1]
         if doubled:
             raise DataError(f"{path}:1: expected one column '{doubled[0]}', got several")
-        return found, 1
-    if len(found) in (len(headerless), len(headerless) + len(optional)):
+        return header, 1
+    if len(header) in (len(headerless), len(headerless) + len(optional)):
         return [*headerless, *optional], 0
     raise DataError(
         f"{path}:1: expected a header that names {', '.join(required)}; "
-        f"got the columns {', '.join(found)[:100]}"
+        f"got the columns {', '.join(header)[:100]}"
     )
 
 
@@ -90,21 +89,7 @@ def _either(widths: set[int]) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        data = path.read_bytes()
-        refuse_placeholder(data, path, DataError)
-        if path.suffix == ".gz":
-            data = unpacked(data, path)
-    except DAMAGED as error:
-        raise DataError(f"{path}: expected a readable file, got: {error}") from error
-    refuse_other_file(data[:16], f"{path}:1")
-    try:
-        text = data.decode("utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        way_out = FROM_UTF16 if data.startswith(UTF16_MARKS) else FROM_WINDOWS
-        line = 1 + data.count(b"\n", 0, error.start)
-        raise DataError(
-            f"{path}:{line}: expected UTF-8, got the byte 0x{data[error.start]:02x} "
-            f"at offset {error.start}; {way_out}"
-        ) from error
+    content = read_bytes(path)
+    refuse_other_file(content[:16], f"{path}:1")
+    text = decode(content, path).rstrip("\r\n")
     return [line.removesuffix("\r") for line in text.split("\n")] if text else []

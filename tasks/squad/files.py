@@ -16,15 +16,33 @@ from typing import Any, NamedTuple
 
 from finetune.console.output import counted
 from finetune.errors import DataError
-from finetune.files.placeholders import refuse_placeholder
-from finetune.files.unpacking import DAMAGED, unpacked
 from finetune.task.interface import Example, GoldAnswer
 from finetune.text.features.rows import read_rows
+from tasks.sources import hub
+from tasks.sources.reader import UniqueIds, decode, read_bytes
 
 LEVELS = ("data", "paragraphs", "qas")
 """The lists that lead to a question in the official form, from the outermost."""
 
 Row = Mapping[str, Any]
+
+
+class Release(NamedTuple):
+    """Where a version of SQuAD is found; its test set is hidden."""
+
+    hub: str
+    """Its name on the hub."""
+    files: Mapping[str, str]
+    """Split -> official file name."""
+
+
+OFFICIAL = {
+    "1.1": Release("rajpurkar/squad", {"train": "train-v1.1.json", "validation": "dev-v1.1.json"}),
+    "2.0": Release(
+        "rajpurkar/squad_v2", {"train": "train-v2.0.json", "validation": "dev-v2.0.json"}
+    ),
+}
+"""Version -> release."""
 
 
 class MovedAnswer(GoldAnswer):
@@ -69,13 +87,13 @@ def read_official(path: Path, version: str, *, labelled: bool) -> list[Example]:
             f"got {_kind(document)}"
         )
     questions = list(_checked(_questions(document, str(path)), str(path)))
-    found = _version(document.get("version"), questions)
-    if found not in (version, None):
+    actual = _version(document.get("version"), questions)
+    if actual not in (version, None):
         unanswerable = sum(question.impossible is True for question in questions)
         raise DataError(
-            f"{path}: expected SQuAD {version}, got {found} (version "
+            f"{path}: expected SQuAD {version}, got {actual} (version "
             f"{document.get('version')!r}, {unanswerable} of {len(questions)} questions "
-            f"unanswerable); run `finetune squad {found}` or name a file of {version}"
+            f"unanswerable); run `finetune squad {actual}` or name a file of {version}"
         )
     return _examples(questions, str(path), labelled=labelled, empty_is_unanswerable=False)
 
@@ -119,6 +137,20 @@ def read_hub_rows(rows: Iterable[Row], where: str) -> list[Example]:
     return _examples(questions, where, labelled=True, empty_is_unanswerable=True)
 
 
+def hub_examples(version: str, split: str) -> list[Example]:
+    """Read a split from the hub.
+
+    Raises:
+        DataError: `datasets` is not installed, or the hub cannot be reached.
+    """
+    return read_hub_rows(hub_split(version, split), f"{OFFICIAL[version].hub} {split}")
+
+
+def hub_split(version: str, split: str) -> Any:
+    """The rows of a split as the hub has them."""
+    return hub.hub_split(OFFICIAL[version].hub, None, split, f"squad/{version}", "squad")
+
+
 def text_of(row: Row, field: str, where: str) -> str:
     """Take a text as it stands, spaces at its ends included.
 
@@ -127,10 +159,9 @@ def text_of(row: Row, field: str, where: str) -> str:
     """
     text = row.get(field)
     if not isinstance(text, str):
-        found = (
-            _kind(text) if field in row else f"the fields {', '.join(map(str, row)) or '(none)'}"
-        )
-        raise DataError(f"{where}: expected the text '{field}', got {found}")
+        fields = ", ".join(map(str, row)) or "(none)"
+        kind = _kind(text) if field in row else f"the fields {fields}"
+        raise DataError(f"{where}: expected the text '{field}', got {kind}")
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
@@ -142,20 +173,7 @@ def text_of(row: Row, field: str, where: str) -> str:
 
 
 def _load(path: Path) -> Any:
-    try:
-        data = path.read_bytes()
-        refuse_placeholder(data, path, DataError)
-        if path.suffix == ".gz":
-            data = unpacked(data, path)
-            refuse_placeholder(data, path, DataError)
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} at offset "
-            f"{error.start}; save the file as UTF-8"
-        ) from error
-    except DAMAGED as error:
-        raise DataError(f"{path}: expected a readable file, got: {error}") from error
+    text = decode(read_bytes(path), path)
     if not text.strip():
         raise DataError(f"{path}: expected questions as JSON, got an empty file")
     return _parse(text, path)
@@ -192,23 +210,18 @@ def _questions(node: Any, where: str) -> Iterator[tuple[str, Row]]:
     above = {"context": text_of(node, "context", where)} if level == "qas" else {}
     colon = "." if where.endswith("]") else ": "
     for number, child in enumerate(node[level]):
-        place = f"{where}{colon}{level}[{number}]"
-        yield from _questions({**child, **above} if isinstance(child, dict) else child, place)
+        inside = f"{where}{colon}{level}[{number}]"
+        yield from _questions({**child, **above} if isinstance(child, dict) else child, inside)
 
 
 def _checked(rows: Iterable[tuple[str, Row]], file: str) -> Iterator[_Question]:
     """Check each row on its own, and that no id comes twice."""
-    places: dict[str, str] = {}
+    ids, known = UniqueIds(), None
     for where, row in rows:
         known = _id(row, where)
-        if str(known) in places:  # as a key of a predictions file, 1 is "1"
-            raise DataError(
-                f"{where}: expected an id of its own, got {known!r} a second time, first at "
-                f"{places[str(known)].removeprefix(file).lstrip(': ')}"
-            )
-        places[str(known)] = where
+        ids.add(known, where)
         yield _question(row, known, f"{where}: question {known!r}")
-    if not places:
+    if known is None:
         raise DataError(f"{file}: expected questions, got none")
 
 
@@ -282,13 +295,13 @@ def _nearest(text: str, start: int, context: str, where: str) -> int:
     """Where a text stands that is nearest to a character; the earlier of two."""
     before = context.rfind(text, 0, max(start, 0) + len(text))
     after = context.find(text, max(start, 0))
-    found = [place for place in (before, after) if place >= 0]
-    if not found:
+    starts = [position for position in (before, after) if position >= 0]
+    if not starts:
         raise DataError(
             f"{where}: expected the answer {text[:40]!r} in its context at character {start}, "
             "got it nowhere; an answer must be a passage of the context, letter by letter"
         )
-    return min(found, key=lambda place: abs(place - start))
+    return min(starts, key=lambda position: abs(position - start))
 
 
 def _version(named: Any, questions: Sequence[_Question]) -> str | None:

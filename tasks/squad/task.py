@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +23,25 @@ from typing import TYPE_CHECKING, Any
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.task.interface import Answer, Example, GoldAnswer, Outputs, Task
 from finetune.text.tokenizer.visible import is_empty
-from tasks.squad.files import MovedAnswer, read_official, read_own, text_of
-from tasks.squad.hub import OFFICIAL, hub_examples, hub_split
+from tasks.sources.hub import cache_files
+from tasks.sources.reader import (
+    BY_DATA,
+    check_files,
+    check_split,
+    check_texts,
+    data_folder,
+    official_file,
+    plain_or_gzipped,
+)
+from tasks.squad.files import (
+    OFFICIAL,
+    MovedAnswer,
+    hub_examples,
+    hub_split,
+    read_official,
+    read_own,
+    text_of,
+)
 from tasks.squad.warnings import long_answers, moved_answers
 
 if TYPE_CHECKING:
@@ -74,9 +90,7 @@ def squad_task(
     version = {"1": "1.1", "2": "2.0"}.get(version, version)
     if version not in OFFICIAL:
         raise ConfigError(f"unknown version of SQuAD '{name}'; {nearest(version, OFFICIAL)}")
-    if data is None and os.environ.get("FINETUNE_DATA"):
-        data = Path(os.environ["FINETUNE_DATA"])
-    task = SquadTask(windows, spans, version, data, dict(files or {}))
+    task = SquadTask(windows, spans, version, data_folder(data), dict(files or {}))
     return _checked(task, labels)
 
 
@@ -110,12 +124,7 @@ def _checked(task: SquadTask, labels: Sequence[str] | None) -> SquadTask:
             f"{task.name}: expected a head that finds passages, got one for the labels "
             f"{', '.join(labels)}; name a run that has learnt to answer questions"
         )
-    for split, path in task.files.items():
-        if split not in SPLITS:
-            raise ConfigError(
-                f"{task.name} has no {split} split, got the file {path} for it; "
-                f"{nearest(split, SPLITS)}"
-            )
+    check_files(task.name, task.files, SPLITS)
     return task
 
 
@@ -159,7 +168,7 @@ class SquadTask(Task):
     def _own_files(self) -> list[Path]:
         """Those of the user's labelled files that are there."""
         named = [self.files[split] for split in ("train", "validation") if split in self.files]
-        return [path for path in map(_on_disk, named) if path is not None]
+        return [path for path in plain_or_gzipped(named) if path.is_file()]
 
     @property
     def monitor(self) -> str:
@@ -183,8 +192,7 @@ class SquadTask(Task):
     def data_files(self, split: str) -> list[Path]:
         """Name the file that a split is read from; from the hub, the files of its local cache."""
         if self._is_on_hub(split):
-            rows = hub_split(self.version, split)
-            return [Path(file["filename"]) for file in rows.cache_files]
+            return cache_files(hub_split(self.version, split))
         return [self._file(split)]
 
     def examples(self, split: str) -> list[Example]:
@@ -197,10 +205,8 @@ class SquadTask(Task):
             examples = read_official(path, self.official, labelled=labelled)
         else:
             examples = self._own_examples(path, labelled=labelled)
-        if split == self.train_split and all(
-            is_empty(text) for example in examples for text in example.texts
-        ):
-            raise DataError(f"{path}: expected texts to train on, got all of them empty")
+        if split == self.train_split:
+            check_texts(examples, path)
         return examples
 
     def _own_examples(self, path: Path, *, labelled: bool) -> list[Example]:
@@ -331,8 +337,7 @@ class SquadTask(Task):
         return {f"{split}/{name}.json": _json(content) for name, content in files.items()}
 
     def _is_on_hub(self, split: str) -> bool:
-        if split not in SPLITS:
-            raise DataError(f"{self.name} has no split '{split}'; {nearest(split, SPLITS)}")
+        check_split(self.name, split, SPLITS)
         if split in self.files:
             return False
         if self.official is None or split not in OFFICIAL[self.official].files:
@@ -342,29 +347,12 @@ class SquadTask(Task):
         return self.data is None
 
     def _file(self, split: str) -> Path:
-        places = [self.files[split]] if split in self.files else self._official_places(split)
-        found = next((path for path in map(_on_disk, places) if path is not None), None)
-        if found is not None:
-            return found
-        hint = (
-            "name a file that is there"
-            if split in self.files
-            else f"--data DIR (or FINETUNE_DATA) names the folder with squad/, and --{split} "
-            "FILE a file of another name"
-        )
-        raise DataError(
-            f"expected the {split} file of {self.name} at {places[0]} (or .gz), got none; {hint}"
-        )
-
-    def _official_places(self, split: str) -> list[Path]:
+        if split in self.files:
+            named = [self.files[split]]
+            return official_file(self.name, split, named, "name a file that is there")
         data, file = self.data or Path(), OFFICIAL[self.version].files[split]
-        return [data / "squad" / file, data / file]
-
-
-def _on_disk(place: Path) -> Path | None:
-    """The file, or the same compressed."""
-    both = (place, place.with_name(f"{place.name}.gz"))
-    return next((path for path in both if path.is_file()), None)
+        hint = f"{BY_DATA} squad/, and --{split} FILE a file of another name"
+        return official_file(self.name, split, [data / "squad" / file, data / file], hint)
 
 
 def _labelled(answers: Sequence[Answer]) -> bool:

@@ -78,7 +78,7 @@ def squad_words(world: World, files: Files, folder: Path, version: str = "1.1") 
     [
         (b'{"version": "1.1", "data": [', ".*dev-v1.1.json:1: .*"),
         (b"", ".*dev-v1.1.json: .*empty.*"),
-        ('{"data": []}'.encode("utf-16"), ".*dev-v1.1.json: .*UTF-8.*"),
+        ('{"data": []}'.encode("utf-16"), ".*dev-v1.1.json:1: .*UTF-8.*"),
         (json.dumps(squad(2, 3)).encode(), ".*dev-v1.1.json.*2.0.*"),
     ],
     ids=["truncated", "empty", "utf-16", "another version"],

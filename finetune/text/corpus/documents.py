@@ -12,24 +12,22 @@ ends a document, blank lines and rows do not.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from finetune.errors import DataError
 from finetune.files.placeholders import START, refuse_placeholder, refuse_placeholder_file
-from finetune.files.unpacking import lines_of
+from finetune.files.unpacking import DAMAGED_GZIP, lines_of, unpacking
 
 if TYPE_CHECKING:
-    from io import BufferedReader
+    pass
 
 HUB = "hf://"
 _BOM = b"\xef\xbb\xbf"
@@ -315,9 +313,7 @@ def _raw_lines(file: Path, advance: Advance) -> Iterator[bytes]:
     reported = 0
     try:
         with file.open("rb") as raw:
-            refuse_placeholder(raw.peek(START), file, DataError)
-            packed = file.suffix.lower() == ".gz"
-            lines = cast("BufferedReader", gzip.GzipFile(fileobj=raw)) if packed else raw
+            lines = unpacking(raw, file, packed=file.suffix.lower() == ".gz")
             refuse_placeholder(lines.peek(START), file, DataError)
             for number, line in enumerate(lines_of(lines, file)):
                 yield line
@@ -325,7 +321,7 @@ def _raw_lines(file: Path, advance: Advance) -> Iterator[bytes]:
                     advance(raw.tell() - reported)
                     reported = raw.tell()
             advance(raw.tell() - reported)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except DAMAGED_GZIP as error:
         raise DataError(f"{file}: damaged gzip file: {error}") from error
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error

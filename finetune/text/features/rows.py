@@ -12,19 +12,17 @@ column. Each may end in `.gz` as well. Memory holds one row, never a file.
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.files.placeholders import START, refuse_placeholder
-from finetune.files.unpacking import lines_of
+from finetune.files.unpacking import DAMAGED_GZIP, GZIP_MAGIC, lines_of, unpacking
 from finetune.text.features.delimiters import DELIMITERS, find_delimiter
 
 STDIN = "-"
@@ -58,7 +56,7 @@ OTHER_FILES = {
     b"\xd0\xcf\x11\xe0": "an old Excel workbook (.xls)",
     b"%PDF-": "a PDF file",
     b"PAR1": "a Parquet file",
-    b"\x1f\x8b": "a gzip file whose name lacks .gz",
+    GZIP_MAGIC: "a gzip file whose name lacks .gz",
 }
 """What a file begins with that is no text -> what it is."""
 
@@ -151,9 +149,7 @@ def _opened(path: Path | str) -> Iterator[BinaryIO]:
         return
     try:
         with Path(path).open("rb") as file:
-            refuse_placeholder(file.peek(START), path, DataError)
-            packed = str(path).lower().endswith(".gz")
-            yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
+            yield unpacking(file, path, packed=str(path).lower().endswith(".gz"))
     except OSError as error:
         raise DataError(f"{path}: expected a readable file, got: {error.strerror}") from error
 
@@ -166,7 +162,7 @@ def _text_lines(name: str, stream: BinaryIO) -> _Lines:
             refuse_placeholder(stream.peek(START), name, DataError)
         for number, line in enumerate(lines_of(stream, name), start=1):
             yield _decode(line, f"{name}:{number}", first=number == 1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except DAMAGED_GZIP as error:
         raise DataError(
             f"{name}:{number + 1}: expected a whole gzip file, got it damaged here: {error}"
         ) from error

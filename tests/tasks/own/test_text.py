@@ -289,7 +289,9 @@ class TestStrangeTexts:
     def test_texts_all_empty_are_an_error_in_training_data_only(self, make: Any) -> None:
         empty = table(("\u200b\ufeff", "pos"), (" ", "neg"))
         assert len(make(TWO, empty).examples("validation")) == 2
-        with pytest.raises(DataError, match=r"train.csv: expected texts to train on, got all 2"):
+        with pytest.raises(
+            DataError, match=r"train.csv: expected texts to train on, got all of them empty"
+        ):
             make(empty).examples("train")
 
 
@@ -356,7 +358,7 @@ BAD = {
     ),
     "doubled id": (
         {"train": table((1, "a", "x"), (2, "b", "y"), (1, "c", "x"), header="id,text,label")},
-        "train.csv:4: expected an id of its own for each row, got '1' as in .*train.csv:2",
+        "train.csv:4: expected an id of its own, got 1 a second time, first at .*train.csv:2",
     ),
     "cut JSON": (
         {"train": (".jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "la')},
@@ -399,7 +401,7 @@ class TestBadInput:
             make(TWO).examples("test")
         with pytest.raises(ConfigError, match="own tables need a file to train on: --train FILE"):
             classify_task({}, ClassifyConfig())
-        with pytest.raises(ConfigError, match="no split 'dev'"):
+        with pytest.raises(ConfigError, match="classify/own has no dev split"):
             classify_task({"dev": tmp_path}, ClassifyConfig())
 
     def test_head_of_other_classes_is_refused(self, make: Any) -> None:

@@ -186,7 +186,7 @@ class TestImdb:
     def test_review_in_another_encoding_is_told(self, tmp_path: Path) -> None:
         unpack(tmp_path)
         (tmp_path / "imdb/aclImdb/test/pos/0_10.txt").write_bytes(b"caf\xe9")
-        with pytest.raises(DataError, match=r"0_10.txt: expected UTF-8, got the byte 0xe9"):
+        with pytest.raises(DataError, match=r"0_10.txt:1: expected UTF-8, got the byte 0xe9"):
             text_set_task("imdb", tmp_path).examples("test")
 
 

@@ -161,7 +161,7 @@ def test_a_damaged_header_is_an_error_and_not_the_end(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[content.index(b"set/b/10.txt") + 150] ^= 1  # within the header's checksum
     path.write_bytes(content)
-    with pytest.raises(DataError, match="found: a cut or damaged archive"):
+    with pytest.raises(DataError, match="got: a cut or damaged archive"):
         list(read_members(path, is_text))
 
 

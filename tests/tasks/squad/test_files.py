@@ -270,7 +270,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "id is true": (official(question(True)), "expected the text 'id', got true or false"),
     "id doubled": (
         official(question("q1", ANSWER), question("q1", ANSWER)),
-        r"qas\[1\]: expected an id of its own, got 'q1' a second time, first at data\[0\]\.par.*"
+        r"qas\[1\]: expected an id of its own, got 'q1' a second time, first at .*data\[0\]\.par.*"
         r"qas\[0\]",
     ),
     "question is nothing": (
