@@ -8,13 +8,24 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "WANDB_MODE": "offline"}
 
+import re
 import socket
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from tasks.__main__ import main
+from tests.made.commands import Call, Outcome, Process, Refuses, Start
+from tests.made.texts import learned_tokenizer
+from tests.made.world import World, make_world
+
+if TYPE_CHECKING:
+    from finetune.jobs.sources import Model
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -66,3 +77,68 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", connect_here_only)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Files to run on, and runs that every test may read and none may change."""
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """One of the words of `tests.made.texts`; some folders have one of their own texts."""
+    return learned_tokenizer()
+
+
+@pytest.fixture
+def model(tokenizer: Tokenizer) -> Model:
+    """A small one with weights so large that its heads and layers differ."""
+    from finetune.jobs.sources import Model
+    from tests.made.nets import tiny_encoder
+
+    return Model(Path("made-up"), tiny_encoder(), tokenizer)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run a command line in this process."""
+
+    def run(*words: object) -> Outcome:
+        capsys.readouterr()
+        status = main([str(word) for word in words])
+        return Outcome(status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def refuses(call: Call) -> Refuses:
+    """Assert that a command ends in status 2 with one line on stderr that matches a pattern."""
+
+    def check(pattern: str, *words: object) -> Outcome:
+        outcome = call(*words)
+        assert outcome.status == 2, outcome
+        assert outcome.out == ""
+        assert outcome.err.count("\n") == 1, outcome.err
+        assert re.fullmatch(f"finetune: {pattern}\n", outcome.err), outcome.err
+        return outcome
+
+    return check
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a command line in a process of its own, by a script that may change what happens."""
+    started: list[Process] = []
+
+    def run(
+        *words: object, variables: Mapping[str, str] | None = None, script: Path | None = None
+    ) -> Process:
+        started.append(Process([str(word) for word in words], tmp_path, variables or {}, script))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.popen.kill()
+        process.popen.communicate()

@@ -22,7 +22,7 @@ from finetune.training.loop.pretrainer import Pretrainer
 from tasks.__main__ import main
 from tasks.families import FAMILIES
 from tasks.sample.sample import write_sample
-from tests.cli.families import write_families
+from tests.made.families import write_families
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PRETRAIN = sorted((CONFIGS / "pretrain").glob("*.yaml"))

@@ -19,7 +19,7 @@ from finetune.runs.settings import FitRun
 from finetune.settings import fields as settings
 from tasks.__main__ import COMMANDS as OWN_COMMANDS
 from tests import test_doctests, test_readme
-from tests.made_texts import write_texts
+from tests.made.texts import write_texts
 from tests.test_readme import _dry  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parent.parent

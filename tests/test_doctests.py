@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import finetune
-from tests.made_texts import write_texts
+from tests.made.texts import write_texts
 
 MAKERS = {"runs/pretrained": "pretrain", "runs/own": "fit"}
 """Folder that examples read -> the name whose example makes it."""

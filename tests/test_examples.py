@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.made_texts import write_texts
+from tests.made.texts import write_texts
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 EPOCHS = 10

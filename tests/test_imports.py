@@ -1,4 +1,7 @@
-"""Who may import whom: one way, downwards; every import counts, also those inside functions."""
+"""Who may import whom: one way, downwards; every import counts, also those inside functions.
+
+And where a test lies: at the path of the module that it is about.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 FILES = sorted([*(ROOT / "finetune").rglob("*.py"), *(ROOT / "tasks").rglob("*.py")])
 
 # From the lowest to the highest: a package imports from lower layers only, and packages of one
@@ -86,6 +90,20 @@ INSIDE_FUNCTIONS = (
     "transformers",
     "wandb",
     "wandb_workspaces",
+)
+
+# Tests of whole commands, and of several modules at once.
+ABOUT_NO_MODULE = (
+    "cli/",
+    "face/",
+    "faults/",
+    "parity/",
+    "encoder/test_first_only.py",
+    "report/test_browser.py",
+    "report/test_command.py",
+    "runs/test_owner.py",
+    "training/test_own_trainer.py",
+    "training/test_precision.py",
 )
 
 
@@ -205,6 +223,24 @@ def test_heavy_package_is_imported_inside_functions(module: str) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_file_can_be_read_at_a_sitting(module: str) -> None:
     assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@pytest.mark.parametrize("file", [path.relative_to(ROOT / "tests").as_posix() for path in TESTS])
+def test_test_lies_at_the_path_of_its_module(file: str) -> None:
+    """`a/test_b.py` and `a/test_b_in_some_respect.py` are about `a/b.py`."""
+    folder, _, name = file.rpartition("/")
+    if not folder or file.startswith(ABOUT_NO_MODULE):
+        return
+    package = ROOT / folder if folder.startswith("tasks") else ROOT / "finetune" / folder
+    words = name.removeprefix("test_").removesuffix(".py").split("_")
+    names = ["_".join(words[: count + 1]) for count in range(len(words))]
+    there = [one for one in names if (package / f"{one}.py").is_file() or (package / one).is_dir()]
+    assert there, f"tests/{file}: no module of {package.relative_to(ROOT)} is called {name}"
+
+
+@pytest.mark.parametrize("file", ABOUT_NO_MODULE)
+def test_exception_is_still_there(file: str) -> None:
+    assert (ROOT / "tests" / file).exists()
 
 
 def test_help_imports_nothing_heavy() -> None:

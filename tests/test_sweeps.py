@@ -15,7 +15,7 @@ import yaml
 
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from tasks.__main__ import main
-from tests.cli.families import write_families
+from tests.made.families import write_families
 
 ROOT = Path(__file__).parent.parent
 SWEEPS = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))

@@ -21,25 +21,15 @@ from finetune.errors import CheckpointError
 from finetune.files.writing import TEMPORARY
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    texts = ["the cat sees the dog", "a dog sees a cat", "the old tree"] * 9
-    return train_tokenizer(texts, TokenizerConfig(vocab_size=36))
+from tests.made.nets import hugging_face_model
 
 
 @pytest.fixture
 def bert(tokenizer: Tokenizer, tmp_path: Path) -> Path:
     """A folder as `save_pretrained` writes it, with a masked-LM head and a pooler."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.BertConfig(
-        **sizes, vocab_size=tokenizer.vocab_size, intermediate_size=24, max_position_embeddings=16
-    )
-    transformers.BertForPreTraining(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save(tmp_path / "bert")
-    return tmp_path / "bert"
+    folder = tmp_path / "bert"
+    hugging_face_model("ForPreTraining", tokenizer, folder, vocab_size=tokenizer.vocab_size)
+    return folder
 
 
 def cached() -> list[Path]:

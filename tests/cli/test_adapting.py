@@ -13,7 +13,8 @@ from finetune.checkpoints.folder import load_checkpoint
 from finetune.text.corpus.documents import corpus_sources, read_documents
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
 
 SMALL = [
     "--no-wandb",

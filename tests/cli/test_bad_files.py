@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cli.families import Files, race, squad, write_families
+from tests.made.families import Files, race, squad, write_families
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
 
 Change = Callable[[Any], None]
 

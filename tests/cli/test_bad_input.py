@@ -13,7 +13,8 @@ import torch
 from finetune.tracking import opening
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
 
 
 def files_in(folder: Path) -> dict[str, int]:

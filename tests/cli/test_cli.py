@@ -17,7 +17,8 @@ from finetune.runs.predictions import read_predictions
 from tasks.__main__ import COMMANDS
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, Start, World
+    from tests.made.commands import Call, Refuses, Start
+    from tests.made.world import World
 
 ROOT = Path(__file__).parent.parent.parent
 OWN = [

@@ -19,7 +19,7 @@ from finetune.cli.completion_scripts import Page
 from tasks.__main__ import COMMANDS
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses
+    from tests.made.commands import Call, Refuses
 
 ROOT = Path(__file__).parent.parent.parent
 TABLE = command_table(COMMANDS)

@@ -12,7 +12,8 @@ import pytest
 from finetune.training.loop.checkpointing import Checkpointer
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, World
+    from tests.made.commands import Call
+    from tests.made.world import World
 
 
 def cut_at(step: int, cache: Path, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from finetune.checkpoints.hub import find_checkpoint
 from finetune.files.checksums import CHECKSUMS
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, World
+    from tests.made.commands import Call
+    from tests.made.world import World
 
 
 def flip(path: Path, place: float = 0.9) -> None:

@@ -10,7 +10,9 @@ import pytest
 import transformers
 
 from finetune.jobs.prediction import load
-from tests.cli.conftest import Call, Refuses, World, sentences
+from tests.made.commands import Call, Refuses
+from tests.made.texts import sentences
+from tests.made.world import World
 
 PARTS = [
     "README.md",
@@ -195,4 +197,4 @@ def test_seeds_that_have_not_ended_are_named(
 def test_damaged_results_are_one_clear_line(world: World, refuses: Refuses, tmp_path: Path) -> None:
     run = shutil.copytree(world.tuned, tmp_path / "run")
     (run / "results.json").write_text("{")
-    refuses(".*results.json: expected JSON, found.*", *hf(run, tmp_path / "out"))
+    refuses(".*results.json: expected JSON, got .*", *hf(run, tmp_path / "out"))

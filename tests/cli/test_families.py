@@ -17,11 +17,12 @@ import finetune
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.metrics import tuned_threshold
 from finetune.runs.predictions import read_predictions
-from tests.cli.conftest import ROOT
-from tests.cli.families import Files, write_families
+from tests.made.commands import ROOT
+from tests.made.families import Files, write_families
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, Start, World
+    from tests.made.commands import Call, Refuses, Start
+    from tests.made.world import World
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def inputs_of(name: str, files: Files) -> list[dict[str, Any]]:
     suffix = KINDS[name].files[1]
     lines = files.own(suffix).read_text().splitlines()
     if suffix.endswith(".csv"):
-        return [{"text": line.split('"')[1]} for line in lines[1:]]
+        return [{"text": line.rpartition(",")[0]} for line in lines[1:]]
     return [{k: v for k, v in json.loads(line).items() if "answer" not in k} for line in lines]
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, World
+    from tests.made.commands import Call
+    from tests.made.world import World
 
 READ = {
     "evaluate": ("evaluate", "."),

@@ -15,7 +15,8 @@ from finetune.checkpoints.folder import find_tokenizer, load_checkpoint
 from finetune.checkpoints.hub import find_checkpoint
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 

@@ -12,7 +12,8 @@ import finetune
 from finetune.inspection import plots
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
 
 
 def content(path: Path) -> Any:

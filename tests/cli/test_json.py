@@ -20,7 +20,8 @@ from tasks import demo
 from tasks.__main__ import COMMANDS
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Outcome, World
+    from tests.made.commands import Call, Outcome
+    from tests.made.world import World
 
 
 def read(file: Path) -> Any:

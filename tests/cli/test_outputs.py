@@ -12,10 +12,11 @@ import pytest
 
 from finetune.report.collecting import collect
 from finetune.runs.listing import list_runs
-from tests.report.made import class_rows, write_run
+from tests.made.runs import class_rows, write_run
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
 
 COMMANDS = ("predict", "report", "dashboard")
 NULL, FULL = 3, 7

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cli.conftest import sentences
+from tests.made.texts import sentences
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
 
 
 def table(path: Path, labels: Sequence[str], *, start: str = "", end: str = "\n") -> Path:

@@ -15,7 +15,8 @@ from finetune.checkpoints.folder import load_checkpoint
 from tasks.__main__ import main
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Outcome, Process, Start, World
+    from tests.made.commands import Call, Outcome, Process, Start
+    from tests.made.world import World
 
 SECONDS = 300
 """Two processes that take longer hang."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from finetune.report.inside import KINDS
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, World
+    from tests.made.commands import Call
+    from tests.made.world import World
 
 
 def test_a_report_takes_every_file_that_inspect_writes(

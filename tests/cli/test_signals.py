@@ -19,7 +19,8 @@ from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.pretrainer import Pretrainer
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, World
+    from tests.made.commands import Call
+    from tests.made.world import World
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 # Phase -> what the run calls in it, and which call of it the signal comes in.

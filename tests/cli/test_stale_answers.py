@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from finetune.runs.predictions import read_origin, read_predictions
-from tests.cli.conftest import sentences
+from tests.made.texts import sentences
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Outcome, World
+    from tests.made.commands import Call, Outcome
+    from tests.made.world import World
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ from finetune.training.loop.checkpointing import Checkpointer
 from tasks.__main__ import main
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Start, World
+    from tests.made.commands import Call, Start
+    from tests.made.world import World
 
 
 def assert_same_weights(left: Path, right: Path) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Start, World
+    from tests.made.commands import Call, Start
+    from tests.made.world import World
 
 SLURM = {
     "SLURM_JOB_ID": "1",

@@ -21,10 +21,11 @@ from finetune.cli.completion import read_pages
 from finetune.cli.main import _warnings_in_one_line
 from finetune.runs.folder import RunFolder
 from tasks.__main__ import COMMANDS, main
-from tests.cli.conftest import ROOT
+from tests.made.commands import ROOT
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, Start, World
+    from tests.made.commands import Call, Refuses, Start
+    from tests.made.world import World
 
 TABLE = command_table(COMMANDS)
 

@@ -15,7 +15,8 @@ from finetune.runs.folder import RunFolder
 from finetune.runs.lock import held
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
 
 PAIRS = "index\tsentence1\tsentence2"
 WNLI = f"{PAIRS}\tlabel\n0\tthe cat sees\ta cat\t1\n1\tthe dog hears\ta cat\t0\n2\ta dog\tred\t1\n"

@@ -20,7 +20,8 @@ from finetune.training.loop.data import LoaderConfig, MaskedBlocks, OrderedData
 from finetune.training.loop.task_data import UnitBatches
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, Refuses, World
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
 
 
 def test_a_killed_worker_is_one_line_and_the_run_can_go_on(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from finetune.comparison import Group
-from tests.comparison.made import results_of, write_json, write_seed
+from tests.made.groups import results_of, write_seed
+from tests.made.texts import write_json
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from finetune.comparison import (
 from finetune.comparison.verdict import short_names
 from finetune.errors import ConfigError, DataError
 from finetune.runs.groups import compare_folders
-from tests.comparison.made import accuracy_of, make_group, values_group
+from tests.made.groups import accuracy_of, make_group, values_group
 
 Write = Callable[[Group], Path]
 

@@ -13,7 +13,7 @@ from sklearn import metrics
 from finetune.comparison import Answer, mcnemar, paired_bootstrap
 from finetune.comparison.examples import Rescored, align, bootstrap_values, example_values
 from finetune.errors import DataError
-from tests.comparison.made import accuracy_of, answers
+from tests.made.groups import accuracy_of, answers
 
 SIGMAS = 3.3
 

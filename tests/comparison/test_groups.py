@@ -13,7 +13,8 @@ from finetune.comparison import Group, Run
 from finetune.comparison.groups import split_of
 from finetune.errors import ConfigError, DataError
 from finetune.runs.groups import read_group
-from tests.comparison.made import make_group, results_of, write_json, write_seed
+from tests.made.groups import make_group, results_of, write_seed
+from tests.made.texts import write_json
 
 Write = Callable[[Group], Path]
 

@@ -20,8 +20,6 @@ from finetune.export import hf
 from finetune.export.hf import export_hf
 from finetune.heads import POOLINGS, Classification, HeadConfig, MaskedLM, Regression
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
-from tests.cli.conftest import sentences
 
 SIZES: dict[str, Any] = {
     "vocab_size": 60,
@@ -77,11 +75,6 @@ THEIRS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
 }
 """Class of theirs, its settings, and how the Auto class that loads it ends."""
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return train_tokenizer(sentences(0, 300), TokenizerConfig(vocab_size=60))
 
 
 def of_theirs(name: str, folder: Path, tokenizer: Tokenizer) -> nn.Module:

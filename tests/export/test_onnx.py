@@ -200,12 +200,12 @@ def test_where_the_data_are_gone_a_line_says_so(
     run = tmp_path / "run"
     shutil.copytree(runs["classification"], run)
     text = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(text.replace("-validation.csv", "-gone.csv"))
+    (run / "config.yaml").write_text(text.replace("validation-yes-no.csv", "gone-yes-no.csv"))
     assert score_graphs(run / "checkpoints" / "best", run / "a.onnx", run / "b.onnx") is None
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith("the score of int8 was not measured: ")
-    assert "yes-no-gone.csv" in said[0]
+    assert "gone-yes-no.csv" in said[0]
 
 
 @pytest.mark.parametrize("name", [*RUNS, *VARIANTS])

@@ -15,8 +15,6 @@ from finetune.errors import CheckpointError
 from finetune.export.source import find_source
 from finetune.runs.results import over_seeds
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
-from tests.cli.conftest import sentences
 
 CONFIG = EncoderConfig(
     vocab_size=60,
@@ -26,11 +24,6 @@ CONFIG = EncoderConfig(
     intermediate_size=8,
     max_position_embeddings=20,
 )
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return train_tokenizer(sentences(0, 100), TokenizerConfig(vocab_size=60))
 
 
 @pytest.fixture

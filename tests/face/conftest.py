@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import call, world
-
-__all__ = ["call", "world"]  # fixtures
-
 RECORDED = Path(__file__).parent / "recorded"
 RECORD = "--record-face"
 MEANT = f"""

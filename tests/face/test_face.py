@@ -23,8 +23,6 @@ import finetune
 from finetune import cli
 from finetune.__main__ import main
 from finetune.runs.families import using_families
-from tests.cli.conftest import sentences
-from tests.cli.families import Files, write_families
 from tests.face.reduced import (
     as_lines,
     files_below,
@@ -35,20 +33,15 @@ from tests.face.reduced import (
     tensors,
     visible,
 )
-from tests.report.made import (
-    FAMILIES,
-    class_rows,
-    metric_lines,
-    write_json,
-    write_lines,
-    write_run,
-    write_world,
-)
-from tests.report.made_inside import write_inside
+from tests.made.families import Files, write_families
+from tests.made.inside import write_inside
+from tests.made.runs import FAMILIES, class_rows, metric_lines, write_run, write_world
+from tests.made.texts import which_words, write_json, write_lines, write_tables
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call, World
     from tests.face.conftest import Compare
+    from tests.made.commands import Call
+    from tests.made.world import World
 
 
 def test_public_names(compare_with_recorded: Compare) -> None:
@@ -109,11 +102,11 @@ def _commands(world: World, files: Files) -> Iterator[tuple[str, list[object]]]:
     yield "squad", ["squad", "2.0", "--data", data, *spans]
     yield "race", ["race", "all", "--data", data, *fit]
     yield "classify", ["classify", *_own(files, ".csv"), *fit]
-    _write_labels(files, "regression", lambda text: len(text) / 7)
-    yield "classify-regression", ["classify", *_own(files, "-regression.csv")[:4], *fit]
-    _write_labels(files, "several", _several)
+    regression = write_tables(files.data, lambda text: len(text) / 7, "-regression")
+    yield "classify-regression", ["classify", *regression, *fit]
+    labels = write_tables(files.data, which_words, "-several")
     several = ["--separator", ";", "--kind", "multi_label", *fit]
-    yield "classify-multi-label", ["classify", *_own(files, "-several.csv")[:4], *several]
+    yield "classify-multi-label", ["classify", *labels, *several]
     yield "answer", ["answer", *_own(files, "-answers.jsonl"), *spans]
     yield "choose", ["choose", *_own(files, "-choices.jsonl"), *fit]
 
@@ -121,17 +114,6 @@ def _commands(world: World, files: Files) -> Iterator[tuple[str, list[object]]]:
 def _own(files: Files, ending: str) -> list[object]:
     splits = ("train", "validation", "test")
     return [word for split in splits for word in (f"--{split}", files.own(f"{split}{ending}"))]
-
-
-def _several(text: str) -> str:
-    """Which of three words a text has: several, one or none."""
-    return ";".join(word for word in ("the", "cat", "red") if word in text.split())
-
-
-def _write_labels(files: Files, name: str, label: Callable[[str], object]) -> None:
-    for seed, split in enumerate(("train", "validation")):
-        rows = [f"{text},{label(text)}" for text in sentences(seed, 24)]
-        files.own(f"{split}-{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
 
 
 def test_keys_of_the_files_of_each_kind_of_run(

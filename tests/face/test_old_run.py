@@ -23,7 +23,7 @@ import pytest
 import finetune
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Call
+    from tests.made.commands import Call
 
 OLD = Path(__file__).parent / "old_run"
 RENAMED = pytest.mark.filterwarnings("ignore:.* is now .*; please rename it:FutureWarning")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,8 @@ from typing import Any
 import torch
 
 from tests.faults.harness import Call, Fault, Faults, Outcome, kill
+from tests.made.texts import has_the, write_corpus, write_tables
 
-WORDS = (
-    "the a cat dog bird sees hears likes red blue small old house tree river and but near".split()
-)
 PRETRAIN = """\
 encoder:
   {hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 32,
@@ -45,11 +42,6 @@ CLOCKS = ("train_seconds", "examples_per_second", "peak_gib")
 NOTHING_THERE = "contains no run to resume; start one without --resume"
 
 
-def sentences(seed: int, count: int) -> list[str]:
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(4, 9))) for _ in range(count)]
-
-
 @dataclass(frozen=True)
 class World:
     """A corpus, a table and a pretrained encoder, and a server that runs commands on them."""
@@ -61,12 +53,10 @@ class World:
     def make(cls, faults: Faults, place: Path) -> World:
         """Write the files, pretrain the encoder, and let the server import what is needed."""
         world = cls(faults, place)
-        (place / "corpus.txt").write_text("\n\n".join(sentences(0, 120)) + "\n")
+        write_corpus(place / "corpus.txt", 120)
+        write_tables(place, lambda text: "yn"[has_the(text)], train=24, validation=12)
         (place / "pretrain.yaml").write_text(PRETRAIN)
         (place / "fit.yaml").write_text(FIT)
-        for name, seed, count in (("train", 1, 24), ("validation", 2, 12)):
-            rows = [f"{text},{'yn'['the' in text.split()]}" for text in sentences(seed, count)]
-            (place / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
         where = ["--out", place / "encoder", "--cache-dir", place / "cache"]
         done = faults.learn(*world.words("pretrain")[:-4], *where)
         assert done.status == 0, done.err

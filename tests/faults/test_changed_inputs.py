@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from finetune.files.checksums import write_checksums
 from tasks.__main__ import main
-from tests.cli.conftest import GLUE, PRETRAIN, SHAPE, sentences
+from tests.made.texts import sentences
+from tests.made.world import GLUE, PRETRAIN, SHAPE
 
 READ = PRETRAIN.replace("max_steps: 12", "max_steps: 2")
 ADAPT = "".join(

@@ -11,7 +11,8 @@ from finetune.inspection import AttentionMap, Model, attention_map
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.visible import token_text
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
-from tests.inspection.conftest import make_encoder, sentences
+from tests.made.nets import tiny_encoder
+from tests.made.texts import sentences
 
 
 def map_of(model: Model, *texts: str, **options: int) -> AttentionMap:
@@ -67,7 +68,7 @@ def test_length_beyond_learned_positions_is_refused(model: Model) -> None:
 
 
 def test_causal_head_looks_at_nothing_behind_a_token(tokenizer: Tokenizer) -> None:
-    shown = attention_map(make_encoder(tokenizer, causal=True), tokenizer, "the cat sees a dog")
+    shown = attention_map(tiny_encoder(causal=True), tokenizer, "the cat sees a dog")
     assert np.triu(shown.weights, k=1).max() == 0
 
 

@@ -9,7 +9,8 @@ import torch
 from finetune.inspection import Model, Sequences, heads, summarise_heads
 from finetune.inspection.heads import FIGURES
 from finetune.text.features.pairs import encode_pairs
-from tests.inspection.conftest import make_encoder, sentences
+from tests.made.nets import tiny_encoder
+from tests.made.texts import sentences
 
 
 def sequences_of(model: Model, count: int = 12) -> Sequences:
@@ -74,7 +75,7 @@ def test_figures_do_not_depend_on_the_batches(
 
 
 def test_uniform_head_of_a_causal_encoder_looks_back_only(model: Model) -> None:
-    causal = Model(model.place, make_encoder(model.tokenizer, causal=True), model.tokenizer)
+    causal = Model(model.place, tiny_encoder(causal=True), model.tokenizer)
     found = summarise_heads(causal, sequences_of(causal))
     assert found.uniform["next"] == 0
     assert found.figures["next"].max() == 0

@@ -13,7 +13,7 @@ from finetune.text.features.pairs import encode_pairs
 from finetune.training.prefix.cache import CacheConfig, RowSet, features_key, open_cache
 from finetune.training.prefix.states import arithmetic_key
 from finetune.training.prefix.store import list_entries
-from tests.inspection.conftest import sentences
+from tests.made.texts import sentences
 
 
 @pytest.fixture

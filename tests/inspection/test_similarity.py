@@ -11,8 +11,8 @@ from finetune.errors import ConfigError
 from finetune.inspection import LayerStates, Model, Sequences, layer_similarity, linear_cka
 from finetune.inspection.similarity import compare_models, group_pairs, similarity_table
 from finetune.text.features.pairs import encode_pairs
-from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
-from tests.inspection.conftest import make_encoder, sentences
+from tests.made.nets import tiny_encoder
+from tests.made.texts import learned_tokenizer, sentences
 
 
 def numpy_cka(x: Any, y: Any) -> float:
@@ -64,7 +64,7 @@ def sequences_of(model: Model, count: int = 40) -> Sequences:
 
 
 def other(model: Model, seed: int = 1, **changes: Any) -> Model:
-    encoder = make_encoder(model.tokenizer, seed, **changes)
+    encoder = tiny_encoder(seed, **changes)
     return Model(model.place, encoder, model.tokenizer)
 
 
@@ -113,8 +113,8 @@ def test_encoder_is_like_itself(model: Model) -> None:
 
 
 def test_tokens_of_another_tokenizer_cannot_be_compared(model: Model) -> None:
-    smaller = train_tokenizer(sentences(0, 300), TokenizerConfig(vocab_size=40))
-    foreign = Model(model.place, make_encoder(smaller), smaller)
+    smaller = learned_tokenizer(40)
+    foreign = Model(model.place, tiny_encoder(vocab_size=smaller.vocab_size), smaller)
     sequences = [sequences_of(model), sequences_of(foreign)]
     with pytest.raises(ConfigError, match="other tokens, .* take --pooling mean"):
         compare_models([model, foreign], sequences, "tokens")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torchmetrics.functional.text import squad
 
 from finetune.metrics import span_scores
-from tests.official import official_text
+from tests.made.official import official_text
 
 Rows = list[dict[str, Any]]
 

@@ -11,8 +11,9 @@ import pytest
 from finetune.report import Report, write_report
 from finetune.report.inside import inside_parts
 from finetune.runs.families import using_families
-from tests.report.made import FAMILIES, write_json, write_world
-from tests.report.made_inside import MADE, write_inside
+from tests.made.inside import MADE, write_inside
+from tests.made.runs import FAMILIES, write_world
+from tests.made.texts import write_json
 
 
 @dataclass(frozen=True)

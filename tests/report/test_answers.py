@@ -17,7 +17,7 @@ from finetune.comparison.answers import (
 )
 from finetune.report.answers import judged
 from finetune.report.hardest import hardest
-from tests.report.made import class_rows
+from tests.made.runs import class_rows
 
 SPAN = {"answers": [{"text": "the cat", "start": 0}]}
 CLASSES = {"prediction": "a", "probabilities": {"a": 0.7, "b": 0.3}, "label": "b"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from finetune.report import write_report
-from tests.report.made import write_class_run
+from tests.made.runs import write_class_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,8 @@ from finetune.report.collecting import ReportedRun, collect, number, short_names
 from finetune.runs.groups import read_group
 from finetune.runs.listing import list_runs
 from finetune.runs.lock import held
-from tests.report.made import class_rows, write_class_run, write_json, write_run
+from tests.made.runs import class_rows, write_class_run, write_run
+from tests.made.texts import write_json
 
 
 def one_seed(folder: Path) -> Path:

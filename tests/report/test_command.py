@@ -8,8 +8,8 @@ import pytest
 
 from finetune.cli.main import main
 from finetune.runs.lock import held
-from tests.report.made import write_class_run
-from tests.report.made_inside import write_inside
+from tests.made.inside import write_inside
+from tests.made.runs import write_class_run
 
 
 def test_the_page_is_written_and_damaged_runs_are_named_on_stderr(

@@ -14,8 +14,9 @@ import pytest
 from finetune.errors import DataError
 from finetune.report.inside import KINDS, inside_parts
 from finetune.report.parts import Part
-from tests.report.made import HOSTILE, write_json
-from tests.report.made_inside import MADE, heads, probe, similarity, write_inside
+from tests.made.inside import MADE, heads, probe, similarity, write_inside
+from tests.made.runs import HOSTILE
+from tests.made.texts import write_json
 
 KEYS = "probes similarity heads attention words frequency"
 

@@ -18,16 +18,8 @@ from finetune.errors import ConfigError, DataError
 from finetune.report import Part, write_report
 from finetune.report.markup import element
 from finetune.runs.families import using_families
-from tests.report.made import (
-    HOSTILE,
-    PLAN,
-    class_rows,
-    results,
-    write_class_run,
-    write_json,
-    write_lines,
-    write_run,
-)
+from tests.made.runs import HOSTILE, PLAN, class_rows, results, write_class_run, write_run
+from tests.made.texts import write_json, write_lines
 
 if TYPE_CHECKING:
     from tests.report.conftest import Made

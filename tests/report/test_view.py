@@ -12,7 +12,7 @@ from finetune.report.plan import group_order
 from finetune.report.view import TaskView, shown, task_views
 from finetune.report.warnings import warnings
 from finetune.runs.groups import compare_folders
-from tests.report.made import PLAN, class_rows, write_class_run, write_run
+from tests.made.runs import PLAN, class_rows, write_class_run, write_run
 
 
 def views_of(folder: Path, *baselines: Path) -> list[TaskView]:

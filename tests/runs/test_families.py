@@ -10,7 +10,7 @@ import finetune
 from finetune.errors import ConfigError
 from finetune.runs.families import complete
 from tasks.run_settings import GlueRun, SpanRun
-from tests.made_texts import write_texts
+from tests.made.texts import write_texts
 
 
 def test_a_task_is_found_by_family_and_name(tmp_path: Path) -> None:

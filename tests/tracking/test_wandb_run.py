@@ -24,7 +24,7 @@ from finetune.tracking import (
     plain_name,
     wandb_run,
 )
-from tests.tracking import wandb_files as read
+from tests.made import wandb_files as read
 
 SETTINGS = {"seed": 1, "out": Path("runs/a"), "optimizer": {"learning_rate": 1e-4}}
 pytest.importorskip("wandb")

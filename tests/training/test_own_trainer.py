@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder
 from finetune.errors import ConfigError
 from finetune.heads import HeadConfig
 from finetune.text.corpus.corpus import Corpus
@@ -26,9 +26,9 @@ from finetune.training.loop.task_data import TaskData
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import rate_factor
 from tasks.glue.task import glue_task
-from tests.training.conftest import ENCODER
+from tests.made.nets import tiny_config
 
-CONFIG = EncoderConfig.from_dict(ENCODER.to_dict() | {"vocab_size": 60})
+CONFIG = tiny_config()
 OWN: dict[str, Any] = {
     "accelerator": "cpu",
     "log_every_n_steps": 1,

@@ -27,7 +27,7 @@ from finetune.text.features.windows import (
 )
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
-from tests.official import official_text
+from tests.made.official import official_text
 
 QUESTION = "bade fi, golu?"
 CONTEXT = "Sil ta vo mar nera. Bade fi golu, ponra! " * 6

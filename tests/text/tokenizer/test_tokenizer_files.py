@@ -18,7 +18,7 @@ from finetune.checkpoints.folder import check_vocabulary, find_tokenizer
 from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from tests.official import official_text
+from tests.made.official import official_text
 
 TEXTS = [
     "Hello world, don't! bafilu MARNE.",

@@ -7,7 +7,7 @@ import pytest
 from finetune.errors import ConfigError, DataError
 from finetune.inspection import Model, TextChoice, read_sequences
 from finetune.jobs.sources import drawn, load_model, longest_text, runs_of
-from tests.inspection.conftest import make_encoder
+from tests.made.nets import tiny_encoder
 
 
 def read(model: Model, path: Path, content: str, **changes: int) -> list[list[int]]:
@@ -55,7 +55,7 @@ def test_task_and_file_together_are_refused(model: Model) -> None:
 def test_task_gives_its_validation_split(model: Model, data: Path) -> None:
     choice = TextChoice(task="glue/sst2", data=str(data), max_length=16)
     found = read_sequences(model, choice)
-    assert (found.about, len(found.features)) == ("glue/sst2 validation", 100)
+    assert (found.about, len(found.features)) == ("glue/sst2 validation", 30)
     assert found.features[0].label is None
     assert int(found.lengths.max()) <= 16
 
@@ -72,6 +72,6 @@ def test_seeds_are_in_their_order(tmp_path: Path) -> None:
 def test_length_ends_where_learned_positions_do(model: Model) -> None:
     assert longest_text(model.encoder.config) == 32
     assert longest_text(model.encoder.config, 8) == 8
-    rotary = make_encoder(model.tokenizer, position="rotary").config
+    rotary = tiny_encoder(position="rotary").config
     assert longest_text(rotary) == 512
     assert longest_text(rotary, 1000) == 1000

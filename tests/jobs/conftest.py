@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 
 from finetune import jobs as runs
-from finetune.encoder import EncoderConfig
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.text.corpus.corpus import CorpusConfig
 from finetune.text.tokenizer.vocabulary import TokenizerConfig
@@ -18,15 +17,8 @@ from finetune.training.loop.data import LoaderConfig
 from finetune.training.loop.progress import LengthConfig
 from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.unfreezing.policies import UnfreezeConfig
-from tests.training.conftest import sentences
-
-ENCODER = EncoderConfig(
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=32,
-)
+from tests.made.nets import tiny_config
+from tests.made.texts import has_the, write_corpus, write_sst2, write_tables
 
 
 class Chain(NamedTuple):
@@ -39,14 +31,17 @@ class Chain(NamedTuple):
 
 
 @pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SST-2 whose label says whether `the` is among the words."""
+    return write_sst2(tmp_path_factory.mktemp("data"), has_the)
+
+
+@pytest.fixture(scope="session")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     pytest.importorskip("wandb")
     root: Path = tmp_path_factory.mktemp("chain")
-    text = root / "corpus.txt"
-    text.write_text("\n\n".join(sentences(0, 120)) + "\n")
-    for name, seed in (("train", 1), ("validation", 2)):
-        rows = [f"{text},{text.startswith('the')}" for text in sentences(seed, 40)]
-        (root / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    text = write_corpus(root / "corpus.txt", 120)
+    write_tables(root, lambda text: text.startswith("the"), train=40, validation=40)
     made = Chain(root / "pretrained", root / "adapted", root / "tuned")
     common = {
         "cache_dir": str(root / "cache"),
@@ -60,7 +55,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
         PretrainRun(
             [str(text)],
             str(made.pretrained),
-            encoder=ENCODER,
+            encoder=tiny_config(hidden_size=8, intermediate_size=16),
             vocabulary=TokenizerConfig(vocab_size=60),
             data=corpus,
             **common,  # type: ignore[arg-type]

@@ -12,12 +12,13 @@ from finetune.inspection import MaskFiller, Model
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.loop.pretrainer import Pretrainer
-from tests.inspection.conftest import make_encoder, sentences
+from tests.made.nets import tiny_encoder
+from tests.made.texts import sentences
 
 
 def filler_of(tokenizer: Tokenizer, **changes: Any) -> MaskFiller:
     torch.manual_seed(0)
-    module = Pretrainer(make_encoder(tokenizer)).eval()
+    module = Pretrainer(tiny_encoder(vocab_size=tokenizer.vocab_size)).eval()
     return MaskFiller(module, tokenizer, **{"max_length": 16, "top": 3, **changes})
 
 
@@ -99,7 +100,7 @@ def test_mask_behind_the_longest_length_is_refused(filler: MaskFiller) -> None:
 
 
 def test_rows_behind_the_vocabulary_name_nothing(tokenizer: Tokenizer, model: Model) -> None:
-    encoder = make_encoder(tokenizer)
+    encoder = tiny_encoder()
     wide = torch.nn.Embedding(tokenizer.vocab_size + 4, 16)
     encoder.embeddings.word_embeddings = wide
     encoder.config = type(encoder.config)(

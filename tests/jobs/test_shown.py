@@ -9,8 +9,8 @@ from typing import Any
 
 from finetune.dashboards.panels import CHAPTERS, SECTIONS, Panel
 from finetune.runs.folder import RunFolder
-from tests.dashboards.conftest import Chain
-from tests.tracking import wandb_files as read
+from tests.jobs.conftest import Chain
+from tests.made import wandb_files as read
 
 SECTION_NAMES = {"train", "val", "lr", "perf", "frozen", "data"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from finetune.comparison import Answer, Group, Run
+from tests.made.texts import write_json, write_lines
 
 CLASSES = ("no", "yes")
 
@@ -54,15 +54,8 @@ def results_of(run: Run, group: Group) -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, content: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
-
-
 def write_seed(folder: Path, run: Run, group: Group) -> None:
     """A run folder of one seed."""
     write_json(folder / "results.json", results_of(run, group))
     for split, rows in run.answers.items():
-        path = folder / "predictions" / f"{split}.jsonl"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_lines(folder / "predictions" / f"{split}.jsonl", rows)

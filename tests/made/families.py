@@ -6,12 +6,12 @@ import io
 import json
 import random
 import tarfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cli.conftest import SHAPE, WORDS, sentences
+from tests.made.texts import WORDS, has_the, sentences, write_csv, write_json, write_lines
+from tests.made.world import SHAPE
 
 CONFIG = f"""\
 {SHAPE}max_length: 32
@@ -94,13 +94,12 @@ def write_families(root: Path) -> Files:
 
 
 def _write_squad(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for version in ("1.1", "2.0"):
         for split, seed, count in (("train", 1, 24), ("dev", 2, 8)):
             content = squad(seed, count, impossible=version == "2.0")
-            (folder / f"{split}-v{version}.json").write_text(json.dumps(content))
-    withheld = json.dumps(squad(3, 4, impossible=False, answers=False)).replace('"1.1"', '"v2.0"')
-    (folder / "test-v2.0.json").write_text(withheld)
+            write_json(folder / f"{split}-v{version}.json", content)
+    withheld = squad(3, 4, impossible=False, answers=False) | {"version": "v2.0"}
+    write_json(folder / "test-v2.0.json", withheld)
 
 
 def _write_race(folder: Path) -> None:
@@ -116,27 +115,12 @@ def _write_race(folder: Path) -> None:
 
 
 def _write_own(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for split, seed, count in (("train", 1, 40), ("validation", 2, 16), ("test", 3, 8)):
         texts = sentences(seed, count)
-        rows = [[text, "with the" if "the" in text.split() else "without"] for text in texts]
-        _csv(folder / f"{split}.csv", ["text", "label"], rows)
-        _lines(
-            folder / f"{split}-answers.jsonl", [_span_row(text, n) for n, text in enumerate(texts)]
-        )
-        _lines(
-            folder / f"{split}-choices.jsonl",
-            [_choice_row(text, n) for n, text in enumerate(texts)],
-        )
-
-
-def _csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    lines = [",".join(f'"{cell}"' for cell in row) for row in [header, *rows]]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        rows = [[text, "with the" if has_the(text) else "without"] for text in texts]
+        write_csv(folder / f"{split}.csv", ["text", "label"], rows)
+        write_lines(folder / f"{split}-answers.jsonl", map(_span_row, texts, range(count)))
+        write_lines(folder / f"{split}-choices.jsonl", map(_choice_row, texts, range(count)))
 
 
 def _span_row(text: str, number: int) -> dict[str, Any]:

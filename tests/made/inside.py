@@ -6,7 +6,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from tests.report.made import HOSTILE, write_json
+from tests.made.runs import HOSTILE
+from tests.made.texts import write_json
 
 FIGURES = "distance entropy cls_entropy cls sep self previous next".split()
 

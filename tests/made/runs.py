@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from finetune.runs.families import Anchor, Family
 from finetune.task.interface import Example, GoldAnswer
+from tests.made.texts import write_json, write_lines
 
 CLASSES = ("no", "yes")
 HOSTILE = (
@@ -49,16 +49,6 @@ FAMILIES: Mapping[str, Family] = {
         },
     )
 }
-
-
-def write_json(path: Path, content: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
-
-
-def write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def class_rows(seed: int, accuracy: float, examples: int = 40) -> list[dict[str, Any]]:
