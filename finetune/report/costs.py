@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from finetune.console.output import counted
 from finetune.report.collecting import Collection, ReportedRun, number
-from finetune.report.figures import figure
 from finetune.report.markup import Cell, Column, Html, Row, data_table, element, joined
 from finetune.report.overview import run_name
+from finetune.report.parts import figure
 from finetune.report.series import logged
 from finetune.report.view import TaskView
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from finetune.metrics.semantics import TOKEN_ACCURACIES, axis_title, meaning
 from finetune.report.collecting import ReportedRun, number
-from finetune.report.figures import figure, swatch
 from finetune.report.markup import Html, details, element, joined
+from finetune.report.parts import figure, swatch
 from finetune.report.plan import plan_figure, plan_rates
 from finetune.report.series import Point, curve, named, names_of, rates
 from finetune.report.view import TaskView

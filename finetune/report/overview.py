@@ -12,7 +12,6 @@ from finetune.comparison.differences import Outcome
 from finetune.comparison.verdict import interval_text, p_text
 from finetune.metrics.semantics import label, meaning
 from finetune.report.collecting import ReportedRun, number
-from finetune.report.figures import figure, swatch
 from finetune.report.markup import (
     Cell,
     Child,
@@ -24,6 +23,7 @@ from finetune.report.markup import (
     element,
     joined,
 )
+from finetune.report.parts import figure, swatch
 from finetune.report.view import TaskView, mean_and_deviation, shown
 
 SUMMED: dict[Outcome, str] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finetune.report.figures import figure
 from finetune.report.markup import Cell, Child, Column, Html, data_table, details
+from finetune.report.parts import figure
 from finetune.report.series import named
 
 Row = Mapping[str, Any]

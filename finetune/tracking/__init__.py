@@ -7,10 +7,8 @@ request. Nothing here prompts the user, and only an online run waits for a netwo
 most. The meaning of a metric is not defined here, but in `finetune.metrics.semantics`.
 """
 
-from finetune.tracking.config import TrackingConfig
 from finetune.tracking.jsonl import JsonlLogger
-from finetune.tracking.login import logged_in
-from finetune.tracking.opening import check_packages, finish, loggers
+from finetune.tracking.opening import TrackingConfig, check_packages, finish, logged_in, loggers
 from finetune.tracking.shown import Artifact, Shown, Table, plain_name
 from finetune.tracking.wandb_run import WandbRunLogger
 

@@ -2,24 +2,67 @@
 
 from __future__ import annotations
 
+import configparser
+import dataclasses
 import logging
+import netrc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pytorch_lightning.loggers import Logger, TensorBoardLogger
 
 from finetune.checkpoints.seed_folders import METRICS
 from finetune.errors import ConfigError
 from finetune.machine.packages import is_installed
-from finetune.tracking.config import TrackingConfig
+from finetune.ranges import check_values, within
 from finetune.tracking.jsonl import JsonlLogger, plain
-from finetune.tracking.login import wandb_mode
 from finetune.tracking.shown import Shown
 from finetune.tracking.wandb_run import WandbRunLogger
 
 log = logging.getLogger(__name__)
+
+FURTHER = ("tensorboard", "csv")
+"""Loggers that `logger` may name."""
+_PUBLIC_HOSTS = ["api.wandb.ai", "api.forge.coreweave.com"]  # its old and its new host
+
+
+@dataclasses.dataclass
+class TrackingConfig:
+    """Loggers of a run, and its name there."""
+
+    wandb: bool = True
+    """Log to Weights & Biases too (offline, in the run folder, unless you are logged in)."""
+    project: str = "finetune"
+    """Project in Weights & Biases."""
+    tags: list[str] = dataclasses.field(default_factory=list)
+    """Tags of the run, in addition to those that are set automatically."""
+    run_name: str | None = None
+    """Name of the run; none = the name of its folder."""
+    group: str | None = None
+    """Group of the run; none = task and encoder, and for several seeds the folder."""
+    logger: list[str] = dataclasses.field(default_factory=list)
+    """More loggers: tensorboard (writes RUN/tensorboard), csv (writes RUN/metrics.csv)."""
+    table_examples: int = within(0, 1_000_000, default=200)
+    """Examples in the table of predictions, hardest first; 0 = no table."""
+    checkpoint_artifact: bool = False
+    """Log the best checkpoint to Weights & Biases as an artifact."""
+
+    def __post_init__(self) -> None:
+        """Check the names.
+
+        Raises:
+            ConfigError: A logger is unknown, or the number of examples is negative.
+        """
+        check_values(self)
+        for name in self.logger:
+            if name not in FURTHER:
+                raise ConfigError(
+                    f"logger: expected {' or '.join(FURTHER)}, got {name!r} (Weights & Biases is "
+                    "on unless --no-wandb is given)"
+                )
 
 
 def loggers(
@@ -127,3 +170,37 @@ def finish(
             logger.close(summary or {}, failed=failed)
         else:
             logger.finalize("failed" if failed else "success")
+
+
+def wandb_mode() -> str:
+    """The requested mode; offline where an online mode would prompt for a login."""
+    mode = os.environ.get("WANDB_MODE") or ("online" if logged_in() else "offline")
+    if mode not in ("offline", "dryrun", "disabled") and not logged_in():
+        log.warning("Weights & Biases stays offline: WANDB_MODE is %s, but there is no login", mode)
+        return "offline"
+    return "offline" if mode == "dryrun" else mode
+
+
+def logged_in() -> bool:
+    """Whether Weights & Biases finds a key for its server without a prompt."""
+    stored = _stored_settings()
+    if os.environ.get("WANDB_API_KEY") or stored.get("api_key"):
+        return True
+    server = os.environ.get("WANDB_BASE_URL") or stored.get("base_url")
+    hosts = [urlsplit(server).netloc] if server else _PUBLIC_HOSTS
+    try:
+        keys = netrc.netrc(os.environ.get("NETRC"))
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return any(keys.authenticators(host) for host in hosts)
+
+
+def _stored_settings() -> Mapping[str, str]:
+    """The settings that `wandb login` stores besides .netrc."""
+    folder = Path(os.path.expanduser(os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb")))
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(folder / "settings")
+    except (configparser.Error, UnicodeDecodeError):
+        return {}
+    return parser["default"] if parser.has_section("default") else {}

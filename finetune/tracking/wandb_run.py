@@ -16,9 +16,8 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
 from finetune.files.writing import write_text
-from finetune.metrics.semantics import headline
+from finetune.metrics.semantics import Better, headline, known, meaning
 from finetune.tracking.jsonl import plain
-from finetune.tracking.metrics import STEP, summary_of
 from finetune.tracking.shown import Artifact, Shown, Table
 
 log = logging.getLogger(__name__)
@@ -27,6 +26,12 @@ INIT_SECONDS, FINISH_SECONDS = 10.0, 30.0
 """How long an online run may wait for the network, at its start and end."""
 STUCK_SECONDS, START_SECONDS = 25.0, 60.0
 """How much longer W&B's process may leave a call unanswered, and take to start."""
+STEP = "step"
+"""The x axis of all metrics: optimizer steps made so far."""
+PEAK_MEMORY = "perf/peak_gib"
+"""The measurement of which the highest value counts; of others the mean does."""
+SUMMARIES: dict[Better | None, str | None] = {"lower": "min", "higher": "max", None: None}
+"""Which way a metric is better -> its value in the summary."""
 _STAGING, _RUN_ID = "WANDB_DATA_DIR", "WANDB_RUN_ID"
 _USED_IDS: set[str] = set()  # of the runs of this process
 
@@ -267,3 +272,21 @@ def _start(arguments: Mapping[str, Any]) -> Any:
     # With a new id: that of the failed attempt stays in use until this process ends.
     offline = {**arguments, "mode": "offline", "resume": None, "id": None}
     return wandb.init(**offline, settings=quiet)
+
+
+def summary_of(name: str) -> str | None:
+    """Which value of a metric's history Weights & Biases shows in the table of runs.
+
+    Args:
+        name: As it is logged, such as `val/accuracy`.
+
+    Returns:
+        `min` for losses and perplexities, `max` for scores and for memory, `mean` for speeds;
+        None, which stands for the last value, where neither direction is better.
+    """
+    section = name.partition("/")[0]
+    if section == "val" or (section == "train" and known(name)):
+        return SUMMARIES[meaning(name).better]
+    if section == "perf":
+        return "max" if name == PEAK_MEMORY else "mean"
+    return None

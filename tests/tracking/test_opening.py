@@ -1,4 +1,4 @@
-"""Which places a run's numbers go to."""
+"""Which places a run's numbers go to; offline unless the mode or a login says otherwise."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from finetune.errors import ConfigError
 from finetune.tracking import JsonlLogger, TrackingConfig, finish, loggers, opening
+from finetune.tracking.opening import wandb_mode
 
 
 def test_no_wandb_where_it_is_not_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,3 +68,43 @@ def test_tensorboard_gets_the_same_values_at_the_same_steps(tmp_path: Path) -> N
     content = events.read_bytes()
     assert content.count(b"val/accuracy") == 3
     assert struct.pack("<f", 0.5) in content
+
+
+@pytest.mark.parametrize(
+    ("variables", "mode"),
+    [
+        ({}, "offline"),
+        ({"WANDB_API_KEY": "k" * 40}, "online"),
+        ({"WANDB_API_KEY": "k" * 40, "WANDB_MODE": "offline"}, "offline"),
+        ({"WANDB_MODE": "online"}, "offline"),  # would ask for a login
+        ({"WANDB_MODE": "dryrun"}, "offline"),
+        ({"WANDB_MODE": "disabled"}, "disabled"),
+    ],
+)
+def test_offline_unless_mode_or_login_says_otherwise(
+    variables: dict[str, str], mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert wandb_mode() == mode
+
+
+def test_login_in_netrc_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password " + "k" * 40)
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert wandb_mode() == "online"
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    assert wandb_mode() == "offline"
+
+
+def test_login_that_wandb_keeps_in_its_settings_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "settings").write_text("[default]\nbase_url = https://wandb.example.org\n")
+    (tmp_path / "netrc").write_text("machine wandb.example.org login user password " + "k" * 40)
+    (tmp_path / "netrc").chmod(0o600)
+    assert wandb_mode() == "offline"
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert wandb_mode() == "online"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from finetune.report.figures import figure
 from finetune.report.inside.files import figure_of
 from finetune.report.markup import Column, Html, Row, data_table, details, element
+from finetune.report.parts import figure
 from finetune.report.view import COLOURS
 
 Summary = Mapping[str, Any]
