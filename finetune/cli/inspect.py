@@ -212,9 +212,9 @@ def _heads(words: list[str]) -> int:
 
     model = load_model(space.run)
     sequences = read_sequences(model, _choice(space))
-    found = summarise_heads(model, sequences)
-    content = {"run": str(space.run), "texts": sequences.about, **found.as_json()}
-    _show(space, found.as_text(), content)
+    heads = summarise_heads(model, sequences)
+    content = {"run": str(space.run), "texts": sequences.about, **heads.as_json()}
+    _show(space, heads.as_text(), content)
     _write(space.out, "heads.json", content)
     return 0
 
@@ -263,8 +263,8 @@ def _probe_groups(space: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     groups: dict[str, list[dict[str, Any]]] = {}
 
     def add(name: str, model: Model) -> None:
-        found = probe(model, choice, config, **_cache(space))
-        groups.setdefault(name, []).append({"run": str(model.place), **found})
+        scores = probe(model, choice, config, **_cache(space))
+        groups.setdefault(name, []).append({"run": str(model.place), **scores})
 
     for name, model in models:
         add(name, model)
@@ -349,9 +349,9 @@ def _words(words: list[str]) -> int:
     from finetune.inspection import load_model, nearest_words
     from finetune.inspection.words import words_table
 
-    found = nearest_words(load_model(space.run), space.word, space.count)
-    content = {"run": str(space.run), "words": found}
-    _show(space, words_table(found), content)
+    neighbours = nearest_words(load_model(space.run), space.word, space.count)
+    content = {"run": str(space.run), "words": neighbours}
+    _show(space, words_table(neighbours), content)
     _write(space.out, "words.json", content)
     return 0
 
@@ -367,11 +367,11 @@ def _frequency(words: list[str]) -> int:
     from finetune.inspection import loss_by_frequency
     from finetune.inspection.frequency import frequency_table
 
-    found = loss_by_frequency(
+    losses = loss_by_frequency(
         space.run, space.corpus, batches=space.batches, cache_dir=space.cache_dir
     )
-    content = {"run": str(space.run), **found}
-    _show(space, frequency_table(found), content)
+    content = {"run": str(space.run), **losses}
+    _show(space, frequency_table(losses), content)
     _write(space.out, "frequency.json", content)
     return 0
 

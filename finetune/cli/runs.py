@@ -48,8 +48,8 @@ def command(words: list[str]) -> int:
     add_json(parser, "print the runs, and folders that cannot be read, as JSON on stdout")
     space = parser.parse_args(words)
     if not space.folder.is_dir():
-        found = "a file" if space.folder.exists() else "no such folder"
-        raise ConfigError(f"{space.folder}: expected a folder of runs, got {found}")
+        what = "a file" if space.folder.exists() else "no such folder"
+        raise ConfigError(f"{space.folder}: expected a folder of runs, got {what}")
     from finetune.runs.listing import list_runs
 
     listing = list_runs(space.folder)

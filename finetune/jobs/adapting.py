@@ -54,8 +54,8 @@ def adapt(run: AdaptRun, task: Task | None = None) -> Results:
     folder = RunFolder(Path(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     start = find_checkpoint(run.encoder_from, run.cache_dir)
-    if told := origin(start):
-        say(told)
+    if source := origin(start):
+        say(source)
     if start.pooler() is not None:  # it would no longer fit the first token's states
         say("left out: the encoder's pooler, which language modelling does not train")
     tokenizer = start.tokenizer()

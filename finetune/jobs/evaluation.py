@@ -77,27 +77,27 @@ def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
     )
 
 
-def load_tuner(place: Path, run: FitRun) -> tuple[FineTuner, Tokenizer]:
+def load_tuner(source: Path, run: FitRun) -> tuple[FineTuner, Tokenizer]:
     """The model of a fine-tuning run's best checkpoint, on its device and in eval mode.
 
     Args:
-        place: The run's folder, or a checkpoint's.
+        source: The run's folder, or a checkpoint's.
         run: Names the task that is to be answered: the run's own or one with the same classes.
 
     Raises:
         CheckpointError: There is no checkpoint, or its head is for other answers than the task's.
     """
-    checkpoint = find_checkpoint(place, run.cache_dir)
-    return _tuner(checkpoint, place, run), checkpoint.tokenizer()
+    checkpoint = find_checkpoint(source, run.cache_dir)
+    return _tuner(checkpoint, source, run), checkpoint.tokenizer()
 
 
-def _tuner(checkpoint: Checkpoint, place: Path, run: FitRun) -> FineTuner:
+def _tuner(checkpoint: Checkpoint, source: Path, run: FitRun) -> FineTuner:
     task = make_task(run, checkpoint.labels or None)
     config = checkpoint.encoder_config
     head = task.head(config, head_config(checkpoint))
     if checkpoint.head.get("kind") != head.kind:
         raise CheckpointError(
-            f"{place}: {task.name} needs a head of the kind {head.kind}, got "
+            f"{source}: {task.name} needs a head of the kind {head.kind}, got "
             f"{checkpoint.head.get('kind')}; name a run that was fine-tuned on such a task"
         )
     module = FineTuner(Encoder(config), head, task)
@@ -113,10 +113,10 @@ def head_config(checkpoint: Checkpoint) -> HeadConfig:
     return HeadConfig(**{name: value for name, value in checkpoint.head.items() if name in known})
 
 
-def load_scorer(place: Path, run: FitRun) -> Scorer:
+def load_scorer(source: Path, run: FitRun) -> Scorer:
     """A model with the data of the run's task; see `load_tuner`."""
-    checkpoint = find_checkpoint(place, run.cache_dir)
-    module = _tuner(checkpoint, place, run)
+    checkpoint = find_checkpoint(source, run.cache_dir)
+    module = _tuner(checkpoint, source, run)
     data = task_data(run, module.task, checkpoint.tokenizer())
     return Scorer(module, module.task, data, checkpoint.digest)
 
@@ -139,20 +139,20 @@ def score_splits(
         The metrics (those of a second split behind its name), and what else is reported.
     """
     metrics: dict[str, float] = {}
-    told: Results = {"collapsed": False, "predictions": {}}
+    more: Results = {"collapsed": False, "predictions": {}}
     for number, split in enumerate(splits):
         answers = scorer.answers(split)
         write_answers(scorer.task, folder, split, answers, scorer.origin(split))
-        told["predictions"][split] = asdict(scorer.origin(split))
+        more["predictions"][split] = asdict(scorer.origin(split))
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in scorer.task.score(answers).items()}
-        told["collapsed"] |= is_degenerate(answers)
+        more["collapsed"] |= is_degenerate(answers)
         if number == 0 and (report := scorer.task.report(answers)):
-            told["report"] = report
+            more["report"] = report
     if scorer.module.decision:
         tuned_on = scorer.task.validation_splits[0]
-        told["decision"] = {**scorer.module.decision, "tuned_on": tuned_on}
-    return metrics, told
+        more["decision"] = {**scorer.module.decision, "tuned_on": tuned_on}
+    return metrics, more
 
 
 def evaluate(
@@ -179,26 +179,20 @@ def evaluate(
         ConfigError: The folder holds no fine-tuning run, or the split is not read from one file.
         DataError: The split has no labels (its answers are written all the same).
     """
-    folder = Path(folder)
-    run = read_fit(folder)
-    if file is not None:
-        split = split or "test"
-        if split not in FILE_SPLITS:
-            raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, got --split {split}")
-        run = replace(run, **{split: file})  # type: ignore[arg-type]
-    if run.seeds:
-        places = [RunFolder(folder).seed(seed).path for seed in run.seeds]
-        return over_seeds([evaluate(place, split, file) for place in places])
+    run_folder = RunFolder(Path(folder))
+    if seeds := run_folder.planned_seeds:
+        return over_seeds([evaluate(seed.path, split, file) for seed in seeds])
+    run, split = _with_file(read_fit(run_folder.path), split, file)
     task = make_task(run)
     splits = [split] if split else list(task.validation_splits or task.test_splits)
     if task.fixed_answer is not None:
-        metrics, told, examples = _score_fixed(task, RunFolder(folder), splits)
+        metrics, more, examples = _score_fixed(task, run_folder, splits)
     else:
-        scorer = load_scorer(checkpoint_of(folder, run, task), run)
-        metrics, told = score_splits(scorer, RunFolder(folder), splits)
+        scorer = load_scorer(checkpoint_of(run_folder.path, run, task), run)
+        metrics, more = score_splits(scorer, run_folder, splits)
         examples = len(scorer.data.examples(splits[0]))
     if skipped := task.skipped(splits[0]):
-        told["skipped"] = skipped
+        more["skipped"] = skipped
         for reason, count in skipped.items():
             say(f"{splits[0]}: {reason.replace('_', ' ')} skipped: {count:,}")
     return {
@@ -207,8 +201,18 @@ def evaluate(
         "metrics": metrics,
         "examples": examples,
         "seed": run.seed,
-        **told,
+        **more,
     }
+
+
+def _with_file(run: FitRun, split: str | None, file: str | None) -> tuple[FitRun, str | None]:
+    """The settings with another file in place of a split's, and that split."""
+    if file is None:
+        return run, split
+    split = split or "test"
+    if split not in FILE_SPLITS:
+        raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, got --split {split}")
+    return replace(run, **{split: file}), split  # type: ignore[arg-type]
 
 
 def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
@@ -237,9 +241,9 @@ def _score_fixed(
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in task.score(answers).items()}
         counts.append(len(answers))
-    told: Results = {"collapsed": False, "fixed_answer": task.fixed_answer}
-    told["predictions"] = {split: asdict(origin) for split, origin in origins.items()}
-    return metrics, told, counts[0]
+    more: Results = {"collapsed": False, "fixed_answer": task.fixed_answer}
+    more["predictions"] = {split: asdict(origin) for split, origin in origins.items()}
+    return metrics, more, counts[0]
 
 
 @dataclass(frozen=True)
@@ -249,21 +253,21 @@ class _Question:
     run: FitRun
     task: Task
     split: str
-    place: Path
+    source: Path
     """Where the checkpoint is; none is read where all answers are the same."""
 
     def origin(self) -> Origin:
         """What the answers would be of."""
         if self.task.fixed_answer is not None:
             return fixed_answers(self.task, self.split)[1]
-        digest = find_checkpoint(self.place, self.run.cache_dir).digest
+        digest = find_checkpoint(self.source, self.run.cache_dir).digest
         return Origin(self.task.name, digest, examples_digest(self.task.examples(self.split)))
 
     def answers(self) -> tuple[Task, list[Answer], Origin]:
         """The answers as they are now, by the task whose classes are in the head's order."""
         if self.task.fixed_answer is not None:
             return self.task, *fixed_answers(self.task, self.split)
-        scorer = load_scorer(self.place, self.run)
+        scorer = load_scorer(self.source, self.run)
         return scorer.task, scorer.answers(self.split), scorer.origin(self.split)
 
 
@@ -279,7 +283,7 @@ def answer_split(
     New ones are written into the run's folder.
 
     Args:
-        folder: RUN, of one seed.
+        folder: RUN; of several seeds, the best one answers.
         split: The split.
         task_name: Another task with the same classes, such as a diagnostic set.
         data: Another data folder than the run's.
@@ -287,18 +291,17 @@ def answer_split(
     Raises:
         CheckpointError: There is no checkpoint to answer with, or it is damaged.
     """
+    folder = RunFolder(folder).one_run().path
     run = read_fit(folder)
-    if run.seeds:
-        raise RunFolder(folder).several_seeds(RunFolder(folder).seed(run.seeds[0]))
     run = replace(run, data=data or run.data)
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
     task = make_task(run)
-    place = folder if task_name else checkpoint_of(folder, run, task)
-    question, path = _Question(run, task, split, place), RunFolder(folder).predictions(split)
+    source = folder if task_name else checkpoint_of(folder, run, task)
+    question, path = _Question(run, task, split, source), RunFolder(folder).predictions(split)
     if (reason := _outdated(path, question.origin())) is None:
         return read_predictions(path)
-    say(f"{path}: {reason}; answering by {place}")
+    say(f"{path}: {reason}; answering by {source}")
     task, answers, origin = question.answers()
     write_answers(task, RunFolder(folder), split, answers, origin)
     return answers
@@ -308,12 +311,12 @@ def _outdated(path: Path, wanted: Origin) -> str | None:
     """Why the answers of a file are not those that are wanted; None where they are."""
     if not path.is_file():
         return "no answers on file yet"
-    found = read_origin(path)
-    if found is None:
+    origin = read_origin(path)
+    if origin is None:
         return "its answers may be of another checkpoint or to other data: nothing beside it says"
-    if found.checkpoint != wanted.checkpoint:
+    if origin.checkpoint != wanted.checkpoint:
         return "its answers are of another checkpoint"
-    return None if found == wanted else "its answers are to other data"
+    return None if origin == wanted else "its answers are to other data"
 
 
 def warn_of_other_answers(folder: RunFolder, checkpoint: str) -> None:

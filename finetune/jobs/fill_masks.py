@@ -98,8 +98,8 @@ class MaskFiller:
         places = [self._places(where, row["text"]) for where, row in window]
         texts = [self._name.sub(self.mask, row["text"]) for _, row in window]
         features = encode_pairs(self.tokenizer, texts, None, self.max_length)
-        for (where, _), found, feature in zip(window, places, features, strict=True):
-            self._check(where, len(found), feature)
+        for (where, _), starts, feature in zip(window, places, features, strict=True):
+            self._check(where, len(starts), feature)
         candidates: list[list[list[dict[str, Any]]]] = [[] for _ in window]
         lengths = np.array([len(feature.input_ids) for feature in features])
         for rows in length_batches(lengths, self.batch_size, seed=0, epoch=0, shuffle=False):
@@ -107,19 +107,19 @@ class MaskFiller:
             for row in rows.tolist():
                 candidates[row] = [next(filled) for _ in places[row]]
         return [
-            {**row, "masks": [_mask(*one) for one in zip(found, filled, strict=True)]}
-            for (_, row), found, filled in zip(window, places, candidates, strict=True)
+            {**row, "masks": [_mask(*one) for one in zip(starts, filled, strict=True)]}
+            for (_, row), starts, filled in zip(window, places, candidates, strict=True)
         ]
 
     def _places(self, where: str, text: str) -> list[int]:
         """Where the masks of a text begin, in characters."""
-        found = [match.start() for match in self._name.finditer(text)]
-        if not found:
+        starts = [match.start() for match in self._name.finditer(text)]
+        if not starts:
             raise DataError(
                 f"{where}: expected a text with {self.mask} in it, got none in {text[:40]!r}; "
                 "write it where a word is to be found"
             )
-        return found
+        return starts
 
     def _check(self, where: str, wanted: int, feature: Features) -> None:
         """Refuse a text whose masks are not all among its tokens."""

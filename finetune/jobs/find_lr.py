@@ -83,8 +83,8 @@ def find(
         if not folder.has_started:
             open_folder(folder, run, resume=False, overwrite=False)
         say(save_curve(folder, curve))
-    found = dataclasses.asdict(curve.suggestion)
-    return {"task": task, "split": "train", "metrics": {}, "seed": run.seed, "suggestion": found}
+    results = {"task": task, "split": "train", "metrics": {}, "seed": run.seed}
+    return results | {"suggestion": dataclasses.asdict(curve.suggestion)}
 
 
 def training_batches(data: OrderedData) -> Iterator[Batch]:
@@ -104,7 +104,7 @@ def save_curve(folder: RunFolder, curve: RateCurve) -> str:
 
     Args:
         folder: RUN, which exists.
-        curve: What was found.
+        curve: What was suggestion.
 
     Returns:
         The curve as text for a terminal, with the suggestion in words below.
@@ -124,13 +124,14 @@ def save_curve(folder: RunFolder, curve: RateCurve) -> str:
 
 
 def _in_words(curve: RateCurve) -> str:
-    found = curve.suggestion
-    if found.learning_rate is None:
-        return f"no learning rate is suggested: {found.reason}"
-    steepest = "" if found.steepest is None else f" (steepest fall at {found.steepest:.1e})"
+    suggestion = curve.suggestion
+    if suggestion.learning_rate is None:
+        return f"no learning rate is suggested: {suggestion.reason}"
+    at = suggestion.steepest
+    steepest = "" if at is None else f" (steepest fall at {at:.1e})"
     return (
-        f"suggested: --learning-rate {found.learning_rate:.1e}, the topmost group's peak; "
-        f"{found.reason}{steepest}"
+        f"suggested: --learning-rate {suggestion.learning_rate:.1e}, the topmost group's peak; "
+        f"{suggestion.reason}{steepest}"
     )
 
 
@@ -187,8 +188,8 @@ def _short(number: float) -> str:
 def _axis(curve: RateCurve, columns: list[int]) -> list[str]:
     """The axis with its marks, and the first and the last rate below it."""
     line = ["-"] * (columns[-1] + 1)
-    found = curve.suggestion
-    for sign, rate in (("M", found.minimum), ("S", found.learning_rate)):
+    suggestion = curve.suggestion
+    for sign, rate in (("M", suggestion.minimum), ("S", suggestion.learning_rate)):
         if rate is not None:
             near = min(
                 range(len(curve.rates)), key=lambda step: abs(math.log(curve.rates[step] / rate))
@@ -196,7 +197,7 @@ def _axis(curve: RateCurve, columns: list[int]) -> list[str]:
             line[columns[near]] = sign
     first, last = f"{curve.rates[0]:.0e}", f"{curve.rates[-1]:.0e}"
     ends = first + last.rjust(len(line) - len(first)) if len(line) > 2 * len(first) else first
-    marks = "S suggested, M lowest mean" if found.minimum is not None else ""
+    marks = "S suggested, M lowest mean" if suggestion.minimum is not None else ""
     pad = " " * (MARGIN + 1)
     legend = ". loss, * running mean" + (f", {marks}" if marks else "")
     return [f"{pad}+{''.join(line)}", f"{pad} {ends}", f"{pad} learning rate: {legend}"]

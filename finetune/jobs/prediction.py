@@ -151,23 +151,22 @@ def load(
     ['probability', 'token']
 
     Args:
-        run: RUN, of one seed.
+        run: RUN; of several seeds, the best one answers.
         batch_size: Units in a batch; left out, that of the run (32 where masks are filled).
 
     Returns:
         Its `predict` answers texts.
 
     Raises:
-        ConfigError: The folder holds no run, one of several seeds, or one that reads from left to
-            right and fills no masks.
+        ConfigError: The folder contains no run, one of several seeds that has not ended, or one
+            that reads from left to right and fills no masks.
         CheckpointError: The run has no checkpoint.
     """
     folder = Path(run)
     if fills_masks(folder):
         return load_filler(folder, batch_size=batch_size)
+    folder = RunFolder(folder).one_run().path
     settings = read_fit(folder)
-    if settings.seeds:
-        raise RunFolder(folder).several_seeds(RunFolder(folder).seed(settings.seeds[0]))
     task = make_task(settings)
     if task.fixed_answer is not None:
         raise ConfigError(

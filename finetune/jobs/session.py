@@ -14,7 +14,7 @@ from pytorch_lightning.loggers import Logger
 from finetune import tracking
 from finetune.checkpoints.folder import load_checkpoint, load_trainer_state, save_checkpoint
 from finetune.encoder.benchmark import matmul_ceiling, peak_gib
-from finetune.jobs.shown import shown
+from finetune.jobs.artifacts import artifacts_of
 from finetune.machine.processes import is_first_process
 from finetune.runs.folder import RunFolder, say, versions
 from finetune.runs.results import Results
@@ -27,6 +27,7 @@ from finetune.training.loop.data import OrderedData
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.monitor import Monitor
 from finetune.training.loop.progress import Clock, LengthConfig, RunLength
+from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import (
     FREEZING,
     TrainerConfig,
@@ -155,10 +156,10 @@ class Session:
         say(f"training {parameters:,} parameters on {device.type}{threads}{processes}{flushed}")
 
     def _open_loggers(self, task: str) -> list[Logger]:
-        place, group = self.folder.path.absolute(), f"{task} · {self._encoder_name()}"
-        name = place.name
-        if RunFolder(place.parent).seed(self.run.seed).path == place:  # seeds belong together
-            name, group = f"{place.parent.name}/{name}", f"{group} · {place.parent.name}"
+        path, group = self.folder.path.absolute(), f"{task} · {self._encoder_name()}"
+        name = path.name
+        if RunFolder(path.parent).seed(self.run.seed).path == path:  # seeds belong together
+            name, group = f"{path.parent.name}/{name}", f"{group} · {path.parent.name}"
         return tracking.loggers(
             self.run.tracking,
             self.folder.path,
@@ -245,8 +246,24 @@ class Session:
         tracking.finish(
             self.loggers,
             results,
-            shown=lambda: shown(self.run, self.folder, results, self.task, self.data),
+            shown=lambda: tracking.Shown(
+                self._tables(), artifacts_of(self.run, self.folder, results)
+            ),
         )
+
+    def _tables(self) -> list[tracking.Table]:
+        """Answers to examples that are shown beside the run's numbers."""
+        task, data, most = self.task, self.data, self.run.tracking.table_examples
+        if task is None or not isinstance(data, TaskData) or not most:
+            return []
+        from finetune.jobs.answer_tables import answer_tables
+
+        tables = []
+        for split in (*task.validation_splits, *task.test_splits):
+            if (rows := self.folder.read_predictions(split)) is not None:
+                examples = {example.id: example for example in data.examples(split)}
+                tables += answer_tables(split, rows, examples, most)
+        return tables
 
 
 def _kind(run: PretrainRun | AdaptRun | FitRun) -> str:

@@ -51,16 +51,14 @@ class Sequences:
         return np.array([len(feature.input_ids) for feature in self.features], dtype=np.int64)
 
 
-def load_model(place: str | Path) -> Model:
-    """The encoder and tokenizer of one run or checkpoint.
+def load_model(source: str | Path) -> Model:
+    """The encoder and tokenizer of one run or checkpoint; of several seeds, of the best one.
 
     Raises:
-        ConfigError: The folder holds a run of several seeds.
+        ConfigError: The folder contains a run of several seeds that has not ended.
         CheckpointError: There is no checkpoint.
     """
-    folder = Path(place)
-    if seeds := RunFolder(folder).seeds:
-        raise RunFolder(folder).several_seeds(seeds[0])
+    folder = RunFolder(Path(source)).one_run().path
     checkpoint = find_checkpoint(folder)
     encoder = checkpoint.encoder().to(pick_device("auto"))
     return Model(folder, encoder, checkpoint.tokenizer())
@@ -139,11 +137,11 @@ def read_sequences(model: Model, choice: TextChoice) -> Sequences:
     if choice.file is not None and (choice.task or choice.split):
         raise ConfigError("--input names the texts, and so do --task and --split: give one of them")
     if choice.file is not None:
-        found = _from_file(model, choice)
+        sequences = _from_file(model, choice)
     else:
-        found = _from_task(model, choice)
-    rows = drawn(len(found.features), choice.limit, choice.seed)
-    return replace(found, features=[found.features[row] for row in rows])
+        sequences = _from_task(model, choice)
+    rows = drawn(len(sequences.features), choice.limit, choice.seed)
+    return replace(sequences, features=[sequences.features[row] for row in rows])
 
 
 def drawn(count: int, limit: int | None, seed: int) -> list[int]:
@@ -219,7 +217,7 @@ def _from_file(model: Model, choice: TextChoice) -> Sequences:
     features: list[Features | None] = [None] * len(rows)
     for size in (1, 2):
         numbers = [number for number, texts in enumerate(rows) if len(texts) == size]
-        columns = [[rows[number][place] for number in numbers] for place in range(size)]
+        columns = [[rows[number][column] for number in numbers] for column in range(size)]
         seconds = columns[1] if size == 2 else None
         encoded = encode_pairs(model.tokenizer, columns[0], seconds, length) if numbers else []
         for number, feature in zip(numbers, encoded, strict=True):
@@ -229,10 +227,10 @@ def _from_file(model: Model, choice: TextChoice) -> Sequences:
 
 def _texts(row: Mapping[str, Any], where: str) -> Sequence[str]:
     """The text of a row, or the two of a pair."""
-    found = [row[name] for name in ("text", "text1", "text2") if name in row]
-    if not found or not all(isinstance(text, str) for text in found) or len(found) > 2:
+    texts = [row[name] for name in ("text", "text1", "text2") if name in row]
+    if not texts or not all(isinstance(text, str) for text in texts) or len(texts) > 2:
         raise DataError(
             f"{where}: expected the field 'text', or 'text1' and 'text2', with text in them; "
             f"got {', '.join(map(str, row)) or 'no field'}"
         )
-    return found
+    return texts

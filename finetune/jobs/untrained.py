@@ -84,8 +84,8 @@ def _alike(run: FitRun, task: Task, folder: RunFolder) -> Results:
     answers, origin = fixed_answers(task, split)
     if run.dry_run:
         return _dry(task, split, len(answers), f"'{fixed}', the most frequent training label")
-    told = {"metrics": task.score(answers), "fixed_answer": fixed}
-    results = _write(run, task, folder, split, answers, origin, told)
+    more = {"metrics": task.score(answers), "fixed_answer": fixed}
+    results = _write(run, task, folder, split, answers, origin, more)
     say(f"not trained: every example is answered '{fixed}', the most frequent training label")
     return results
 
@@ -102,7 +102,7 @@ def _write(
     split: str,
     answers: list[Answer],
     origin: Origin,
-    told: Mapping[str, Any],
+    more: Mapping[str, Any],
 ) -> Results:
     """Write the answers and the results into the run's folder."""
     results = {
@@ -114,7 +114,7 @@ def _write(
         "encoder": run.encoder_from,
         "versions": versions(),
         "predictions": {split: dataclasses.asdict(origin)},
-        **told,
+        **more,
     }
     inputs = {
         f"{split} examples": Input(origin.data, split),

@@ -166,9 +166,29 @@ class RunFolder:
         """Whether a process holds it, or the folder of one of its seeds."""
         return any(is_running(place.path) for place in (self, *self.seeds))
 
-    def several_seeds(self, first: RunFolder) -> ConfigError:
-        """What to tell one who names a run of several seeds where one seed is needed."""
-        return ConfigError(f"{self.path} contains a run of several seeds; choose one: {first.path}")
+    @property
+    def planned_seeds(self) -> list[RunFolder]:
+        """The folders of all seeds that its settings name; none where it is a run of one seed."""
+        return [self.seed(seed) for seed in self.read_config().get("seeds") or ()]
+
+    def one_run(self) -> RunFolder:
+        """The run to answer with: itself, or its best seed's, which is then said.
+
+        Raises:
+            ConfigError: It is a run of several seeds that has not ended.
+            DataError: Its results are damaged.
+        """
+        seeds = self.planned_seeds or self.seeds
+        if not seeds:
+            return self
+        if not self.results_file.is_file():
+            raise ConfigError(
+                f"{self.path} contains a run of several seeds; choose one: {seeds[0].path} (the "
+                "best one is used when all have ended: continue with --resume)"
+            )
+        best = self.best_seed()
+        say(f"{self.path}: several seeds; the best by {headline(best.metrics)} is seed {best.seed}")
+        return self.seed(best.seed)
 
     def read_settings(self, cls: type[T]) -> T:
         """Read the settings that the run was made with.

@@ -171,8 +171,15 @@ def test_seeds_are_runs_of_their_own_and_summed_up(
     assert entry["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     assert "mean" in outcome.err
     assert "seed 2" in outcome.err
-    shutil.move(run, tmp_path / "moved")
-    assert call("evaluate", tmp_path / "moved").json["metrics"] == results["metrics"]
+    moved = tmp_path / "moved"
+    shutil.move(run, moved)
+    assert call("evaluate", moved).json["metrics"] == results["metrics"]
+    best = 1 if values[0] >= values[1] else 2
+    (tmp_path / "texts.txt").write_text("the cat sees a dog\n")
+    answered = call("predict", moved, "--input", tmp_path / "texts.txt")
+    alone = call("predict", moved / f"seed-{best}", "--input", tmp_path / "texts.txt")
+    assert answered.out == alone.out != ""
+    assert f"{moved}: several seeds; the best by accuracy is seed {best}\n" in answered.err
 
 
 def test_a_run_with_one_answer_for_all_is_flagged_and_counted(

@@ -195,6 +195,22 @@ def test_seeds_are_summed_up_with_the_deviation_of_a_sample() -> None:
     json.dumps(together, allow_nan=False)
 
 
+def test_the_best_of_several_seeds_answers_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.config_file.write_text("seeds: [1, 2, 3]\n")
+    assert folder.planned_seeds == [folder.seed(1), folder.seed(2), folder.seed(3)]
+    with pytest.raises(ConfigError, match=r"several seeds; choose one: .*seed-1 .*--resume"):
+        folder.one_run()
+    folder.write_results(over_seeds([result(1, 0.5), result(2, 0.75), result(3, 0.6)]))
+    assert folder.one_run() == folder.seed(2)
+    assert capsys.readouterr().err == (
+        f"{tmp_path}: several seeds; the best by accuracy is seed 2\n"
+    )
+    assert folder.seed(2).one_run() == folder.seed(2)
+
+
 def test_one_value_deviates_by_nothing() -> None:
     assert summarise([0.5]) == {"mean": 0.5, "std": 0.0, "values": [0.5]}
 
