@@ -44,7 +44,9 @@ def test_tensorboard_that_is_not_installed_is_told_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "is_installed", lambda name: False)
-    with pytest.raises(ConfigError, match="tensorboard needs a package that is not installed; run pip"):
+    with pytest.raises(
+        ConfigError, match="tensorboard needs a package that is not installed; run pip"
+    ):
         loggers(TrackingConfig(logger=["tensorboard"]), tmp_path / "run", {})
     assert not (tmp_path / "run").exists()
 
