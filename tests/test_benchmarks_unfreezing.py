@@ -11,21 +11,15 @@ from typing import Any
 
 import pytest
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder
 from finetune.errors import ConfigError, DataError
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
+from tests.made.nets import tiny_config
 
 ROOT = Path(__file__).parent.parent
-SHAPE = EncoderConfig(
-    vocab_size=80,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=32,
-)
+SHAPE = tiny_config(vocab_size=80, hidden_size=32)
 
 
 def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:

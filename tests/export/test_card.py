@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from finetune.checkpoints.folder import Checkpoint
-from finetune.encoder import EncoderConfig
 from finetune.export.card import MOST_CLASSES, model_card
 from finetune.export.source import Source
+from tests.made.nets import tiny_config
 
 VERSIONS = {"python": "3.12.1", "torch": "2.13.0"}
 
@@ -70,7 +70,7 @@ def source(
     **parts: Any,
 ) -> Source:
     head = {"kind": kind}
-    config = EncoderConfig(num_hidden_layers=2, hidden_size=24, num_attention_heads=2)
+    config = tiny_config(hidden_size=24)
     checkpoint = Checkpoint(Path("it"), config, head, None, labels, decision or {})
     return Source(checkpoint, **parts)
 

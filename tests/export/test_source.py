@@ -15,9 +15,9 @@ from finetune.errors import CheckpointError
 from finetune.export.source import find_source
 from finetune.runs.results import over_seeds
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from tests.made.nets import tiny_config
 
-CONFIG = EncoderConfig(
-    vocab_size=60,
+CONFIG = tiny_config(
     hidden_size=8,
     num_hidden_layers=1,
     num_attention_heads=1,

@@ -156,29 +156,22 @@ def test_a_batch_that_cannot_fit_is_refused_before_it_is_made(world: World) -> N
 # Checkpoints and folders of Hugging Face
 
 Change = Callable[[Path], object]
+NOTHING = object()
 
 
 def changed(key: str, value: object, *, within: str = "") -> Change:
-    """A change of config.json: a field, or one of its section."""
+    """A change of config.json: a field, or one of its section; NOTHING takes it away."""
 
     def change(folder: Path) -> None:
         path = folder / "config.json"
         content = json.loads(path.read_text())
-        (content[within] if within else content)[key] = value
+        section = content[within] if within else content
+        section[key] = value
+        if value is NOTHING:
+            del section[key]
         path.write_text(json.dumps(content))
 
-    change.__name__ = f"{key}={str(value)[:20]}"
-    return change
-
-
-def without(key: str, *, within: str = "") -> Change:
-    def change(folder: Path) -> None:
-        path = folder / "config.json"
-        content = json.loads(path.read_text())
-        del (content[within] if within else content)[key]
-        path.write_text(json.dumps(content))
-
-    change.__name__ = f"no {key}"
+    change.__name__ = f"no {key}" if value is NOTHING else f"{key}={str(value)[:20]}"
     return change
 
 
@@ -295,7 +288,7 @@ CONFIGS: list[tuple[Change, str]] = [
     (changed("labels", [1, 2]), "expected labels to be a list of names"),
     (changed("decision", {"threshold": "high"}), "expected decision to be numbers by name"),
     (changed("source", {"family": 3}), "expected source to be texts by name"),
-    (without("encoder"), "'encoder'"),
+    (changed("encoder", NOTHING), "'encoder'"),
     (deep_config, "config.json: expected JSON"),
     (number_of_many_digits, "config.json: expected JSON"),
 ]

@@ -8,17 +8,10 @@ import torch
 from sklearn.metrics import log_loss
 from torch.nn import functional as F
 
-from finetune.encoder import EncoderConfig
 from finetune.heads import POOLINGS, Classification, HeadConfig, MultiLabel
+from tests.made.nets import tiny_config
 
-CONFIG = EncoderConfig(
-    vocab_size=20,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=16,
-)
+CONFIG = tiny_config(vocab_size=20, max_position_embeddings=16)
 
 
 class TestMultiLabel:

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from finetune.encoder import EncoderConfig
 from finetune.heads import (
     Classification,
     HeadConfig,
@@ -19,8 +18,9 @@ from finetune.heads import (
     SpanConfig,
     cross_entropy,
 )
+from tests.made.nets import tiny_config
 
-CONFIG = EncoderConfig(hidden_size=16, num_attention_heads=2)
+CONFIG = tiny_config()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads import HeadConfig, Span, SpanConfig, best_spans
+from tests.made.nets import tiny_config
 
 D = 8
-CONFIG = EncoderConfig(vocab_size=30, hidden_size=D, num_attention_heads=2)
+CONFIG = tiny_config(vocab_size=30, hidden_size=D)
 
 
 def head(n_best: int = 4, max_answer_length: int = 3, **settings: Any) -> Span:

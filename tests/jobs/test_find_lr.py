@@ -12,30 +12,24 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder
 from finetune.errors import ConfigError, DataError
 from finetune.heads import HeadConfig
 from finetune.jobs.find_lr import FILE, find, plot, save_curve, training_batches
 from finetune.machine.processes import Place
 from finetune.runs.folder import RunFolder
-from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
-from finetune.training.loop.data import LoaderConfig
+from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.lr_finder import RateCurve, rates_of
 from tasks.glue.task import glue_task
 from tasks.run_settings import GlueRun
+from tests.made.nets import tiny_config
+from tests.made.settings import fine_tuning
 
 STEPS = 100
-CONFIG = EncoderConfig(
-    vocab_size=60,
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=16,
-)
+CONFIG = tiny_config(num_hidden_layers=1, max_position_embeddings=16)
 
 
 def curve(steps: int = STEPS, ending: Any = "diverged") -> RateCurve:
@@ -137,45 +131,19 @@ class TestPicture:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data" / "glue_data" / "SST-2"
-    folder.mkdir(parents=True)
-    rows = [
-        f"{'the' if number % 2 else 'a'} dog sees {number}\t{number % 2}" for number in range(40)
-    ]
-    for split in ("train", "dev"):
-        (folder / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def parts(data: Path, tmp_path: Path) -> Callable[..., tuple[GlueRun, FineTuner, TaskData]]:
+def parts(
+    data: Path, tokenizer: Tokenizer, tmp_path: Path
+) -> Callable[..., tuple[GlueRun, FineTuner, TaskData]]:
     def make(**changes: Any) -> tuple[GlueRun, FineTuner, TaskData]:
-        run = GlueRun(
-            encoder_from="none",
-            task="glue/sst2",
-            out=str(tmp_path / "run"),
-            data=str(data),
-            loader=LoaderConfig(batch_size=8),
-            **changes,
-        )
-        tokenizer = train_tokenizer(
-            ["the a dog sees 0 1 2 3 4 5 6 7 8 9"], TokenizerConfig(vocab_size=28)
-        )
+        run = fine_tuning(data, tmp_path / "run", **changes)
         task = glue_task("sst2", data)
         torch.manual_seed(0)
         module = FineTuner(Encoder(CONFIG), task.head(CONFIG, HeadConfig()), task, seed=run.seed)
+        cache = tmp_path / "cache"
         return (
             run,
             module,
-            TaskData(
-                task,
-                tokenizer,
-                run.loader,
-                max_length=16,
-                seed=run.seed,
-                cache_dir=tmp_path / "cache",
-            ),
+            TaskData(task, tokenizer, run.loader, max_length=16, seed=run.seed, cache_dir=cache),
         )
 
     return make
@@ -230,8 +198,8 @@ class TestFinding:
             find(run, RunFolder(tmp_path / "run"), module, data, "glue/sst2")
 
     def test_too_few_batches_are_an_error(self, parts: Callable[..., Any], tmp_path: Path) -> None:
-        run, module, data = parts(trainer=TrainerConfig(devices=9))
-        with pytest.raises(DataError, match="an epoch has 5 batches, too few for 9 processes"):
+        run, module, data = parts(trainer=TrainerConfig(devices=20))
+        with pytest.raises(DataError, match="an epoch has 12 batches, too few for 20 processes"):
             find(run, RunFolder(tmp_path / "run"), module, data, "glue/sst2")
         assert not (tmp_path / "run").exists()
 
@@ -253,8 +221,8 @@ class TestFinding:
         self, parts: Callable[..., Any]
     ) -> None:
         data = parts()[2]
-        found = [batch["index"].tolist() for batch in islice(training_batches(data), 12)]
+        found = [batch["index"].tolist() for batch in islice(training_batches(data), 26)]
         orders = [data.order(epoch) for epoch in range(3)]
         expected = [sorted(units.tolist()) for order in orders for units in order]
-        assert [sorted(index) for index in found] == expected[:12]
-        assert found[:5] != found[5:10]
+        assert [sorted(index) for index in found] == expected[:26]
+        assert found[:12] != found[12:24]

@@ -11,11 +11,10 @@ from finetune.heads import MaskedLM
 from finetune.machine import memory
 from finetune.training.loop import required_memory
 from finetune.training.loop.trainer import TrainerConfig
+from tests.made.nets import tiny_config
 
 GIB = 2**30
-SMALL = EncoderConfig(
-    vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
-)
+SMALL = tiny_config(vocab_size=50)
 
 
 def has(monkeypatch: pytest.MonkeyPatch, size: float) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder
 from finetune.errors import DataError
 from finetune.heads import Classification, HeadConfig
 from finetune.training.loop.finetuner import FineTuner
@@ -38,17 +38,11 @@ from finetune.training.unfreezing.plan import Pace
 from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
 from finetune.training.unfreezing.rates import RatePlan
 from tasks.glue.task import glue_task
+from tests.made.nets import tiny_config
 
 CPU = torch.device("cpu")
 RATES = rates_of(STEPS)
-CONFIG = EncoderConfig(
-    vocab_size=30,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=8,
-)
+CONFIG = tiny_config(vocab_size=30, max_position_embeddings=8)
 
 
 def made_curve(noise: float = 0.0, seed: int = 0) -> list[float]:

@@ -28,12 +28,9 @@ from finetune.training.loop.progress import LengthConfig
 from finetune.training.loop.trainer import TrainerConfig, build_trainer
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import rate_factor
+from tests.made.nets import tiny_config
 
-PLAIN = EncoderConfig(
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
+PLAIN = tiny_config(
     max_position_embeddings=16,
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,

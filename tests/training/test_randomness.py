@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import torch
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.randomness import seed_step
+from tests.made.nets import tiny_config
 
-CONFIG = EncoderConfig(
+CONFIG = tiny_config(
     vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
 )
 

@@ -12,18 +12,11 @@ import torch
 
 from finetune.checkpoints.hf import FORMS, export_form, read_hf, their_weights
 from finetune.checkpoints.hf.form import POOLED, shapes
-from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError
+from tests.made.nets import tiny_config
 
 Make = Callable[..., Any]
-SMALL = EncoderConfig(
-    vocab_size=40,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=16,
-)
+SMALL = tiny_config(vocab_size=40, intermediate_size=24, max_position_embeddings=16)
 BIASES: dict[str, Any] = dict.fromkeys(FORMS["modernbert"].switches, True) | {"pad_token_id": 1}
 UNUSED = ("cls.predictions.bias", "lm_head.bias")
 """Theirs computes with the second name of these."""
@@ -195,7 +188,7 @@ def test_head_that_theirs_computes_otherwise_is_refused(name: str, head: str) ->
 def test_tensors_that_do_not_fit_are_named() -> None:
     ours = {key: torch.ones(shape) for key, shape in shapes(SMALL, "span").items()}
     more = {**ours, "head.layers.9.weight": torch.ones(1)}
-    with pytest.raises(CheckpointError, match=r"no place for head\.layers\.9\.weight"):
+    with pytest.raises(CheckpointError, match=r"no counterpart of head\.layers\.9\.weight"):
         their_weights(more, FORMS["bert"], SMALL, "span")
     del ours["head.layer.bias"]
     with pytest.raises(CheckpointError, match=r"expected the tensor head\.layer\.bias, got none"):

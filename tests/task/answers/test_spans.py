@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.encoder import EncoderConfig
 from finetune.heads import HeadConfig, Span, SpanConfig
 from finetune.task.answers.spans import NO_SPAN_ODDS, decide_null, span_answers
 from finetune.task.interface import Answer, Example, GoldAnswer
@@ -18,6 +17,7 @@ from finetune.text.features.pairs import Features, collate
 from finetune.text.features.windows import WindowConfig, encode_windows
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
+from tests.made.nets import tiny_config
 
 CONTEXTS = [
     "the cat sat on the mat and the dog sat on the cat",
@@ -57,7 +57,7 @@ def read(
     **options: Any,
 ) -> tuple[list[Answer], list[torch.Tensor]]:
     """Answers from random logits, and the logits."""
-    config = EncoderConfig(vocab_size=8, hidden_size=8, num_attention_heads=2)
+    config = tiny_config(vocab_size=8, hidden_size=8)
     head = Span(config, HeadConfig(), SpanConfig(n_best, longest))
     generator = torch.Generator().manual_seed(seed)
     logits, outputs = [], []

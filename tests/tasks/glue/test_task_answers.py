@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.encoder import EncoderConfig
 from finetune.errors import DataError
 from finetune.heads import HeadConfig
 from finetune.task.interface import Example
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tasks.glue.task import GLUE, GlueRow, GlueTask, glue_task
+from tests.made.nets import tiny_config
 
 EVERY_ROW = pytest.mark.parametrize("row", GLUE.values(), ids=list(GLUE))
 SCORED = [row for row in GLUE.values() if row.name != "ax"]
@@ -47,12 +47,8 @@ class TestFeatures:
 
     @EVERY_ROW
     def test_head_has_a_logit_for_each_label(self, row: GlueRow) -> None:
-        config = EncoderConfig(
-            vocab_size=10,
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
+        config = tiny_config(
+            vocab_size=10, hidden_size=8, num_hidden_layers=1, intermediate_size=16
         )
         head = GlueTask(row).head(config, HeadConfig())
         logits = head(torch.zeros(3, 5, 8))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
 from finetune.task.interface import Example
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tasks.glue.task import GLUE, GlueRow, GlueTask, glue_task
+from tests.made.nets import tiny_config
 
 CLASSES = [row for row in GLUE.values() if row.labels]
 EVERY_CLASS_ROW = pytest.mark.parametrize("row", CLASSES, ids=[row.name for row in CLASSES])
@@ -44,12 +44,8 @@ class TestOrderOfAnotherHead:
             assert all(score != 0 for score in own.score(answers).values())
 
     def test_weights_of_a_permuted_head_answer_alike(self) -> None:
-        config = EncoderConfig(
-            vocab_size=10,
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
+        config = tiny_config(
+            vocab_size=10, hidden_size=8, num_hidden_layers=1, intermediate_size=16
         )
         hidden = torch.randn(20, 3, 8, generator=torch.Generator().manual_seed(1))
         own = glue_task("mnli")

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
 from finetune.task.interface import Example
 from finetune.text.features.pairs import collate
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tasks.own.choose import ChooseTask, choose_task, chosen
+from tests.made.nets import tiny_config
 
 ROW = {"context": "Tom is in.", "question": "Who is in?", "options": ["Ann", "Tom", "Bob"]}
 
@@ -308,7 +308,7 @@ class TestTask:
         examples = task.examples("train")
         features = task.features(examples, tokenizer, 24, training=False)
         torch.manual_seed(0)
-        config = EncoderConfig(vocab_size=100, hidden_size=8, num_attention_heads=2)
+        config = tiny_config(vocab_size=100, hidden_size=8)
         head = task.head(config, HeadConfig()).eval()
         batch = collate(
             features, list(range(5)), tokenizer.pad_token_id, rows=task.sequences_per_example

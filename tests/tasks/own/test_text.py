@@ -11,21 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
 from finetune.text.features.pairs import collate
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tasks.own.text import ClassifyConfig, ClassifyTask, classify_task
+from tests.made.nets import tiny_config
 
-CONFIG = EncoderConfig(
-    vocab_size=100,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=16,
-)
+CONFIG = tiny_config(vocab_size=100, max_position_embeddings=16)
 STRANGE = "x\u0085y\u2028z 👩‍👩‍👧 שלום e\u0301"
 LONG = "good film " * 10_000
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig, MultipleChoice
 from finetune.task.interface import Example
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tasks.race.task import FOLDERS, race_task
+from tests.made.nets import tiny_config
 
 ARTICLE = "Tom has a red cat.\nIt sat on a mat.\nHe saw the dog run."
 
@@ -363,7 +363,7 @@ class TestQuestionsAndOptions:
         }
 
     def test_the_head_scores_four_options(self) -> None:
-        config = EncoderConfig(vocab_size=9, hidden_size=8, num_attention_heads=2)
+        config = tiny_config(vocab_size=9, hidden_size=8)
         head = race_task("all").head(config, HeadConfig())
         assert isinstance(head, MultipleChoice)
         assert head.num_choices == 4

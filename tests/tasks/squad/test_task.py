@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
 from finetune.heads.span import SpanConfig
@@ -20,6 +19,7 @@ from finetune.text.features.windows import WindowConfig
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tasks.squad.files import MovedAnswer
 from tasks.squad.task import OFFICIAL, SquadTask, answer_task, squad_task
+from tests.made.nets import tiny_config
 
 CAT = {"text": "cat", "answer_start": 4}
 CONTEXT = "The cat sat on the mat. A dog ran home."
@@ -231,13 +231,7 @@ class TestFeatures:
         assert len(keys) == 4
 
     def test_head_is_that_of_spans(self, folder: Path) -> None:
-        config = EncoderConfig(
-            vocab_size=50,
-            hidden_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=8,
-        )
+        config = tiny_config(vocab_size=50, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
         head = make("1.1", folder).head(config, HeadConfig())
         assert head.kind == "span"
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from finetune.checkpoints.folder import check_vocabulary, find_tokenizer
-from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from tests.made.nets import tiny_config
 from tests.made.official import official_text
 
 TEXTS = [
@@ -351,7 +351,7 @@ def test_tokenizer_of_a_folder_is_found_in_every_form(byte_level: Path, tmp_path
 
 def test_vocabulary_longer_than_the_embedding_is_an_error(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(put(tmp_path, vocab__txt="\n".join([*SPECIAL, "a"])))
-    small = EncoderConfig(vocab_size=5, hidden_size=8, num_attention_heads=2)
+    small = tiny_config(vocab_size=5, hidden_size=8)
     with pytest.raises(CheckpointError, match="has 6 tokens but the encoder's embedding has 5"):
         check_vocabulary(tokenizer, small, tmp_path)
 

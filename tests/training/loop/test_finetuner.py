@@ -26,15 +26,9 @@ from finetune.training.loop.finetuner import FineTuner, Scored, in_order, is_deg
 from finetune.training.loop.task_data import TaskData, UnitBatches
 from finetune.training.regularization import RegularizationConfig, symmetric_kl
 from tasks.glue.task import glue_task
+from tests.made.nets import tiny_config
 
-CONFIG = EncoderConfig(
-    vocab_size=60,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=16,
-)
+CONFIG = tiny_config(max_position_embeddings=16)
 
 
 @pytest.fixture

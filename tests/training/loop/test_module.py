@@ -7,19 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder
 from finetune.training.loop import module as room
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.optimizer import adamw
+from tests.made.nets import tiny_config
 
-CONFIG = EncoderConfig(
-    vocab_size=11,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=8,
-)
+CONFIG = tiny_config(vocab_size=11, hidden_size=8, intermediate_size=16, max_position_embeddings=8)
 
 
 def trained(*, frozen: int = 0) -> tuple[Pretrainer, torch.optim.Optimizer]:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder
 from finetune.training.loop import monitor as room
 from finetune.training.loop.monitor import PLATEAU_WINDOWS, Monitor, at_unigram_plateau
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import Clock, LengthConfig, RunLength
+from tests.made.nets import tiny_config
 
 LENGTH = RunLength(LengthConfig(max_steps=100), 10, Clock())
 
@@ -252,9 +253,7 @@ def test_without_an_entropy_no_plateau_is_told(time: FakeTime) -> None:
 
 
 def test_the_module_is_told_which_step_is_written(time: FakeTime) -> None:
-    config = EncoderConfig(
-        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
-    )
+    config = tiny_config(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
     run, module = Run(time, accumulate=2), Pretrainer(Encoder(config))
     monitor, told = started(run, every=3), []
     for step in range(6):

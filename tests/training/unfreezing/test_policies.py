@@ -16,7 +16,7 @@ from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder
 from finetune.errors import ConfigError
 from finetune.heads import Classification, HeadConfig
 from finetune.settings import fields as settings
@@ -35,6 +35,7 @@ from finetune.training.unfreezing.policies import (
     set_trainable,
 )
 from finetune.training.unfreezing.rates import RatePlan, phase_progress, thaw_warmup_factor
+from tests.made.nets import tiny_config
 
 
 def number(low: float, high: float) -> st.SearchStrategy[float]:
@@ -485,14 +486,8 @@ class Model(nn.Module):
     def __init__(self, **optimizer: Any) -> None:
         super().__init__()
         torch.manual_seed(0)
-        config = EncoderConfig(
-            vocab_size=30,
-            hidden_size=16,
-            num_hidden_layers=BLOCKS,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=8,
-            type_vocab_size=0,
+        config = tiny_config(
+            vocab_size=30, num_hidden_layers=BLOCKS, max_position_embeddings=8, type_vocab_size=0
         )
         self.encoder = Encoder(config)
         self.head = Classification(config, HeadConfig(pooling="concat"), 3)
