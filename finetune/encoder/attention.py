@@ -1,7 +1,7 @@
 """Self-attention: project, split into heads, score, mask, softmax, mix, merge.
 
 A score that is a product takes torch's fused kernel, which never stores the (T, T) weights.
-The explicit path serves the other scores, and whoever wants to see the weights.
+The explicit path serves the other scores, and callers that ask for the weights.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class SelfAttention(nn.Module):
         """
         projected = self.query(first_tokens(hidden, queries)), self.key(hidden), self.value(hidden)
         query, key, value = (layout.split_heads(part, self.num_heads) for part in projected)
-        if rotary is not None:  # (B, H, Q, K) and twice (B, H, T, K)
+        # (B, H, Q, K) and twice (B, H, T, K); values carry no positions, only the score needs them.
+        if rotary is not None:
             cosine, sine = (first_tokens(part, queries) for part in rotary)
             query, key = rotate(query, (cosine, sine)), rotate(key, rotary)
         if bias is not None:
@@ -84,7 +85,7 @@ class SelfAttention(nn.Module):
         logits: Tensor = self.score(query, key)  # (B, H, T, T)
         if bias is not None:
             logits = logits + bias
-        weights = logits.softmax(dim=-1)
+        weights = logits.softmax(dim=-1)  # without dropout, after which they would not sum to 1
         return self.dropout(weights) @ value, weights  # (B, H, T, K), (B, H, T, T)
 
     def _mix_fused(
@@ -95,6 +96,7 @@ class SelfAttention(nn.Module):
             key,
             value,
             attn_mask=bias,
+            # The function has no mode of its own: it would drop in evaluation too.
             dropout_p=self.dropout.p if self.training else 0.0,
-            scale=score.scale,
+            scale=score.scale,  # torch's default is 1/√K, which suits one score only
         )

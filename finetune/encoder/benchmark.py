@@ -1,7 +1,7 @@
 """How fast is this machine, and how much of its speed does the encoder use?
 
-The measure is the machine's own rate at matrix products: a share of 60 % of that ceiling is good,
-one of 10 % says that something else (dropout, padding, data, small sizes) takes the time.
+The measure is the machine's own rate at matrix products: 60 % of that ceiling is
+good, 10 % means that something else (dropout, padding, data, small sizes) takes the time.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def matmul_ceiling(device: torch.device, dtype: torch.dtype, seconds: float = 0.
     generator = torch.Generator(device).manual_seed(0)
     left = torch.randn(rows, inner, generator=generator, device=device).to(dtype)
     right = torch.randn(inner, columns, generator=generator, device=device).to(dtype)
+    # The fastest, as all else that a machine does only slows a product down.
     fastest = min(timed(lambda: left @ right, device, seconds=seconds))
-    return 2 * rows * inner * columns / fastest / 1e9
+    return 2 * rows * inner * columns / fastest / 1e9  # a multiplication and an addition each
 
 
 def timed(
@@ -112,7 +113,7 @@ def median_step_ms(
 
 
 def peak_gib(device: torch.device) -> float:
-    """Tell the most memory this process has held: on a GPU by tensors, otherwise altogether."""
+    """The most memory this process has used: on a GPU by tensors, otherwise in all."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     unit = 1 if sys.platform == "darwin" else 2**10  # Linux counts in KiB
@@ -120,7 +121,7 @@ def peak_gib(device: torch.device) -> float:
 
 
 def ceiling_share(tokens_per_second: float, flops_per_token: float, ceiling_gflops: float) -> float:
-    """Tell how much of the machine's matrix-product speed a training run uses.
+    """The fraction of the machine's matrix-product speed that a training run uses.
 
     Args:
         tokens_per_second: Tokens trained on, forward and backward.
@@ -128,7 +129,7 @@ def ceiling_share(tokens_per_second: float, flops_per_token: float, ceiling_gflo
         ceiling_gflops: What `matmul_ceiling` measured.
 
     Returns:
-        A share, 0 to about 1.
+        A fraction, 0 to about 1.
     """
     flops = tokens_per_second * flops_per_token * (1 + BACKWARD)
     return flops / (ceiling_gflops * 1e9)
@@ -160,8 +161,8 @@ def bench(
         ConfigError: A step needs more memory than this machine has.
     """
     if device.type == "cpu":
-        wanted = f"a step on {counted(batch_size, 'sequence')} of {counted(length, 'token')}"
-        check_fits(activation_bytes(config, batch_size, length), wanted, "lower one of the two")
+        step_text = f"a step on {counted(batch_size, 'sequence')} of {counted(length, 'token')}"
+        check_fits(activation_bytes(config, batch_size, length), step_text, "lower one of the two")
     encoder = Encoder(config).to(device)
     ids = torch.randint(config.vocab_size, (batch_size, length), device=device)
 
@@ -171,6 +172,7 @@ def bench(
         return hidden
 
     def step() -> None:
+        # A loss that every output takes part in, at next to no cost.
         torch.autograd.backward(forward().float().square().mean())
         encoder.zero_grad()
 

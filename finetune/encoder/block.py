@@ -32,10 +32,11 @@ class EncoderBlock(nn.Module):
         self.attention = SelfAttention(config)
         self.attention_norm: nn.Module = nn.LayerNorm(size, eps=config.layer_norm_eps)
         if first and not config.first_attention_norm:
+            # ModernBERT's first block: the embeddings have just been normalized.
             self.attention_norm = nn.Identity()
         self.feedforward = feed_forward(size, config.intermediate_size, config.hidden_act)
         self.feedforward_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)  # without state: both sublayers use it
 
     def forward(
         self,

@@ -112,8 +112,8 @@ class EncoderConfig:
     @property
     def embedding_dropout(self) -> float:
         """Dropout on the embeddings, in [0, 1)."""
-        chosen = self.embedding_dropout_prob
-        return self.hidden_dropout_prob if chosen is None else chosen
+        rate = self.embedding_dropout_prob
+        return self.hidden_dropout_prob if rate is None else rate
 
     def is_local(self, depth: int) -> bool:
         """Whether block number `depth`, from 1, sees only tokens nearby."""
@@ -121,8 +121,8 @@ class EncoderConfig:
 
     def theta(self, *, local: bool) -> float:
         """Base of the rotary wavelengths in the blocks of one kind."""
-        own = self.local_rotary_theta if local else None
-        return self.rotary_theta if own is None else own
+        local_theta = self.local_rotary_theta if local else None
+        return self.rotary_theta if local_theta is None else local_theta
 
     def to_dict(self) -> dict[str, Any]:
         """List all settings, as they stand in a checkpoint's config.json."""

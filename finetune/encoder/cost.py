@@ -88,6 +88,7 @@ def activation_bytes(config: EncoderConfig, sequences: int, tokens: int) -> int:
     Returns:
         Bytes, as if all numbers had half precision.
     """
+    # Half precision throughout, and only what every variant keeps: it must never refuse what fits.
     width = config.hidden_size  # the input of each block
     if not config.gradient_checkpointing:  # query, key, value and output; inner states
         width = 4 * width + config.intermediate_size
@@ -275,11 +276,11 @@ def _feed_forward(config: EncoderConfig) -> PartCost:
 
 
 def _lm_head(config: EncoderConfig, lm_share: float) -> PartCost:
-    size, hidden, words = config.word_embedding_size, config.hidden_size, config.vocab_size
-    parameters = _linear(hidden, size) + 2 * size + words
+    size, hidden, vocabulary = config.word_embedding_size, config.hidden_size, config.vocab_size
+    parameters = _linear(hidden, size) + 2 * size + vocabulary
     if not config.tie_word_embeddings:
-        parameters += words * size
-    return PartCost(parameters, lm_share * 2 * (hidden * size + size * words))
+        parameters += vocabulary * size
+    return PartCost(parameters, lm_share * 2 * (hidden * size + size * vocabulary))
 
 
 def _millions(flops: float) -> str:

@@ -27,13 +27,14 @@ def drop_on_cpu(inputs: Tensor, p: float) -> Tensor:
     Returns:
         The thinned inputs, same shape and dtype.
     """
+    # A p that rounds to 1 would drop everything and scale by infinity.
     dropped_levels = min(round(p * LEVELS), LEVELS - 1)
     # The whole range of int64: by default `random_` leaves the sign bit of each draw at zero.
     draws = torch.empty((inputs.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
     levels = draws.view(torch.int16)[: inputs.numel()].view(inputs.shape)
     # In place, so as 0 and 1 in int16: torch compares these many at a time, but not into bool.
-    kept = levels.ge_(dropped_levels - LEVELS // 2)
-    return inputs * kept.to(inputs.dtype).mul_(LEVELS / (LEVELS - dropped_levels))
+    keep = levels.ge_(dropped_levels - LEVELS // 2)  # int16: levels begin at -LEVELS / 2
+    return inputs * keep.to(inputs.dtype).mul_(LEVELS / (LEVELS - dropped_levels))
 
 
 class Dropout(nn.Module):

@@ -24,6 +24,7 @@ def position_angles(positions: Tensor, width: int, theta: float = 10000.0) -> Te
         position / theta^(2i / width) for i in 0 .. width/2 - 1, float32 (..., T, width/2).
     """
     exponents = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width
+    # float32 in any precision: bfloat16 skips whole numbers above 256.
     return positions.unsqueeze(-1).float() * theta**-exponents
 
 
@@ -61,7 +62,7 @@ def rotation(positions: Tensor, head_size: int, theta: float) -> Rotation:
 
 
 def rotate(inputs: Tensor, by: Rotation) -> Tensor:
-    """Turn queries or keys by their position, so that products tell only the distance.
+    """Turn queries or keys by their position, so that products depend on the distance alone.
 
     Number i makes a pair with number i + K/2, as in most published weights (the paper pairs
     neighbours; the two differ only by the order of the numbers in a head).
@@ -76,6 +77,7 @@ def rotate(inputs: Tensor, by: Rotation) -> Tensor:
     cosine, sine = by
     first, second = inputs.chunk(2, dim=-1)  # 2 x (B, H, T, K/2)
     turned = (first * cosine - second * sine, second * cosine + first * sine)
+    # Cosines in float32 have widened half-precision inputs, and values must have the same dtype.
     return torch.cat(turned, dim=-1).to(inputs.dtype)
 
 
@@ -121,12 +123,13 @@ class Embeddings(nn.Module):
             embedded = embedded + self._segments(batch.get("token_type_ids"))
         if self.config.position in ("learned", "sinusoidal"):
             embedded = embedded + self._positions(embedded, batch.get("position_ids"))
+        # Projected last, as in ALBERT and ELECTRA: norm and dropout work on E numbers.
         hidden: Tensor = self.projection(self.dropout(self.norm(embedded)))
         return hidden
 
     def _segments(self, token_type_ids: Tensor | None) -> Tensor:
         if token_type_ids is None:
-            return self.token_type_embeddings.weight[0]  # (E)
+            return self.token_type_embeddings.weight[0]  # (E): one row broadcasts, no look-up
         segments: Tensor = self.token_type_embeddings(token_type_ids)
         return segments
 

@@ -47,7 +47,7 @@ def initialize_weights(module: nn.Module, initializer_range: float) -> None:
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.Embedding) and part.padding_idx is not None:
-            nn.init.zeros_(part.weight[part.padding_idx])
+            nn.init.zeros_(part.weight[part.padding_idx])  # as torch made it, before normal_
 
 
 class Encoder(nn.Module):
@@ -78,6 +78,7 @@ class Encoder(nn.Module):
             ConfigError: Its weights are more than this machine's memory.
         """
         super().__init__()
+        # On another device (a GPU, or meta for shapes alone) the weights take none of this memory.
         if torch.get_default_device().type == "cpu":
             weights = parameters(config)
             what = f"an encoder of {weights:,} parameters in float32"
@@ -88,13 +89,13 @@ class Encoder(nn.Module):
             EncoderBlock(config, first=number == 0) for number in range(config.num_hidden_layers)
         )
         self.final_norm: nn.Module = nn.Identity()
-        if config.norm_position == "pre":
+        if config.norm_position == "pre":  # whose blocks leave a sum that is not normalized
             self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         initialize_weights(self, config.initializer_range)
 
     @classmethod
     def from_pretrained(cls, place: str | Path) -> Encoder:
-        """Read a pretrained encoder, whoever trained it.
+        """Read a pretrained encoder, trained here or elsewhere.
 
         >>> from finetune import Encoder
         >>> encoder = Encoder.from_pretrained("runs/pretrained")
@@ -260,6 +261,7 @@ class Encoder(nn.Module):
         if position_ids is None and config.position == "rotary":
             position_ids = torch.arange(length, device=device).unsqueeze(0)  # (1, T)
         contexts: Contexts = {}
+        # A mask and a rotation for each kind of block, not for each block: there are two at most.
         for local in {config.is_local(depth) for depth in range(1, len(self.blocks) + 1)}:
             visible = visible_tokens(
                 mask,
@@ -268,10 +270,10 @@ class Encoder(nn.Module):
                 device=device,
                 window=config.local_attention if local else 0,
             )
-            turns = None
+            rotary = None
             if config.position == "rotary" and position_ids is not None:
-                turns = rotation(position_ids, config.head_size, config.theta(local=local))
-            contexts[local] = mask_bias(visible, hidden.dtype), turns
+                rotary = rotation(position_ids, config.head_size, config.theta(local=local))
+            contexts[local] = mask_bias(visible, hidden.dtype), rotary
         return contexts
 
     def _run_block(
@@ -279,6 +281,7 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Run block number `depth` (from 1); the last one takes the final norm with it."""
         block = self.blocks[depth - 1]
+        # Not reentrant: that form gives no gradients where no input has any (frozen embeddings).
         if self.config.gradient_checkpointing and block.training and torch.is_grad_enabled():
             hidden, weights = checkpoint(block, hidden, *context, use_reentrant=False, **options)
         else:

@@ -59,6 +59,7 @@ class GatedFeedForward(FeedForward):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Apply the same gated layers to each token, (B, T, D) -> (B, T, D)."""
+        # One product for both; the gate is the first half, as in ModernBERT's weights.
         gate, values = self.intermediate(hidden).chunk(2, dim=-1)  # 2 x (B, T, F)
         outputs: Tensor = self.output(self.activation(gate) * values)
         return outputs

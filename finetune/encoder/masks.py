@@ -19,7 +19,7 @@ def visible_tokens(
     """Join padding, document bounds, direction and distance into one mask, as small as can be.
 
     A token that may see nothing, such as padding between documents, sees everything instead: no
-    softmax of nothing, so no NaN, in any kernel and in both directions. Nobody looks at it.
+    softmax of nothing, so no NaN, in any kernel and in both directions. Its state is not read.
 
     Args:
         attention_mask: True where a token may be attended to, bool (B, T), or bool (B, T, T)
@@ -37,15 +37,15 @@ def visible_tokens(
     """
     if attention_mask is None and not causal and not window:
         return None
-    mask = torch.ones(1, length, dtype=torch.bool, device=device)
+    mask = torch.ones(1, length, dtype=torch.bool, device=device)  # one row for all sequences
     if attention_mask is not None:
         mask = _checked(attention_mask)
     mask = mask.unsqueeze(1) if mask.dim() == 3 else mask[:, None, None]  # (B, 1, 1 or T, T)
     if causal:
         mask = mask & torch.ones(length, length, dtype=torch.bool, device=device).tril()
     if window:
-        places = torch.arange(length, device=device)
-        mask = mask & ((places[:, None] - places).abs() <= window)
+        positions = torch.arange(length, device=device)
+        mask = mask & ((positions[:, None] - positions).abs() <= window)
     return mask | ~mask.any(dim=-1, keepdim=True)
 
 
@@ -71,4 +71,5 @@ def mask_bias(visible: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if visible is None:
         return None
     bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    # Minus infinity makes a weight exactly 0; no row is all of it, see `visible_tokens`.
     return bias.masked_fill_(~visible, -torch.inf)

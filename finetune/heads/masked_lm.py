@@ -41,7 +41,7 @@ class MaskedLM(nn.Module, Head):
         self.dense = nn.Linear(config.hidden_size, size)
         self.activation = activation(config.hidden_act)
         self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # this head's, tied or not
         # A tuple hides a tied table from this module's parameters: it belongs to the encoder.
         self._tied = (word_embeddings,) if config.tie_word_embeddings else ()
         if not self._tied:

@@ -25,14 +25,15 @@ def last_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Take the state of the last attended token, (B, T, D) and bool (B, T) -> (B, D)."""
     if attention_mask is None:
         return hidden[:, -1]
-    place = last_place(attention_mask)[:, None, None]  # (B, 1, 1)
-    return hidden.gather(1, place.expand(-1, 1, hidden.shape[-1])).squeeze(1)
+    position = last_position(attention_mask)[:, None, None]  # (B, 1, 1)
+    return hidden.gather(1, position.expand(-1, 1, hidden.shape[-1])).squeeze(1)
 
 
-def last_place(attention_mask: Tensor) -> Tensor:
+def last_position(attention_mask: Tensor) -> Tensor:
     """Find the last attended token, bool (B, T) -> int64 (B,); 0 where there is none."""
-    places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    return (places * attention_mask).amax(dim=1)
+    # Not the number of tokens less one: a mask may have gaps, or padding on the left.
+    positions = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    return (positions * attention_mask).amax(dim=1)
 
 
 def mean_over_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -49,6 +50,7 @@ def max_over_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         return hidden.amax(dim=1)
     lowest = torch.finfo(hidden.dtype).min
     largest = hidden.masked_fill(~attention_mask.unsqueeze(-1), lowest).amax(dim=1)
+    # A row of padding alone: the lowest number could become infinite in the layers above.
     return largest.masked_fill(~attention_mask.any(dim=1, keepdim=True), 0.0)
 
 
@@ -131,19 +133,20 @@ class HeadConfig:
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation that bears a batch of one example, as the last of an epoch may be."""
+    """Batch normalization that accepts a batch of one example, as the last of an epoch may be."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Normalise (B, features) by the batch, or by the running statistics if it is one row."""
         if not self.training or len(inputs) > 1:
             return super().forward(inputs)
+        # Of one row the variance is 0, and torch refuses it.
         return F.batch_norm(
             inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
         )
 
 
-ULMFIT_HIDDEN_SIZE = 50
-ULMFIT_HIDDEN_DROPOUT = 0.1
+ULMFIT_HIDDEN_SIZE = 50  # of the paper, section 4.1
+ULMFIT_HIDDEN_DROPOUT = 0.1  # of its released code
 
 
 def output_layers(config: EncoderConfig, head: HeadConfig, num_outputs: int) -> nn.Sequential:

@@ -63,6 +63,7 @@ def cross_entropy(
         Nats a label, float32 scalar; 0 where there is none.
     """
     total = F.cross_entropy(
+        # A softmax over V words in half precision loses the digits in which losses differ.
         logits.float(),
         labels,
         weight=class_weights,

@@ -1,7 +1,7 @@
 """The span head: where in a passage the answer begins and ends.
 
 What is read off its logits is a short list of the best spans of each window, so that no logits
-need be kept.
+need to be stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
-from finetune.heads.pooled import HeadConfig, last_place
+from finetune.heads.pooled import HeadConfig, last_position
 from finetune.heads.protocol import TaskHead, cross_entropy
 from finetune.ranges import MOST_TOKENS, check_values, within
 
@@ -85,7 +85,7 @@ class Span(nn.Module, TaskHead):
             Logits (B, T, 2); the lowest finite number where there is no token.
         """
         logits: Tensor = self.layer(self.dropout(hidden))
-        lowest = torch.finfo(logits.dtype).min
+        lowest = torch.finfo(logits.dtype).min  # finite: a label at padding gives no infinite loss
         if attention_mask is not None:
             logits = logits.masked_fill(~attention_mask.unsqueeze(-1), lowest)
         return _null_from_last(logits, attention_mask) if self.causal else logits
@@ -109,7 +109,7 @@ class Span(nn.Module, TaskHead):
 
         Args:
             logits: (B, T, 2).
-            batch: Holds `context`, int64 (B, 2): the first position that an answer may take and
+            batch: Has `context`, int64 (B, 2): the first position that an answer may take and
                 the one after the last.
 
         Returns:
@@ -126,15 +126,15 @@ class Span(nn.Module, TaskHead):
 
 
 def _null_from_last(logits: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Move the logits of the last token, (B, T, 2), to the first place, where no answer stands."""
+    """Move the logits of the last token, (B, T, 2), to the first position, where no answer is."""
     if attention_mask is None:
         attention_mask = torch.ones_like(logits[..., 0], dtype=torch.bool)
-    last = last_place(attention_mask)[:, None, None]  # (B, 1, 1)
+    last = last_position(attention_mask)[:, None, None]  # (B, 1, 1)
     null = logits.gather(1, last.expand(-1, 1, 2))  # (B, 1, 2)
-    place = torch.arange(logits.shape[1], device=logits.device)[None, :, None]  # (1, T, 1)
-    others = logits.masked_fill(place == last, torch.finfo(logits.dtype).min)
+    position = torch.arange(logits.shape[1], device=logits.device)[None, :, None]  # (1, T, 1)
+    others = logits.masked_fill(position == last, torch.finfo(logits.dtype).min)
     # Not `cat` with a slice: a graph for ONNX would then need a length that is never 2.
-    return torch.where(place == 0, null, others)
+    return torch.where(position == 0, null, others)
 
 
 def best_spans(
@@ -161,6 +161,7 @@ def best_spans(
     length = min(max_answer_length, starts.shape[1])
     starts, ends = (_inside(logits, context) for logits in (starts, ends))
     ends = F.pad(ends, (0, length - 1), value=-torch.inf)  # (B, T + length - 1)
+    # The best end within reach of each start, in one pass over the row.
     best_end = F.max_pool1d(ends.unsqueeze(1), length, stride=1).squeeze(1)  # (B, T)
     # In the order of positions, so that the numbers of spans keep the order of equal scores.
     first = _best(starts + best_end, n_best).sort(dim=1).values  # (B, S)
@@ -184,8 +185,8 @@ def best_spans(
 
 def _inside(logits: Tensor, context: Tensor) -> Tensor:
     """Rule out the positions that no answer may take, and those that have no score."""
-    place = torch.arange(logits.shape[1], device=logits.device)
-    outside = (place < context[:, :1]) | (place >= context[:, 1:])  # (B, T)
+    position = torch.arange(logits.shape[1], device=logits.device)
+    outside = (position < context[:, :1]) | (position >= context[:, 1:])  # (B, T)
     return logits.masked_fill(outside | logits.isnan(), -torch.inf)
 
 
@@ -194,9 +195,10 @@ def _best(scores: Tensor, count: int) -> Tensor:
 
     Of equal scores the first one counts as the higher. `topk` does not promise that, so it gets
     whole numbers that are all different: a float's bits, which rise as the float does, above its
-    place in the row.
+    position in the row.
     """
     bits = (scores + 0.0).view(torch.int32).long()  # + 0.0: there is a negative zero, too
+    # Below zero a float's bits rise as it falls: they are turned over, the sign left out.
     rising = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-    place = torch.arange(scores.shape[1], device=scores.device)
-    return ((rising << 32) - place).topk(min(count, scores.shape[1]), dim=1).indices
+    position = torch.arange(scores.shape[1], device=scores.device)
+    return ((rising << 32) - position).topk(min(count, scores.shape[1]), dim=1).indices

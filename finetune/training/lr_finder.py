@@ -2,8 +2,8 @@
 
 Smith, 2017, section 3.3: the rate grows from step to step; the loss first stays, then falls, then
 diverges. As fastai (Howard and Gugger, 2020) made it known, the growth is exponential,
-the losses are smoothed, and the run stops where they explode. Nothing is kept of that training and
-nothing is written here; `runs/finding.py` does that.
+the losses are smoothed, and the run stops where they explode. That training leaves no trace, and
+nothing is written here.
 
 How a rate is read off, and why:
 
@@ -12,7 +12,7 @@ How a rate is read off, and why:
 - **The suggestion is a tenth of it**, an order of magnitude from the cliff; that covers the lag.
 - `steepest`: where the loss fell fastest on the way there, by straight lines through 15 losses each
   (Savitzky and Golay, 1964: no lag). Noise moves it more than the minimum. It is suggested, if it
-  is the lower one, where the loss never rose again: few texts, learnt by heart, show no cliff.
+  is the lower one, where the loss never rose again: few texts, memorized, show no cliff.
 - No rate is suggested where the loss did not fall by more than the noise of its batches explains.
 """
 
@@ -52,7 +52,7 @@ SETTLING = 10
 WINDOW = 15
 """Losses that a straight line is drawn through, an odd number: one decade of the usual range."""
 LEAST_FALL = 0.01
-"""A fall below this share of the first losses is none, however little noise there is."""
+"""A fall below this fraction of the first losses is none, however little noise there is."""
 NOISES = 1.5
 """A fall below so many standard deviations of a batch's loss is none.
 
@@ -135,8 +135,8 @@ def suggest(rates: Sequence[float], losses: Sequence[float]) -> Suggestion:
             f"the loss did not fall: from {start:.4g} to {smoothed[lowest]:.4g} at best, which "
             f"batches that differ by {noise:.2g} explain"
         )
-    place = _steepest(known[: lowest + 1])
-    steepest = None if place is None else rates[place]
+    step = _steepest(known[: lowest + 1])
+    steepest = None if step is None else rates[step]
     tenth, finding = rates[lowest] / 10, f"from {start:.4g} to {smoothed[lowest]:.4g}"
     if steepest is not None and steepest < tenth and lowest == len(known) - 1:
         reason = f"the loss fell {finding} without rising again, and fastest at this rate"
@@ -153,7 +153,7 @@ def _noise(losses: Sequence[float]) -> float:
     """Standard deviation of a loss about its trend, from second differences.
 
     Those of a straight line are 0 and those of white noise have √6 times its deviation. Their
-    median bears a few steps of another kind, and 0.6745 makes a deviation of it.
+    median ignores a few steps of another kind, and 0.6745 makes a deviation of it.
     """
     return float(np.median(np.abs(np.diff(losses, 2)))) / (0.6745 * math.sqrt(6))
 
@@ -177,8 +177,8 @@ def slopes(losses: Sequence[float], window: int = WINDOW) -> Numbers:
 def _steepest(losses: Sequence[float]) -> int | None:
     if len(losses) < WINDOW:
         return None
-    found = slopes(losses)
-    return int(found.argmin()) + WINDOW // 2 if found.min() < 0 else None
+    fitted = slopes(losses)
+    return int(fitted.argmin()) + WINDOW // 2 if fitted.min() < 0 else None  # the line's middle
 
 
 @dataclass(frozen=True)
@@ -235,18 +235,18 @@ def find_rate(
     Raises:
         DataError: There is no batch.
     """
-    tried = list(rates) if rates is not None else rates_of(STEPS)
+    tried_rates = list(rates) if rates is not None else rates_of(STEPS)
     losses: list[float] = []
     with _left_as_it_was(module):
         steps = _Steps(module, device, gradient_clip, half_precision)
         stream = _again_and_again(batches)
         ending: Ending = "highest rate"
-        for rate in tried:
-            row = list(itertools.islice(stream, accumulate))
-            if len(row) < accumulate:
+        for rate in tried_rates:
+            batches_of_step = list(itertools.islice(stream, accumulate))
+            if len(batches_of_step) < accumulate:
                 ending = "no more data"
                 break
-            loss = steps.take(row, rate)
+            loss = steps.take(batches_of_step, rate)
             if not math.isfinite(loss):
                 ending = "not finite"
                 break
@@ -254,7 +254,7 @@ def find_rate(
             if has_diverged(smooth(losses)):
                 ending = "diverged"
                 break
-    return RateCurve(tuple(tried[: len(losses)]), tuple(losses), ending)
+    return RateCurve(tuple(tried_rates[: len(losses)]), tuple(losses), ending)
 
 
 class _Steps:
@@ -274,7 +274,7 @@ class _Steps:
         self.batches_done = 0
         module.is_logged_step = False
         if module.phases is not None:
-            module.phases.current = None  # a module in mid-run would keep its phase
+            module.phases.current = None  # else a module in mid-run would not leave its phase
         module.train()
         if module.phases is not None:
             module.phases.before_batch(module.layers(), self.optimizer, 0)
@@ -283,10 +283,11 @@ class _Steps:
         """Move the weights once; the mean loss over all that is labelled, before that."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["peak_lr"] / self.topmost
+        # Each labelled token or example counts the same, as in the run (`loop/accumulation.py`).
         counts = [labelled(batch["labels"]).cpu() for batch in batches]
         count = torch.stack(counts).sum().clamp(min=1)
-        shares = [float(part / count) for part in counts]
-        total = sum(map(self._backward, batches, shares))
+        fractions = [float(part / count) for part in counts]
+        total = sum(map(self._backward, batches, fractions))
         self.module.on_before_optimizer_step(self.optimizer)
         self.module.configure_gradient_clipping(self.optimizer, self.gradient_clip, "norm")
         self.optimizer.step()
@@ -321,27 +322,28 @@ def _again_and_again(batches: Iterable[Mapping[str, Tensor]]) -> Iterator[Mappin
 @contextmanager
 def _left_as_it_was(module: EncoderWithHead) -> Iterator[None]:
     """Put back all that training changes: tensors, gradients, what is frozen, modes, device."""
-    home = next(module.parameters()).device
-    kept = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
+    device = next(module.parameters()).device
+    values = {name: tensor.detach().clone() for name, tensor in _tensors(module)}
     parameters = [(tensor, tensor.requires_grad, tensor.grad) for tensor in module.parameters()]
     modes = [(part, part.training) for part in module.modules()]
-    plain = (module.is_logged_step, module.gradient_norm)
+    attributes = (module.is_logged_step, module.gradient_norm)
     phase = None if module.phases is None else module.phases.current
     module.zero_grad()
     try:
+        # Gradients also under a caller's no_grad; what dropout draws here moves no later draw.
         with torch.enable_grad(), torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
     finally:
         module.zero_grad()
-        module.to(home)
+        module.to(device)
         with torch.no_grad():
             for name, tensor in _tensors(module):
-                tensor.copy_(kept[name])
+                tensor.copy_(values[name])  # into the same tensors: others may refer to them
         for tensor, trainable, gradient in parameters:
             tensor.requires_grad_(trainable).grad = gradient
         for part, mode in modes:
             part.training = mode
-        module.is_logged_step, module.gradient_norm = plain
+        module.is_logged_step, module.gradient_norm = attributes
         if module.phases is not None:
             module.phases.current = phase
 

@@ -87,6 +87,7 @@ def parameter_groups(
             ("", decayed, config.weight_decay),
             (".no_decay", plain, 0.0),
         ):
+            # `peak_lr` is what the schedule multiplies in each step; `lr` is overwritten by it.
             groups.append(
                 {"name": layer + suffix, "layer": layer, "params": parameters}
                 | {"lr": rate, "peak_lr": rate, "weight_decay": decay}
@@ -129,7 +130,7 @@ def adamw(
     """
     return torch.optim.AdamW(
         parameter_groups(layers, config, peaks),
-        lr=config.learning_rate,
+        lr=config.learning_rate,  # without effect: each group states its own
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         fused=fused,

@@ -20,6 +20,7 @@ def keyed_seed(*key: int | str) -> int:
     Returns:
         A 63-bit number that depends on every part of the key and on nothing else.
     """
+    # A separator, so that (1, 12) and (11, 2) differ; 63 bits, so that no generator sees a sign.
     text = "\x1f".join(str(part) for part in key).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 

@@ -69,7 +69,7 @@ def reinitialise(encoder: Encoder, count: int, seed: int, head: Head | None = No
     """Give the top blocks and the pooler fresh weights, in place (Zhang et al., 2021, section 5).
 
     The tensors stay the same objects, and torch's generators are left as they were. A final norm
-    starts afresh with the blocks.
+    gets fresh weights with the blocks.
 
     Args:
         encoder: Changed from its last block down.
@@ -88,10 +88,11 @@ def reinitialise(encoder: Encoder, count: int, seed: int, head: Head | None = No
     if count == 0:
         return
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(keyed_seed(seed, "reinitialise"))
+        torch.manual_seed(keyed_seed(seed, "reinitialise"))  # whatever was drawn before
         for block in encoder.blocks[total - count :]:
             fresh = EncoderBlock(encoder.config, first=block is encoder.blocks[0])
             initialize_weights(fresh, encoder.config.initializer_range)
+            # Into the old tensors: an optimizer may have them in its groups already.
             block.load_state_dict(fresh.state_dict())
         if isinstance(encoder.final_norm, nn.LayerNorm):
             encoder.final_norm.reset_parameters()
@@ -104,7 +105,7 @@ def pretrained_weights(encoder: Encoder, reinit_blocks: int = 0) -> dict[str, Te
 
     Args:
         encoder: Before its first step.
-        reinit_blocks: Top blocks that hold fresh weights; a final norm is fresh with them.
+        reinit_blocks: Top blocks with fresh weights; a final norm is fresh with them.
 
     Returns:
         Name in the encoder → a detached copy.
@@ -157,7 +158,7 @@ class MixoutLinear(nn.Linear):
             pretrained: The weight from before fine-tuning, same shape.
             p: Probability of reading the pretrained weight, in [0, 1).
         """
-        nn.Module.__init__(self)
+        nn.Module.__init__(self)  # nn.Linear's would draw a weight, and so move the generator
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.p = p
@@ -166,6 +167,7 @@ class MixoutLinear(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map (…, in) to (…, out)."""
+        # A frozen layer in training mode (frozen_dropout) reads its weight as it is.
         if not (self.training and self.weight.requires_grad):
             return F.linear(inputs, self.weight, self.bias)
         return F.linear(inputs, mixout(self.weight, self.pretrained, self.p), self.bias)
@@ -184,7 +186,7 @@ def put_mixout(encoder: Encoder, pretrained: Mapping[str, Tensor], p: float) -> 
     """
     if p == 0:
         return
-    for path, linear in list(_linear_layers(encoder)):
+    for path, linear in list(_linear_layers(encoder)):  # a list: modules are replaced on the way
         if f"{path}.weight" not in pretrained:
             continue
         parent, _, name = path.rpartition(".")
@@ -215,6 +217,7 @@ def pull_to_pretrained(encoder: Encoder, pretrained: Mapping[str, Tensor], stren
         return
     for name, parameter in encoder.named_parameters():
         if parameter.grad is not None and name in pretrained:
+            # The paper has it in the loss: so it is in the gradient that is clipped and scaled.
             parameter.grad.add_(parameter - pretrained[name].to(parameter.device), alpha=strength)
 
 
@@ -230,13 +233,13 @@ def symmetric_kl(first: Tensor, second: Tensor, labels: Tensor | None = None) ->
     Returns:
         Nats an example, float32 scalar, 0 or more; 0 where no example takes part.
     """
-    one, other = first.float().log_softmax(dim=-1), second.float().log_softmax(dim=-1)
+    log_p, log_q = first.float().log_softmax(dim=-1), second.float().log_softmax(dim=-1)
     # KL(P‖Q) + KL(Q‖P) = Σ (P - Q) (log P - log Q)
-    both = ((one.exp() - other.exp()) * (one - other)).sum(dim=-1)
+    divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1)
     if labels is None:
-        return both.mean() / 2
+        return divergence.mean() / 2
     takes_part = labels != IGNORED
-    return (both * takes_part).sum() / takes_part.sum().clamp(min=1) / 2
+    return (divergence * takes_part).sum() / takes_part.sum().clamp(min=1) / 2
 
 
 def r_drop_loss(

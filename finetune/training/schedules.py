@@ -62,7 +62,7 @@ def slanted_triangular(progress: float, config: ScheduleConfig) -> float:
 def _warmed_up(progress: float, config: ScheduleConfig, decay: Callable[[float], float]) -> float:
     warmup = config.warmup_ratio
     if progress < warmup:
-        return progress / warmup
+        return progress / warmup  # so the first step has rate 0, as in BERT's own code
     return decay((progress - warmup) / (1 - warmup))
 
 

@@ -1,7 +1,7 @@
 """A corpus for masked language modelling: files in, blocks of ids for training and validation out.
 
-What is slow (reading and tokenizing) is kept in a folder of the cache, keyed by the content of the
-files, the tokenizer and the settings that decide what a document is. The split and its statistics
+What is slow (reading and tokenizing) is stored in a folder of the cache, keyed by the content of
+the files, the tokenizer and the settings that decide what a document is. The split and its statistics
 are a folder inside, keyed by the seed and the other settings.
 """
 
@@ -119,7 +119,7 @@ def build_corpus(
         tokenizer: Splits the documents.
         config: How they are read, split and packed.
         seed: Draws the validation documents.
-        cache_dir: Where token folders are kept.
+        cache_dir: Where token folders are stored.
         digests: What `source_digests` gave for these paths; left out, it is asked now.
 
     Raises:
@@ -131,7 +131,7 @@ def build_corpus(
         digests = source_digests(paths)
     reading = [config.text_field, config.file_is_document]
     key = _hash(_FORMAT, list(digests.values()), reading, tokenizer.fingerprint)
-    folder = Path(cache_dir) / f"tokens-{key[:16]}"
+    folder = Path(cache_dir) / f"tokens-{key[:16]}"  # 64 bits: enough for the corpora of a disk
     tokens = TokenFolder.open(folder) or _tokenize(sources, tokenizer, config, folder)
     _check_size(paths, tokens, config)
     return _open_split(tokens, tokenizer, config, seed)
@@ -189,7 +189,7 @@ def _open_split(
             threshold = choose_threshold(tokens, split)
             write_split(tokens, split, threshold, temporary)
             frequencies = count_training_tokens(tokens, split, threshold, tokenizer.vocab_size)
-            frequencies[list(tokenizer.special_ids)] = 0
+            frequencies[list(tokenizer.special_ids)] = 0  # never masked, so no part of the loss
             sides = [Blocks(tokens, temporary / side, packing) for side in SIDES]
             _statistics(tokens.counts, sides, frequencies).write(temporary)
             write_manifest(temporary, asdict(split))

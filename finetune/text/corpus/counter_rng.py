@@ -42,6 +42,7 @@ def random_bits(*coordinates: ArrayLike) -> NDArray[np.uint64]:
     """
     state = np.zeros(1, dtype=np.uint64)
     for coordinate in coordinates:
+        # Mixed after each, so that (1, 2) and (2, 1) are different places.
         state = mix(state ^ np.atleast_1d(np.asarray(coordinate)).astype(np.uint64))
     return state
 
@@ -55,4 +56,5 @@ def uniform(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     Returns:
         The upper 53 bits as a fraction, float64, the same shape.
     """
+    # 53 bits are what a float64 holds exactly: one more could round up to 1.
     return np.asarray((bits >> np.uint64(11)) * 2.0**-53, dtype=np.float64)

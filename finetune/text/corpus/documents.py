@@ -1,10 +1,10 @@
 """Read documents from files, folders and hub data sets, one at a time.
 
 Text files (`.txt`, and WikiText's `.tokens`) are UTF-8. A blank line ends a document, whose lines
-are joined by spaces; or the file is one document, kept as it is. `.jsonl` and `.parquet` hold one
+are joined by spaces; or the file is one document, kept as it is. `.jsonl` and `.parquet` have one
 document a row, in a named field. `.txt`, `.tokens` and `.jsonl` may be packed with gzip.
-`hf://NAME` is a data set that `datasets` streams. Memory holds one document, never a file (unless
-the file is the document).
+`hf://NAME` is a data set that `datasets` streams. One document is in memory at a time, never a
+file (unless the file is the document).
 
 A source that begins with a title of WikiText's form, ` = Title = `, has articles: the next title
 ends a document, blank lines and rows do not.
@@ -85,21 +85,21 @@ def corpus_sources(paths: Sequence[str | Path]) -> list[Path | HubSource]:
     """
     addresses = sorted({str(path) for path in paths if str(path).startswith(HUB)})
     files = {
-        file.resolve(): file
+        file.resolve(): file  # a file that two paths name is read once
         for path in paths
         if not str(path).startswith(HUB)
         for file in _files_under(Path(path))
     }
-    named = [files[place] for place in sorted(files)]
+    named = [files[path] for path in sorted(files)]  # the order of arguments must not matter
     return [*named, *(HubSource.parse(address) for address in addresses)]
 
 
 def _files_under(path: Path) -> list[Path]:
     if path.is_dir():
-        found = [file for file in path.rglob("*") if file.is_file() and _is_corpus_file(file)]
-        if not found:
+        files = [file for file in path.rglob("*") if file.is_file() and _is_corpus_file(file)]
+        if not files:
             raise DataError(f"{path}: expected files ending in {_kinds()}, got none")
-        return found
+        return files
     if not path.exists():
         raise DataError(f"{path}: no such corpus file or folder")
     if kind(path) not in READERS:
@@ -122,7 +122,7 @@ def kind(file: Path) -> str:
 
 
 def digest(source: Path | HubSource) -> str:
-    """Hash what a source holds, so that a changed corpus is noticed.
+    """Hash what a source contains, so that a changed corpus is noticed.
 
     Args:
         source: A file, whose bytes count and whose name does not, or a hub data set, whose
@@ -160,7 +160,7 @@ def read_documents(
         sources: What `corpus_sources` found.
         text_field: Field of a row that holds the text (jsonl, parquet, hub).
         file_is_document: A text file is one document, whatever blank lines it has.
-        advance: Told how far reading has come.
+        advance: Called with the bytes that were read.
 
     Yields:
         Documents with white space at both ends removed; what is empty then is no document.
@@ -211,7 +211,7 @@ def _read_text(file: Path, options: _Options) -> Iterator[str]:
         yield "\n".join(lines)
         return
     paragraph: list[str] = []
-    for line in chain(lines, [""]):
+    for line in chain(lines, [""]):  # an empty line ends the last paragraph too
         if stripped := line.strip():
             paragraph.append(stripped)
         elif paragraph:
@@ -232,17 +232,17 @@ def _parse_row(line: str, file: Path, number: int) -> Any:
         raise DataError(f"{file}:{number}: expected a JSON object: {error}") from error
 
 
-def _field(row: Any, name: str, place: str) -> str:
+def _field(row: Any, name: str, where: str) -> str:
     if not isinstance(row, dict):
-        raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}")
+        raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}")
     if name not in row:
         fields = ", ".join(row) or "none"
-        raise DataError(f"{place}: no field '{name}'; its fields are {fields} (see text_field)")
+        raise DataError(f"{where}: no field '{name}'; its fields are {fields} (see text_field)")
     text = row[name]
     if not isinstance(text, str):
-        raise DataError(f"{place}: expected text in field '{name}', got {type(text).__name__}")
+        raise DataError(f"{where}: expected text in field '{name}', got {type(text).__name__}")
     if not _is_unicode(text):
-        raise DataError(f"{place}: field '{name}' has half of a surrogate pair, which is no text")
+        raise DataError(f"{where}: field '{name}' has half of a surrogate pair, which is no text")
     return text
 
 
@@ -266,29 +266,29 @@ def _read_hub(source: HubSource, text_field: str) -> Iterator[str]:
     yield from _texts(rows, source.field or text_field, HUB + source.name)
 
 
-def _stream(place: str, path: str, **options: Any) -> Iterator[Any]:
+def _stream(where: str, path: str, **options: Any) -> Iterator[Any]:
     """Open a data set through `datasets` so that rows arrive as they are asked for."""
-    with _readable(place):
+    with _readable(where):
         import datasets
 
         yield from datasets.load_dataset(path, streaming=True, **options)
 
 
 @contextmanager
-def _readable(place: str) -> Iterator[None]:
+def _readable(where: str) -> Iterator[None]:
     """Turn what `datasets` raises into one line."""
     try:
         yield
     except ImportError as error:
-        raise DataError(f"{place}: needs the package `datasets`: pip install datasets") from error
+        raise DataError(f"{where}: needs the package `datasets`: pip install datasets") from error
     except Exception as error:  # datasets, pyarrow, fsspec and the hub each have their own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{place}: cannot be read as a data set: {reason}") from error
+        raise DataError(f"{where}: cannot be read as a data set: {reason}") from error
 
 
-def _texts(rows: Iterator[Any], name: str, place: str) -> Iterator[str]:
+def _texts(rows: Iterator[Any], name: str, where: str) -> Iterator[str]:
     for number, row in enumerate(rows):
-        yield _field(row, name, f"{place}: row {number}")
+        yield _field(row, name, f"{where}: row {number}")
 
 
 def _read_lines(file: Path, advance: Advance) -> Iterator[str]:
@@ -299,9 +299,9 @@ def _read_lines(file: Path, advance: Advance) -> Iterator[str]:
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError as error:
-            place = offset + len(line) - len(content) + error.start
+            position = offset + len(line) - len(content) + error.start
             raise DataError(
-                f"{file}: byte {place} (0x{content[error.start]:02x}) is not UTF-8"
+                f"{file}: byte {position} (0x{content[error.start]:02x}) is not UTF-8"
                 f"{' (counted in the unpacked text)' if file.suffix == '.gz' else ''}; "
                 "convert the file, for instance with iconv -t UTF-8"
             ) from error
@@ -313,6 +313,7 @@ def _raw_lines(file: Path, advance: Advance) -> Iterator[bytes]:
     reported = 0
     try:
         with file.open("rb") as raw:
+            # Over the raw file, whose position says how many packed bytes have been read.
             lines = unpacking(raw, file, packed=file.suffix.lower() == ".gz")
             refuse_placeholder(lines.peek(START), file, DataError)
             for number, line in enumerate(lines_of(lines, file)):

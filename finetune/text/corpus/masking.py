@@ -147,15 +147,15 @@ def mask_blocks(
     random_ids = ordinary[
         _random_indices(random.bits(_RANDOM_TOKEN, input_ids.shape[1]), len(ordinary))
     ]
-    share = uniform(draw)
+    fraction = uniform(draw)  # one draw decides between three: they cannot overlap
     keep_or_random = np.where(
-        share < config.replace_mask_share + config.replace_random_share, random_ids, input_ids
+        fraction < config.replace_mask_share + config.replace_random_share, random_ids, input_ids
     )
-    replaced = np.where(share < config.replace_mask_share, mask_token_id, keep_or_random)
+    replaced = np.where(fraction < config.replace_mask_share, mask_token_id, keep_or_random)
     return np.where(chosen, replaced, input_ids), labels
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # V numbers, the same for every batch
 def _vocabulary(
     vocab_size: int, special_ids: frozenset[int]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
@@ -190,11 +190,12 @@ def choose_tokens(
     length = maskable.shape[1]
     words = _number_words(maskable, word_starts, config.masking)
     sizes = _word_sizes(maskable, words)
-    budget = config.mask_rate * maskable.sum(axis=1)  # (B,), not whole numbers
+    budget = config.mask_rate * maskable.sum(axis=1)  # (B,), not whole numbers: rounded by chance
     priority = np.where(sizes > 0, random.bits(_PRIORITY, length), _NEVER)
     draw = random.bits(_REPLACEMENT, length)
     if config.masking == "span":
         priority = _priority_of_spans(priority, _span_lengths(config, random, length))
+        # Mixed, because the priority of a word that was chosen is low: it would always be [MASK].
         draw = np.take_along_axis(mix(priority), words, axis=1)
     taken = _words_within_budget(priority, sizes, budget, uniform(random.bits(_ROUNDING, 1))[:, 0])
     return np.take_along_axis(taken, words, axis=1) & maskable, draw
@@ -207,7 +208,7 @@ def _number_words(
     if masking == "token":
         return np.broadcast_to(np.arange(maskable.shape[1]), maskable.shape)
     starts = word_starts | ~maskable
-    starts[:, 1:] |= ~maskable[:, :-1]
+    starts[:, 1:] |= ~maskable[:, :-1]  # behind a special token a word begins, even a cut one
     starts[:, 0] = True
     return np.cumsum(starts, axis=1) - 1
 
@@ -241,10 +242,12 @@ def _words_within_budget(
         True for the words taken, bool (B, W).
     """
     too_long = sizes > np.maximum(1, np.rint(budget))[:, None]
+    # The top bit puts what is too long behind all else; the lowest bit of chance is lost.
     rank = (priority >> np.uint64(1)) | (too_long.astype(np.uint64) << np.uint64(63))
-    order = np.argsort(rank, axis=1, kind="stable")
+    order = np.argsort(rank, axis=1, kind="stable")  # words of a span tie, and stay in their order
     ordered = np.take_along_axis(sizes, order, axis=1)
     before = np.cumsum(ordered, axis=1) - ordered
+    # rounding - 0.5 is 0 on average: a budget of 2.3 takes 3 one-token words in 3 of 10 blocks.
     within = before + ordered / 2 <= (budget + rounding - 0.5)[:, None]
     taken: NDArray[np.bool_] = np.empty_like(within)
     np.put_along_axis(taken, order, (within | (before == 0)) & (ordered > 0), axis=1)

@@ -56,14 +56,14 @@ class Packing:
 class Blocks:
     """The blocks of one split, as a sequence.
 
-    Holds paths and no arrays when it is pickled, so that it can be handed to other processes.
+    Pickled, it has paths and no arrays, so that it can be sent to other processes.
     """
 
     def __init__(self, tokens: TokenFolder, index: Path, packing: Packing) -> None:
         """Open a split.
 
         Args:
-            tokens: Holds the ids of all documents.
+            tokens: The ids of all documents.
             index: Files `index.sources`, where each document of the split begins in the token
                 folder, and `index.starts`, where it begins in the split's stream, and the
                 stream's end; int64 (N,) and (N + 1,).
@@ -75,8 +75,7 @@ class Blocks:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the mapped arrays out; they are opened again where they are needed."""
-        kept = ("tokens", "index", "packing")
-        return {name: self.__dict__[name] for name in kept}
+        return {name: self.__dict__[name] for name in ("tokens", "index", "packing")}
 
     @cached_property
     def _files(self) -> tuple[MappedFile, ...]:
@@ -151,10 +150,11 @@ class Blocks:
         chosen = np.asarray(indices, dtype=np.int64)
         if chosen.size and not (0 <= chosen.min() and chosen.max() < len(self)):
             raise IndexError(f"blocks go from 0 to {len(self) - 1}, got {chosen.tolist()}")
-        places, documents = self._locate(chosen)
+        positions, documents = self._locate(chosen)
         return Block(
-            input_ids=self._framed_ids(places),
-            word_starts=self._framed_starts(places),
+            input_ids=self._framed_ids(positions),
+            word_starts=self._framed_starts(positions),
+            # [CLS] belongs to the first document of the block, [SEP] to the last.
             document_ids=np.pad(documents, ((0, 0), (1, 1)), mode="edge"),
         )
 
@@ -164,7 +164,7 @@ class Blocks:
         A block is cut into runs, one a document, and a run is a shift from the stream to the file.
 
         Returns:
-            Place of each token in ids.bin and its document's number in the block, (B, T - 2).
+            Position of each token in ids.bin and its document's number in the block, (B, T - 2).
         """
         content = self.packing.max_length - FRAME
         begins = indices * content  # (B,), in the stream
@@ -178,19 +178,20 @@ class Blocks:
         end = np.minimum(self._starts[document + 1], begins[block] + content)
         shift = np.repeat(self._sources[document] - self._starts[document], end - begin)
         stream = begins[:, None] + np.arange(content)  # (B, T - 2)
-        places = stream + shift.reshape(stream.shape)
-        return places, np.repeat(number, end - begin).reshape(stream.shape)
+        positions = stream + shift.reshape(stream.shape)
+        return positions, np.repeat(number, end - begin).reshape(stream.shape)
 
-    def _framed_ids(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        framed = np.empty((len(places), self.packing.max_length), dtype=np.int64)
+    def _framed_ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        framed = np.empty((len(positions), self.packing.max_length), dtype=np.int64)
         framed[:, 0] = self.packing.cls_token_id
-        framed[:, 1:-1] = self._ids[places]
+        framed[:, 1:-1] = self._ids[positions]
         framed[:, -1] = self.packing.sep_token_id
         return framed
 
-    def _framed_starts(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        framed = np.ones((len(places), self.packing.max_length), dtype=np.bool_)
-        framed[:, 2:-1] = self._word_starts[places[:, 1:]]
+    def _framed_starts(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        framed = np.ones((len(positions), self.packing.max_length), dtype=np.bool_)
+        # The block's first token stays a start: what it belongs to may lie in another block.
+        framed[:, 2:-1] = self._word_starts[positions[:, 1:]]
         return framed
 
 

@@ -28,7 +28,7 @@ class Split:
     seed: int
     """Draws the held-out documents."""
     fraction: float
-    """Share of the documents that is held out, 0 to below 1."""
+    """Fraction of the documents that is held out, 0 to below 1."""
     skipped: int
     """Leading tokens of a stored document that its stream leaves out: 1 (`[CLS]`) for joined
     documents, 0 for separate ones."""
@@ -83,7 +83,7 @@ def choose_threshold(tokens: TokenFolder, split: Split) -> float:
     """Find the number below which a document's draw puts it on the validation side.
 
     That is the fraction itself, unless a side would then have less than a block. Then just enough
-    documents are held out for one block; and none, where training would keep no block.
+    documents are held out for one block; and none, where training would be left without a block.
 
     Args:
         tokens: The documents.
@@ -112,9 +112,10 @@ def _smallest_threshold(tokens: TokenFolder, split: Split, total: int) -> float:
     last = int(np.searchsorted(held_out, split.block))
     if last >= len(order):
         return 0.0
+    # Just above: what is held out is drawn below the threshold, and copies draw alike.
     threshold = float(np.nextafter(draws[order[last]], 1.0))
-    kept = total - int(lengths[draws < threshold].sum())
-    return threshold if kept >= split.block else 0.0
+    training = total - int(lengths[draws < threshold].sum())
+    return threshold if training >= split.block else 0.0
 
 
 def count_training_tokens(

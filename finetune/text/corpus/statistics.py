@@ -32,7 +32,7 @@ class CorpusStatistics:
     mean_length: float
     """Tokens a document."""
     unknown_share: float
-    """Share of the tokens that stand for something not in the vocabulary, 0 to 1."""
+    """Fraction of the tokens that stand for something not in the vocabulary, 0 to 1."""
     unknown_documents: int
     """Documents of which more than half of the characters became the unknown token."""
     unknown_cause: str
@@ -91,6 +91,6 @@ def entropy(counts: NDArray[np.int64]) -> float:
     Returns:
         Entropy in nats; 0 if nothing was seen.
     """
-    seen = counts[counts > 0]
-    shares = seen / max(1, seen.sum())
-    return float(-(shares * np.log(shares)).sum())
+    seen = counts[counts > 0]  # p log p goes to 0 with p, but numpy makes a NaN of it
+    frequencies = seen / max(1, seen.sum())
+    return float(-(frequencies * np.log(frequencies)).sum())

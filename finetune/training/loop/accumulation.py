@@ -4,7 +4,7 @@ A head's loss is the mean over what is labelled in one batch. Lightning averages
 the batches of a step (always dividing by `accumulate_grad_batches`, even where an epoch ends
 before so many) and over the processes. Batches with few labels would count as much as those with
 many, and the last step of an epoch would be too small. Here each batch is weighted by its labels,
-so the gradient is that of one batch which holds all of them.
+so the gradient is that of one batch with all of them.
 
 Dividing by the total when the step is complete, instead of counting ahead, needs nothing from the
 loader, which may be a user's own. It costs a pass over the gradients, and only where a step has
@@ -33,6 +33,7 @@ def labelled(labels: Tensor) -> Tensor:
         The count, float32 scalar on the device of the labels.
     """
     if labels.is_floating_point():
+        # A number or C decisions each: their mean is over texts, all of which take part.
         return torch.full((), float(len(labels)), device=labels.device)
     takes_part = labels != IGNORED
     return (takes_part if labels.ndim == 1 else takes_part.flatten(1).any(dim=1)).sum().float()
@@ -99,6 +100,7 @@ class StepWeights:
             return loss
         count = labelled(labels)
         if self.batches == 0:
+            # Of all processes: a unit of its own in each would weigh their gradients apart.
             self._unit = (_added_up(trainer, count) / trainer.world_size).clamp(min=1)
         self._count = count if self.batches == 0 else self._count + count
         self.batches += 1
@@ -124,6 +126,6 @@ def _added_up(trainer: pl.Trainer, value: Tensor) -> Tensor:
     """The sum over all processes."""
     if trainer.world_size == 1:
         return value
-    summed = trainer.strategy.reduce(value.clone(), reduce_op="sum")
+    summed = trainer.strategy.reduce(value.clone(), reduce_op="sum")  # which works in place
     assert isinstance(summed, Tensor)
     return summed

@@ -15,7 +15,7 @@ from finetune.metrics.semantics import chance_level
 WATCHED_FRACTION = 1 / 3
 """The part of the run whose losses are averaged."""
 TOLERANCE = 0.02
-"""How far from ln C, as a share of it, still counts as guessing."""
+"""How far from ln C, as a fraction of it, still counts as guessing."""
 FEWEST_BATCHES = 10
 """Losses that are needed for a verdict: the first few are near ln C in every run."""
 
@@ -70,6 +70,7 @@ class ChanceWatch(pl.Callback):
         """Add a batch; judge when the first third is behind."""
         if self._judged:
             return
+        # Lightning divided the loss. Detached: a sum with a graph would keep every batch's.
         self._total = self._total + outputs["loss"].detach() * trainer.accumulate_grad_batches
         self._batches += 1
         if self.fraction_done() >= WATCHED_FRACTION:

@@ -34,8 +34,8 @@ WriteCheckpoint = Callable[[Path, "dict[str, Any] | None"], None]
 
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Signals that ask a run to stop; the last one is what a batch system is told to send (SLURM's
---signal=USR1@60)."""
+"""Signals that ask a run to stop; the last one is what a batch system can be asked to send
+(SLURM's --signal=USR1@60)."""
 
 
 class Interrupted(Exception):
@@ -139,6 +139,7 @@ class Checkpointer(pl.Callback):
         """The quiet point between two batches: write the state if it is due."""
         if self.progress.batch % trainer.accumulate_grad_batches:
             return  # gradients of half a step are no part of the state
+        # All processes stop at the same batch, whichever of them the signal reached.
         asked_by = int(most_of_all(trainer, self._asked_by or 0)) or None
         due = self.progress.step - self._written_step >= self.config.checkpoint_every_steps
         if due or asked_by is not None:
@@ -158,9 +159,11 @@ class Checkpointer(pl.Callback):
             raise self._diverged(f"the loss is {loss} at step {trainer.global_step + 1}")
 
     def _diverged(self, what: str) -> FinetuneError:
-        kept = "the last good checkpoint is kept" if self._written_step else "none was written"
+        checkpoint = (
+            "the last good checkpoint is kept" if self._written_step else "none was written"
+        )
         return FinetuneError(
-            f"{what}: expected a finite number; {kept}; "
+            f"{what}: expected a finite number; {checkpoint}; "
             "lower learning_rate, set gradient_clip, or use precision 32-true"
         )
 
@@ -184,6 +187,7 @@ class Checkpointer(pl.Callback):
         """Keep the best checkpoint; count validations without a better one."""
         if self.monitor not in trainer.callback_metrics:
             return
+        # Of one process: scores that differ in a last bit must not lead to two decisions.
         value = of_first_process(trainer, float(trainer.callback_metrics[self.monitor]))
         if math.isfinite(value) and (
             self.best is None or goodness(self.monitor, value) > goodness(self.monitor, self.best)
@@ -222,7 +226,7 @@ class Checkpointer(pl.Callback):
                 raise self._diverged(f"{weight} is not finite after step {self.progress.step}")
         if trainer.is_global_zero:
             self.write(self.folder / name, state)
-        trainer.strategy.barrier()
+        trainer.strategy.barrier()  # none trains on, or ends the run, before the folder is whole
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Give Ctrl-C back."""

@@ -127,9 +127,10 @@ class OrderedData(pl.LightningDataModule):
                 self.trainer.global_rank,
                 self.trainer.world_size,
             )
-        own = self.order(epoch)[rank::ranks][: self.batches_per_epoch]
+        # Every process has as many: one with a batch more would wait for the others for ever.
+        batches = self.order(epoch)[rank::ranks][: self.batches_per_epoch]
         behind = self._start.batch if epoch == self._start.epoch else 0
-        return self.batch_loader(self.training_set(epoch), own[behind:])
+        return self.batch_loader(self.training_set(epoch), batches[behind:])
 
     def batch_loader(
         self, dataset: Dataset[Batch], batches: Sequence[Indices]
@@ -178,7 +179,7 @@ class _Loader(DataLoader[Batch]):
         """Start the workers at the first batch: Lightning fails over an error any earlier."""
         before = signal.getsignal(signal.SIGCHLD)
         try:
-            made = super().__iter__()
+            batches = super().__iter__()
         except OSError as error:
             raise ConfigError(
                 f"num_workers {self.num_workers}: the processes that make batches cannot be "
@@ -189,7 +190,7 @@ class _Loader(DataLoader[Batch]):
             # torch's handler raises at whatever line a worker's death finds the training process,
             # where it may be ignored or leave a lock held; without it the next batch raises.
             signal.signal(signal.SIGCHLD, before)
-        yield from map(_as_tensors, made)
+        yield from map(_as_tensors, batches)
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -209,8 +210,8 @@ def _as_tensors(batch: dict[str, npt.NDArray[Any]]) -> Batch:
 
 def _start_worker(number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all: the training process decides
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
+    torch.set_num_threads(1)  # more would take the training's cores, and stall it
+    torch.set_flush_denormal(True)  # a spawned process starts without
 
 
 def cut(order: Indices, batch_size: int) -> list[Indices]:
@@ -246,11 +247,11 @@ class CorpusData(OrderedData):
 
         Args:
             corpus: Its training and validation blocks.
-            tokenizer: Tells the mask and the special tokens.
+            tokenizer: Names the mask and the special tokens.
             masking: Which positions, and what replaces them; BERT's when left out.
             loader: Batch size and workers; 32 and none when left out.
             seed: Keys the order and the masks.
-            causal: Every token is to be named from those before it; nothing is masked.
+            causal: Every token is to be predicted from those before it; nothing is masked.
             separate: Attention stays inside a document, and positions start with it.
         """
         super().__init__(loader or LoaderConfig(), seed=seed)
@@ -314,7 +315,7 @@ class MaskedBlocks(Dataset[Batch]):
         block = self.blocks.blocks(indices)
         if self.causal:
             inputs, labels = block.input_ids, _next_tokens(block.input_ids)
-            if self.separate:  # the next document's first token is nobody's to name
+            if self.separate:  # nothing that a token sees foretells the next document's first one
                 labels[:, :-1][np.diff(block.document_ids, axis=1) != 0] = IGNORED
         else:
             inputs, labels = mask_blocks(

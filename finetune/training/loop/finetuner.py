@@ -109,10 +109,11 @@ class FineTuner(EncoderWithHead):
         if self.regularization.mixout or self.regularization.l2_sp:
             start = pretrained_weights(encoder, self.regularization.reinit_blocks)
         put_mixout(encoder, start, self.regularization.mixout)
+        # Mixout's layers refer to theirs; here only L2-SP needs them.
         self._pretrained = start if self.regularization.l2_sp else {}
         self.validation: Mapping[str, Scored] = validation or {}
         self.caches: Mapping[str, PrefixCache] = {}
-        """Split -> the frozen part's hidden states that are kept."""
+        """Split -> the frozen part's hidden states that are cached."""
         self.split: str | None = None
         """The split that is being read."""
         self.decision: dict[str, float] = {}
@@ -151,7 +152,7 @@ class FineTuner(EncoderWithHead):
         if depth is None:
             whole: Tensor = self.encoder(batch, first_only=first_only).last_hidden_state
             return whole
-        prefix = frozen_hidden(self.encoder, batch, depth, self._kept(batch, depth))
+        prefix = frozen_hidden(self.encoder, batch, depth, self._cached(batch, depth))
         mask = batch.get("attention_mask")
         return self.encoder.suffix(prefix, mask, depth, first_only=first_only)
 
@@ -166,7 +167,7 @@ class FineTuner(EncoderWithHead):
             first_only=self.head.first_only,
         )
 
-    def _kept(self, batch: Mapping[str, Tensor], depth: int) -> tuple[Tensor, int] | None:
+    def _cached(self, batch: Mapping[str, Tensor], depth: int) -> tuple[Tensor, int] | None:
         """What the cache of the split that is being read has of a batch, and at which depth."""
         cache = self.caches.get(self.split or "")
         if cache is None or self.phases is None or not self.phases.prefix_is_original:
@@ -202,7 +203,7 @@ class FineTuner(EncoderWithHead):
         return self.head.outputs(logits, batch).float()
 
     def on_validation_epoch_start(self) -> None:
-        """Make room for the outputs of each validation split.
+        """Start with no outputs of each validation split.
 
         Raises:
             ConfigError: There are batches, but nothing to score their answers against.
@@ -234,6 +235,7 @@ class FineTuner(EncoderWithHead):
         Of a split that was read in part (Lightning's sanity check, `limit_val_batches`) there is
         no score: answers are read off all of its outputs.
         """
+        # In double precision: the sum over a large split would lose digits of small losses.
         losses, sizes = torch.stack(self._losses).cpu().double().unbind(1)
         values = {"val/loss": float(losses @ sizes / sizes.sum().clamp(min=1))}
         for number, (split, scored) in enumerate(self.validation.items()):
@@ -244,6 +246,7 @@ class FineTuner(EncoderWithHead):
             outputs = in_order(self._outputs[split], self._order[split])
             answers = self.task.answers(outputs, scored.examples, scored.features)
             if number == 0:
+                # On the first split alone, and then applied to all: the others stay unseen.
                 self.decision = self.task.tune(answers)
             scores = self.task.score(self.task.decide(answers, self.decision))
             prefix = f"val/{split}/" if number else "val/"
@@ -286,4 +289,5 @@ def predict(module: FineTuner, batches: Iterable[Mapping[str, Tensor]]) -> Outpu
 
 def is_degenerate(answers: Sequence[Answer]) -> bool:
     """Whether every answer is the same: a run that has learnt nothing from its texts."""
+    # As text, since an answer may be a list of classes, which no set takes.
     return len(answers) > 1 and len({str(answer["prediction"]) for answer in answers}) == 1

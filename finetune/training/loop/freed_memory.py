@@ -1,10 +1,10 @@
 """Memory that a step has freed: kept for the next one, given back where the machine runs short.
 
-A step frees and asks again for the same tensors. By default glibc maps each large one afresh and
-the kernel zeroes its pages, up to a quarter of a step on a CPU. Kept memory costs room, since
-blocks of many sizes leave gaps: on batches of 16 windows of up to 384 tokens (6x384, fp32, one
-thread) a step took 9 % less processor time and the process 5.98 GiB in place of 4.72. So it is kept
-only while there is room. Which of the two holds changes no number of a run.
+A step frees and asks again for the same tensors. By default glibc maps each large one again and
+the kernel zeroes its pages, up to a quarter of a step on a CPU. But a process that keeps its memory
+needs more of it, since blocks of many sizes leave gaps: on batches of 16 windows of up to 384
+tokens (6x384, fp32, one thread) a step took 9 % less processor time and the process 5.98 GiB in
+place of 4.72. So it is kept only while there is enough. No number of a run depends on it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 SHORT = 0.2
-"""Share of the memory below which what is available counts as short."""
+"""Fraction of the memory below which what is available counts as short."""
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of glibc's malloc.h
@@ -33,7 +33,7 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether the C library accepted it.
     """
-    return _tell((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
+    return _set((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
 
 
 def give_back_freed_memory() -> bool:
@@ -42,35 +42,35 @@ def give_back_freed_memory() -> bool:
     Returns:
         Whether the C library accepted it.
     """
-    accepted = _tell((_MMAP_MAX, _MAPS), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, 2 * _LARGE))
+    accepted = _set((_MMAP_MAX, _MAPS), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, 2 * _LARGE))
     if accepted:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     return accepted
 
 
-def _tell(*options: tuple[int, int]) -> bool:
+def _set(*options: tuple[int, int]) -> bool:
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another C library
         return False
-    return all([mallopt(*option) == 1 for option in options])
+    return all([mallopt(*option) == 1 for option in options])  # a list: each is to be set
 
 
-def available_share() -> float | None:
-    """Share of this machine's memory, or of this container's where that is less, that is left.
+def available_fraction() -> float | None:
+    """Fraction of this machine's memory, or of this container's where that is less, that is left.
 
     Returns:
-        A number in [0, 1]; None where the system does not tell (no Linux).
+        A number in [0, 1]; None where the system has no such files (no Linux).
     """
-    shares = [share for share in (_of_machine(), _of_container()) if share is not None]
-    return min(shares, default=None)
+    fractions = [part for part in (_of_machine(), _of_container()) if part is not None]
+    return min(fractions, default=None)
 
 
 def _of_machine() -> float | None:
     try:
         pairs = (line.split(":") for line in MEMINFO.read_text(encoding="ascii").splitlines())
-        found = {name: int(value.split()[0]) for name, value in pairs}
-        return found["MemAvailable"] / found["MemTotal"]
+        kibibytes = {name: int(value.split()[0]) for name, value in pairs}
+        return kibibytes["MemAvailable"] / kibibytes["MemTotal"]
     except (OSError, ValueError, KeyError, IndexError):
         return None
 
@@ -90,13 +90,13 @@ def _of_container() -> float | None:
 
 
 class FreedMemory(pl.Callback):
-    """Looks after each step whether there is room, and gives back for good where there is not."""
+    """Looks after each step whether memory suffices, and gives back for good where it does not."""
 
-    def __init__(self, left: Callable[[], float | None] = available_share) -> None:
+    def __init__(self, left: Callable[[], float | None] = available_fraction) -> None:
         """Nothing is given back yet.
 
         Args:
-            left: Tells the share of memory that is left.
+            left: Gives the fraction of memory that is left.
         """
         self._left, self._keeps = left, True
 

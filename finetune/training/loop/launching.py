@@ -122,10 +122,10 @@ class _Other:
             return None
         self.stderr.seek(0)
         text = self.stderr.read().decode(errors="replace").strip()
-        own = [line for line in text.splitlines() if line.startswith("finetune: ")]
-        own = [line for line in own if not line.startswith("finetune: warning:")]
-        if own:
-            return own[-1].removeprefix("finetune: ")
+        messages = [line for line in text.splitlines() if line.startswith("finetune: ")]
+        errors = [line for line in messages if not line.startswith("finetune: warning:")]
+        if errors:
+            return errors[-1].removeprefix("finetune: ")
         name = f"process {self.rank + 1} of {len(_others) + 1}"
         if status < 0:
             return (
@@ -196,7 +196,7 @@ def _ending_together() -> Iterator[None]:
         if _lost_another(error) and (failure := _failure(GRACE_SECONDS)) is not None:
             raise failure from error
         end_others()
-        if _lost_another(error):  # started by torchrun or srun: it tells its error itself
+        if _lost_another(error):  # started by torchrun or srun: it prints its error itself
             raise FinetuneError("another process of the run has ended; see its error") from error
         raise
     finally:
@@ -205,8 +205,8 @@ def _ending_together() -> Iterator[None]:
 
 def _lost_another(error: BaseException) -> bool:
     """Whether a process noticed that another one is gone; gloo and NCCL share no type of error."""
-    words = ("gloo", "NCCL", "onnection", "TCPStore", "ocket", "ProcessGroup")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    signs = ("gloo", "NCCL", "onnection", "TCPStore", "ocket", "ProcessGroup")  # C or c, S or s
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 
 
 def _failure(seconds: float) -> Exception | None:

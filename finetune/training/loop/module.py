@@ -91,6 +91,7 @@ class EncoderWithHead(pl.LightningModule):
         A subclass may return an optimizer of its own: groups made by `parameter_groups` follow the
         schedule, others keep the rate that they were given.
         """
+        # The private name: `trainer` raises where the module is used without one.
         scaled = self._trainer is not None and str(self.trainer.precision) == "16-mixed"
         return adamw(self.layers(), self.optimizer_config, fused=not scaled, peaks=self.peak_rates)
 
@@ -137,6 +138,7 @@ class EncoderWithHead(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Complete the mean over the step; what else changes the gradient comes after this."""
         if self._step_weights.batches > 1:
+            # Before clipping and L2-SP, which are about the gradient of the whole step.
             self._step_weights.divide(_trained(optimizer), self.trainer)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -190,7 +192,7 @@ class EncoderWithHead(pl.LightningModule):
 
         On logged steps the norm of each layer group is kept as well.
         """
-        if gradient_clip_algorithm == "value":
+        if gradient_clip_algorithm == "value":  # a user's Trainer may; it has no norm
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
         if not gradient_clip_val and not self.is_logged_step:
@@ -218,10 +220,10 @@ def _norms_by_layer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The norm of the gradient of each layer group, lowest first; frozen ones have none."""
     gradients: dict[str, list[Tensor]] = {}
     for group in optimizer.param_groups:
-        found = [p.grad for p in group["params"] if p.grad is not None]
-        if found and "layer" in group:  # an optimizer of the user's own has no names
-            gradients.setdefault(group["layer"], []).extend(found)
-    return {layer: nn.utils.get_total_norm(found) for layer, found in gradients.items()}
+        of_group = [p.grad for p in group["params"] if p.grad is not None]
+        if of_group and "layer" in group:  # a custom optimizer has no names
+            gradients.setdefault(group["layer"], []).extend(of_group)
+    return {layer: nn.utils.get_total_norm(tensors) for layer, tensors in gradients.items()}
 
 
 def epochs_done(trainer: pl.Trainer) -> float:

@@ -63,7 +63,7 @@ class Monitor(pl.Callback):
             flops_per_token: Mean length in tokens -> FLOPs of a training step, a token.
             ceiling_gflops: What this machine's matrix products reach, measured at the start.
             unigram_entropy: Entropy of the corpus, nats: what knowing frequencies alone gives.
-            peak_gib: Tells the most memory that the process has held so far, GiB.
+            peak_gib: Gives the most memory that the process has used so far, GiB.
             show_progress: Show a bar if stderr is a terminal, and now and then a line if not.
             title: What stands before the bar.
         """
@@ -74,7 +74,7 @@ class Monitor(pl.Callback):
         self.tokens_seen = 0
         """Tokens since the start of the run, without padding, up to the last line."""
         self.largest_gib = 0.0
-        """Most memory that one of the processes has held, GiB, when training ended."""
+        """Most memory that one of the processes has used, GiB, when training ended."""
         self._rows_before = 0  # examples up to the last line
         self._warned = False
         self._step = 0
@@ -102,11 +102,13 @@ class Monitor(pl.Callback):
         if trainer is None or trainer.world_size == 1:
             return
         counts = (*self._loss.state(), self._tokens, self._places, self._rows, self._examples)
-        mine = torch.tensor([float(count) for count in counts], dtype=torch.float64)
-        sums = trainer.strategy.reduce(mine.to(trainer.strategy.root_device), reduce_op="sum")
-        whole = sums.tolist() if trainer.is_global_zero else [0] * len(counts)
-        self._loss = LabelledMean(*whole[:2])
-        self._tokens, self._places, self._rows, self._examples = map(int, whole[2:])
+        # float64 counts tokens exactly up to 2^53, where float32 ends at 2^24.
+        window = torch.tensor([float(count) for count in counts], dtype=torch.float64)
+        sums = trainer.strategy.reduce(window.to(trainer.strategy.root_device), reduce_op="sum")
+        # Zero elsewhere: the next gathering adds all windows up again.
+        totals = sums.tolist() if trainer.is_global_zero else [0] * len(counts)
+        self._loss = LabelledMean(*totals[:2])
+        self._tokens, self._places, self._rows, self._examples = map(int, totals[2:])
 
     def state_dict(self) -> dict[str, Any]:
         """The open window, so that a resumed run writes the lines of the uninterrupted one.
@@ -154,7 +156,7 @@ class Monitor(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Tell the module whether this step is written."""
+        """Let the module know whether this step is written."""
         if isinstance(pl_module, EncoderWithHead):
             pl_module.is_logged_step = (trainer.global_step + 1) % self.every == 0
 
@@ -266,7 +268,7 @@ class Monitor(pl.Callback):
         self._since = time.perf_counter()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Count what all processes have seen, and look for the most memory that one has held."""
+        """Count what all processes have seen, and look for the most memory that one has used."""
         self._gather()
         if self.peak_gib is not None:
             self.largest_gib = most_of_all(trainer, self.peak_gib())

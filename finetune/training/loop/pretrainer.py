@@ -98,7 +98,7 @@ class Pretrainer(EncoderWithHead):
         return outputs
 
     def on_validation_epoch_start(self) -> None:
-        """Make room for the figures of each validation batch."""
+        """Start with no figures of validation batches."""
         self._figures: list[Tensor] = []
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
@@ -120,6 +120,7 @@ class Pretrainer(EncoderWithHead):
 
 def _metrics(figures: Sequence[Tensor], accuracy: str) -> dict[str, float]:
     """Means over all masked tokens of the batches: every token weighs the same."""
+    # float64: a float32 sum of a million tokens' losses has steps of half a nat.
     losses, rights, counts = torch.stack(list(figures)).cpu().double().unbind(1)
     loss, right, tokens = float(losses @ counts), float(rights.sum()), float(counts.sum())
     if not tokens:

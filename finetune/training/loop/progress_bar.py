@@ -47,7 +47,7 @@ class StepRate:
 
 
 class ProgressDisplay:
-    """Tells how far a run is, how fast it goes and how long it will take."""
+    """Shows how far a run is, how fast it goes and how long it will take."""
 
     def __init__(self, length: RunLength, title: str, console: Console | None = None) -> None:
         """Show nothing yet.
@@ -76,7 +76,7 @@ class ProgressDisplay:
             self._bar.start()
 
     def show(self, step: int) -> None:
-        """Tell that so many steps are done; most calls return at once."""
+        """Show that so many steps are done; most calls return at once."""
         now = time.monotonic()
         if not self._running or now < self._next:
             return
@@ -120,8 +120,8 @@ class ProgressDisplay:
         assert self._bar is not None
         assert self._task is not None
         parts = [*([what] if what else []), *self.parts(step)]
-        room = self.console.width - len(_cut(self.title)) - BAR_WIDTH - 7  # "100%" and gaps
-        while len(parts) > 1 and len(", ".join(parts)) > room:
+        width = self.console.width - len(_cut(self.title)) - BAR_WIDTH - 7  # "100%" and gaps
+        while len(parts) > 1 and len(", ".join(parts)) > width:
             parts.pop()
         done = min(self.length.fraction(step), 1.0)
         self._bar.update(self._task, completed=done, status=", ".join(parts), refresh=True)

@@ -38,10 +38,10 @@ def check_training(
     """
     weights = parameters(config, language_model=language_model)
     state = weights * (TRAINED if all_trained else FLOAT)
-    of = "weights, gradients and Adam's moments" if all_trained else "weights"
-    what = f"training this encoder of {weights:,} parameters ({of} in float32)"
+    parts = "weights, gradients and Adam's moments" if all_trained else "weights"
+    what = f"training this encoder of {weights:,} parameters ({parts} in float32)"
     if pick_device(trainer.accelerator).type == "cpu":
-        check_fits(state * trainer.devices, what, SMALLER)
+        check_fits(state * trainer.devices, what, SMALLER)  # each process has its own copy
         if batch is not None:
             shape = f"{counted(batch[0], 'sequence')} of {counted(batch[1], 'token')}"
             check_fits(

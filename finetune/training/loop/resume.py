@@ -51,7 +51,7 @@ def place_trainer(trainer: pl.Trainer, progress: TrainingProgress) -> None:
         counts.ready = counts.completed = progress.epoch
         counts.started = counts.processed = progress.epoch  # type: ignore[attr-defined]
     loop = fit.epoch_loop
-    loop._batches_that_stepped = progress.step
+    loop._batches_that_stepped = progress.step  # the step that Lightning's loggers write
     batches = loop.batch_progress.total
     batches.ready = batches.completed = progress.batches
     batches.started = batches.processed = progress.batches  # type: ignore[attr-defined]
@@ -71,7 +71,7 @@ def capture_state(trainer: pl.Trainer, progress: TrainingProgress, **more: Any) 
         A dict that `torch.load(weights_only=True)` reads.
     """
     return {
-        "standing": asdict(progress),
+        "standing": asdict(progress),  # so named in every checkpoint since 0.1
         "optimizer": trainer.optimizers[0].state_dict(),
         "precision": trainer.precision_plugin.state_dict(),
         **more,

@@ -100,30 +100,30 @@ class TaskData(OrderedData):
         """
         if (split, training) not in self._features:
             if self.cache_dir is None:
-                kept = self._made(split, training)
+                features = self._tokenize(split, training)
             else:
-                kept = self._kept(self.cache_dir, split, training)
-            self._features[split, training] = kept
+                features = self._from_cache(self.cache_dir, split, training)
+            self._features[split, training] = features
         return self._features[split, training]
 
-    def _kept(self, folder: Path, split: str, training: bool) -> list[Features]:
+    def _from_cache(self, folder: Path, split: str, training: bool) -> list[Features]:
         path = folder / f"features-{self._key(split, training)}.npz"
-        kept = load_features(path)
-        if kept is None:
-            made = self._made(split, training)
-            save_features(made, path)
-            kept = load_features(path) or made  # which needs less memory
-        return kept
+        cached = load_features(path)
+        if cached is None:
+            tokenized = self._tokenize(split, training)
+            save_features(tokenized, path)
+            cached = load_features(path) or tokenized  # what is read back takes less memory
+        return cached
 
-    def _made(self, split: str, training: bool) -> list[Features]:
+    def _tokenize(self, split: str, training: bool) -> list[Features]:
         examples = self.examples(split)
-        made = self.task.features(examples, self.tokenizer, self.max_length, training=training)
-        if not made:
+        features = self.task.features(examples, self.tokenizer, self.max_length, training=training)
+        if not features:
             raise DataError(
                 f"{self.task.name}: no sequence of the {split} split can be learnt from; "
                 "raise max_length or name another file"
             )
-        return made
+        return features
 
     def _key(self, split: str, training: bool) -> str:
         task = self.task
@@ -172,16 +172,16 @@ class TaskData(OrderedData):
         """Each sequence of a split once: the numbers of a batch's sequences, and the batch."""
         features = self.features(split, training=training)
         lengths = self.lengths(split, training=training)
-        made = self._unit_batches(features)
+        batches = self._unit_batches(features)
         for units in self._batched(lengths, epoch=0, shuffle=False):
-            yield rows_of(units, self.task.sequences_per_example), made[units]
+            yield rows_of(units, self.task.sequences_per_example), batches[units]
 
     def val_dataloader(self) -> list[DataLoader[Batch]]:
         """A loader for each validation split."""
         return [self.loader(split) for split in self.task.validation_splits]
 
     def description(self) -> dict[str, Any]:
-        """What the splits hold and what padding costs, for results.json."""
+        """What the splits contain and what padding costs, for results.json."""
         about: dict[str, Any] = {self.train_split: self.describe(self.train_split, training=True)}
         for split in self.task.validation_splits:
             about[split] = self.describe(split)
@@ -190,22 +190,22 @@ class TaskData(OrderedData):
         return {**about, "padding": padding_share(lengths, rows)}
 
     def describe(self, split: str, *, training: bool = False) -> dict[str, Any]:
-        """Say what a split holds, for results.json.
+        """Say what a split contains, for results.json.
 
         Returns:
             `files`; `examples`; `sequences`; `left_out`: examples of which no sequence can be
-            learnt from; `trimmed`: the share of examples that lost tokens; `skipped`: rows that the
-            task left out, by reason, if it left out any; and the task's facts.
+            learnt from; `trimmed`: the fraction of examples that lost tokens; `skipped`: rows that
+            the task left out, by reason, if it left out any; and the task's facts.
         """
         examples, features = self.examples(split), self.features(split, training=training)
-        owned = list(examples_of(features, self.task.sequences_per_example))
-        trimmed = {owner for owner, feature in owned if feature.trimmed}
+        numbered = list(examples_of(features, self.task.sequences_per_example))
+        trimmed = {number for number, feature in numbered if feature.trimmed}
         skipped = self.task.skipped(split)
         return {
             "files": [str(path) for path in self.task.data_files(split)],
             "examples": len(examples),
             "sequences": len(features),
-            "left_out": len(examples) - len({owner for owner, _ in owned}),
+            "left_out": len(examples) - len({number for number, _ in numbered}),
             "trimmed": len(trimmed) / len(examples),
             **({"skipped": skipped} if skipped else {}),
             **self.task.describe(examples),
@@ -216,10 +216,11 @@ class TaskData(OrderedData):
         examples, features = self.examples(split), self.features(split, training=training)
         unknown = UnknownTexts(self.tokenizer)
         unknown.add(
-            examples_of(features, self.task.sequences_per_example), [one.texts for one in examples]
+            examples_of(features, self.task.sequences_per_example),
+            [example.texts for example in examples],
         )
-        found = [*self.task.warnings(examples, features), *unknown.warnings()]
-        return [f"{split}: {message}" for message in found]
+        messages = [*self.task.warnings(examples, features), *unknown.warnings()]
+        return [f"{split}: {message}" for message in messages]
 
 
 def examples_of(features: Sequence[Features], rows: int) -> Iterator[tuple[int, Features]]:

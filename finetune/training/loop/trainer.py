@@ -114,6 +114,7 @@ def build_trainer(
     """
     every = config.validate_every_steps
     validation = [StepValidation(every)] if every else []
+    # Adam multiplies the first moment of a word that does not occur by 0.9: denormal in 700 steps.
     flush_denormals()
     keep_freed_memory()
     try:
@@ -125,14 +126,14 @@ def build_trainer(
             accumulate_grad_batches=config.accumulate_grad_batches,
             gradient_clip_val=config.gradient_clip,
             max_steps=length.max_steps or -1,
-            max_epochs=length.max_epochs or -1,
+            max_epochs=length.max_epochs or -1,  # -1: no limit but the clock's or that of steps
             val_check_interval=1 if every else None,  # StepValidation decides, step by step
             check_val_every_n_epoch=None if every else 1,
             reload_dataloaders_every_n_epochs=1,  # a loader is a function of epoch and position
-            use_distributed_sampler=False,
-            num_sanity_val_steps=0,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
+            use_distributed_sampler=False,  # `OrderedData` has given each process its batches
+            num_sanity_val_steps=0,  # validations are where the settings say, and nowhere else
+            enable_checkpointing=False,  # `Checkpointer` writes them
+            enable_progress_bar=False,  # `ProgressDisplay` shows it
             enable_model_summary=False,
             logger=list(loggers) or False,
             log_every_n_steps=1,  # training figures are written by Monitor, at its own interval
@@ -190,6 +191,7 @@ def most_of_all(trainer: pl.Trainer, value: float) -> float:
     """The largest value that any process has, in every process."""
     if trainer.world_size == 1:
         return value
+    # On the device that the processes talk through: NCCL takes tensors of a GPU alone.
     tensor = torch.tensor(value, dtype=torch.float64, device=trainer.strategy.root_device)
     largest = trainer.strategy.reduce(tensor, reduce_op="max")
     return float(largest)

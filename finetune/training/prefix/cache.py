@@ -1,6 +1,6 @@
-"""The frozen part of an encoder, computed once: hidden states at its boundary, kept on disk.
+"""The frozen part of an encoder, computed once: hidden states at its boundary, on disk.
 
-Cached and uncached runs give the same numbers: `frozen_prefix.py` says when and why.
+Cached and uncached runs give the same numbers: `states.py` says when and why.
 
 Rows are numbers of sequences: unit u of a task has the rows u R … u R + R - 1.
 """
@@ -33,7 +33,7 @@ from finetune.training.prefix.store import (
     digest,
     filling,
     find_states,
-    make_room,
+    free_space,
     token_bytes,
 )
 
@@ -89,7 +89,7 @@ def features_key(features: Sequence[Features]) -> str:
     state = hashlib.blake2b(digest_size=16)
     for feature in features:
         ids = np.asarray(feature.input_ids, dtype=np.int32)
-        state.update(len(ids).to_bytes(4, "little"))
+        state.update(len(ids).to_bytes(4, "little"))  # so that no two cuts of the ids are alike
         state.update(ids.tobytes())
         state.update(np.asarray(feature.token_type_ids, dtype=np.uint8).tobytes())
     return state.hexdigest()
@@ -108,7 +108,7 @@ def uses_of(phases: Iterable[tuple[range, float]]) -> dict[int, float]:
         Depth of the frozen part -> epochs; a phase that trains the embeddings has none.
     """
     uses: dict[int, float] = {}
-    lowest = None  # group that was trained so far
+    lowest = None  # of all groups that were trained so far
     for groups, epochs in phases:
         boundary = groups.start
         if boundary >= 1 and (lowest is None or boundary <= lowest):
@@ -120,10 +120,10 @@ def uses_of(phases: Iterable[tuple[range, float]]) -> dict[int, float]:
 def choose_depths(
     sets: Sequence[RowSet], width: int, config: CacheConfig
 ) -> list[tuple[RowSet, int]]:
-    """Choose what to keep within the budget: again and again what saves most work a byte.
+    """Choose what to cache within the budget: again and again what saves most work a byte.
 
-    A boundary that is not kept is computed from the nearest kept one below. The embeddings
-    (depth 0) are never kept: looking them up costs as much as reading them back.
+    A boundary that is not cached is computed from the nearest cached one below. The embeddings
+    (depth 0) never are: looking them up costs as much as reading them back.
 
     Args:
         sets: Training and validation sets with their uses.
@@ -133,19 +133,20 @@ def choose_depths(
     Returns:
         Sets and depths, the most useful first.
     """
-    left = int(config.cache_gib * GIB)
-    kept: list[tuple[RowSet, int]] = []
+    left = int(config.cache_gib * GIB)  # rounded down: never a byte above the budget
+    chosen: list[tuple[RowSet, int]] = []
     while True:
         fitting = [rows for rows in sets if _bytes(rows, width, config) <= left]
         savings = [
-            (_saving(rows, depth, kept), rows, depth)
+            (_saving(rows, depth, chosen), rows, depth)
             for rows in fitting
             for depth in sorted(rows.uses)
         ]
-        saving, rows, depth = max(savings, key=lambda one: one[0], default=(0.0, None, 0))
+        # By the saving alone: of equal ones the first, so the set named first and its lowest depth.
+        saving, rows, depth = max(savings, key=lambda choice: choice[0], default=(0.0, None, 0))
         if rows is None or saving <= 0:
-            return kept
-        kept.append((rows, depth))
+            return chosen
+        chosen.append((rows, depth))
         left -= _bytes(rows, width, config)
 
 
@@ -153,30 +154,30 @@ def _bytes(rows: RowSet, width: int, config: CacheConfig) -> int:
     return rows.tokens * token_bytes(width, config.cache_precision)
 
 
-def _saving(rows: RowSet, depth: int, kept: Sequence[tuple[RowSet, int]]) -> float:
-    """Blocks that a further kept depth saves, a token and so a byte."""
-    depths = [other for same, other in kept if same is rows]
+def _saving(rows: RowSet, depth: int, chosen: Sequence[tuple[RowSet, int]]) -> float:
+    """Blocks that one more cached depth saves, a token and so a byte."""
+    depths = [other for same, other in chosen if same is rows]
     return sum(
-        uses * max(0, depth - max((k for k in depths if k <= wanted), default=0))
-        for wanted, uses in rows.uses.items()
-        if wanted >= depth
+        uses * max(0, depth - max((other for other in depths if other <= boundary), default=0))
+        for boundary, uses in rows.uses.items()
+        if boundary >= depth  # states above a boundary are of no use to it
     )
 
 
 class PrefixCache:
-    """Hidden states of a set's sequences, read where they are kept and computed where not."""
+    """Hidden states of a set's sequences, read where they are cached and computed where not."""
 
     def __init__(self, states: Mapping[int, States] | None = None) -> None:
-        """Take what is kept: depth -> states; nothing for a run without a cache."""
+        """Take what is cached: depth -> states; nothing for a run without a cache."""
         self.states = dict(states or {})
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """The boundaries that are kept."""
+        """The boundaries that are cached."""
         return tuple(sorted(self.states))
 
     def read(self, rows: Rows, length: int, depth: int) -> tuple[Tensor, int] | None:
-        """What is kept nearest below a boundary, or None.
+        """What is cached nearest below a boundary, or None.
 
         Args:
             rows: Numbers of the sequences (B,).
@@ -186,7 +187,7 @@ class PrefixCache:
         Returns:
             float32 (B, T, D) on the CPU, zeros where padded, and its depth.
         """
-        below = max((kept for kept in self.states if kept <= depth), default=None)
+        below = max((cached for cached in self.states if cached <= depth), default=None)
         return None if below is None else (self.states[below].read(rows, length), below)
 
     def hidden(
@@ -203,11 +204,11 @@ class PrefixCache:
         Returns:
             float32 (B, T, D) on the batch's device; no gradient flows back.
         """
-        kept = self.read(rows, batch["input_ids"].shape[1], depth)
-        return frozen_hidden(encoder, batch, depth, kept)
+        cached = self.read(rows, batch["input_ids"].shape[1], depth)
+        return frozen_hidden(encoder, batch, depth, cached)
 
     def close(self) -> None:
-        """Let other runs remove what is kept."""
+        """Let other runs remove what is cached."""
         for states in self.states.values():
             states.close()
 
@@ -234,34 +235,35 @@ def open_cache(
     Args:
         encoder: Frozen up to the highest depth at least.
         rows: The sequences.
-        depths: Boundaries to keep, the most useful first (`choose_depths`).
+        depths: Boundaries to cache, the most useful first (`choose_depths`).
         batches: Numbers (B,) and batch, each sequence once; used only if something is missing.
         folder: The cache.
         config: Budget and precision.
         arithmetic: Part of the key (`arithmetic_key`).
-        note: Told, in one line, what was damaged, did not fit, or could not be written.
+        note: Called with one line on what was damaged, did not fit, or could not be written.
 
     Returns:
-        What is kept; possibly fewer depths, or none.
+        What is cached; possibly fewer depths, or none.
     """
     if not config.cache or not depths:
         return PrefixCache()
     entries = _entries(encoder, rows, depths, config, arithmetic)
-    found: dict[int, States] = {}
+    opened: dict[int, States] = {}
     try:
-        _find(found, folder, entries, rows, note)
-        if len(found) == len(entries):
-            return PrefixCache(found)
+        _open_entries(opened, folder, entries, rows, note)
+        if len(opened) == len(entries):
+            return PrefixCache(opened)
         with filling(folder, next(iter(entries.values())).group, note):
-            _find(found, folder, entries, rows, note)  # another run may have filled it just now
-            missing = {d: entry for d, entry in entries.items() if d not in found}
+            # Again behind the lock: another run may have filled it while this one waited.
+            _open_entries(opened, folder, entries, rows, note)
+            missing = {d: entry for d, entry in entries.items() if d not in opened}
             missing = _fitting(folder, missing, entries, config, note)
             if missing:
                 _fill(encoder, folder, missing, rows, batches)
-                _find(found, folder, missing, rows, note)
+                _open_entries(opened, folder, missing, rows, note)
     except OSError as error:
         note(f"{folder}: hidden states cannot be cached ({error.strerror or error})")
-    return PrefixCache(found)
+    return PrefixCache(opened)
 
 
 def _entries(
@@ -285,13 +287,13 @@ def _entries(
     }
 
 
-def _find(
-    found: dict[int, States], folder: Path, entries: Mapping[int, Entry], rows: RowSet, note: Note
+def _open_entries(
+    opened: dict[int, States], folder: Path, entries: Mapping[int, Entry], rows: RowSet, note: Note
 ) -> None:
-    for depth in entries.keys() - found.keys():
+    for depth in entries.keys() - opened.keys():
         states = find_states(folder, entries[depth], rows.lengths, note)
         if states is not None:
-            found[depth] = states
+            opened[depth] = states
 
 
 def _fitting(
@@ -301,17 +303,17 @@ def _fitting(
     config: CacheConfig,
     note: Note,
 ) -> dict[int, Entry]:
-    """The most useful of the missing entries, as many as there is room for."""
+    """The most useful of the missing entries, as many as there is space for."""
     if not missing:
         return {}
-    wanted = sum(entry.bytes for entry in missing.values())
+    needed = sum(entry.bytes for entry in missing.values())
     keep = {entry.name for entry in entries.values()}
-    left = make_room(folder, wanted, int(config.cache_gib * GIB), keep)
-    size = next(iter(missing.values())).bytes
+    left = free_space(folder, needed, int(config.cache_gib * GIB), keep)
+    size = next(iter(missing.values())).bytes  # the same at every depth: N tokens of D numbers
     depths = list(missing)[: left // size if size else len(missing)]
     if len(depths) < len(missing):
         note(
-            f"{folder}: space for {left / GIB:.2f} of {wanted / GIB:.2f} GiB of hidden states; "
+            f"{folder}: space for {left / GIB:.2f} of {needed / GIB:.2f} GiB of hidden states; "
             f"{len(missing) - len(depths)} of {len(missing)} boundaries are recomputed each epoch "
             "(raise cache_gib, or clear the cache)"
         )

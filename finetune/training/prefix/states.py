@@ -20,7 +20,7 @@ Only attention sees the padding: all else gets the real tokens alone (`Unpadded`
 rounded up to a multiple of 16 as well, which is the same condition. Filling, going on from a lower
 boundary, and a run without a cache all go through it, and `Encoder.suffix` gets the same values in
 the same batch: losses, and so whole runs, are equal bit by bit in fp32 on a CPU, though no two
-epochs have the same batches. The tests hold it.
+epochs have the same batches. The tests check it.
 A plain `Encoder.forward`, which rounds nothing up, differs by the 3e-6 above. On a GPU the
 libraries choose kernels by the size of the batch (not measured here): expect equality to rounding
 only. With `cache_precision: bf16` a state is rounded to 8 bits: 2^-9 of its size, at most.
@@ -79,6 +79,7 @@ def frozen_states(
     count, length = batch["input_ids"].shape
     wide = _rounded_up(encoder, batch)
     if count == 1:
+        # Two sequences at least, the second of which is cut off below.
         wide = {name: _twice(tensor) for name, tensor in wide.items()}
     layout = _layout(wide)
     states = []
@@ -88,8 +89,9 @@ def frozen_states(
         else:
             hidden, depth = F.pad(start[0], (0, 0, 0, -length % TILE)), start[1]
             hidden = _twice(hidden) if count == 1 else hidden
-        for wanted in depths:
-            hidden, depth = _run_on(encoder, hidden, wide, (depth, wanted), layout), wanted
+        for boundary in depths:
+            hidden = _run_on(encoder, hidden, wide, (depth, boundary), layout)
+            depth = boundary
             states.append(_cut_back(hidden[:count, :length], batch.get("attention_mask")))
     return states
 
@@ -131,14 +133,14 @@ def _rounded_up(encoder: Encoder, batch: Mapping[str, Tensor]) -> dict[str, Tens
     """The batch with T rounded up to a multiple of `TILE`."""
     ids, config = batch["input_ids"], encoder.config
     length = ids.shape[1]
-    extra = -length % TILE
+    extra = -length % TILE  # whole vectors only: see the module's docstring
     wide = {"input_ids": F.pad(ids, (0, extra), value=config.pad_token_id)}
     for name in ("token_type_ids", "position_ids"):
         if name in batch:
             wide[name] = F.pad(batch[name], (0, extra))
     mask = batch.get("attention_mask")
     if mask is None and extra:
-        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask = torch.ones_like(ids, dtype=torch.bool)  # what is added now must not be seen
     if mask is not None:
         wide["attention_mask"] = F.pad(mask, (0, extra) * (mask.dim() - 1))
     longest = config.max_position_embeddings
@@ -151,6 +153,7 @@ def _rounded_up(encoder: Encoder, batch: Mapping[str, Tensor]) -> dict[str, Tens
 
 @contextmanager
 def _in_eval_mode(module: nn.Module) -> Iterator[None]:
+    # By attribute and part by part: `train()` would set frozen and trained parts alike.
     training = [part for part in module.modules() if part.training]
     for part in training:
         part.training = False
@@ -162,7 +165,7 @@ def _in_eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def frozen_hidden(
-    encoder: Encoder, batch: Mapping[str, Tensor], depth: int, kept: tuple[Tensor, int] | None
+    encoder: Encoder, batch: Mapping[str, Tensor], depth: int, cached: tuple[Tensor, int] | None
 ) -> Tensor:
     """Hidden states at a boundary, from what `PrefixCache.read` found, or from the token ids.
 
@@ -170,15 +173,15 @@ def frozen_hidden(
         encoder: Its blocks up to there are frozen.
         batch: On the encoder's device.
         depth: The boundary.
-        kept: States (B, T, D) at a lower boundary or this one, and its depth.
+        cached: States (B, T, D) at a lower boundary or this one, and its depth.
 
     Returns:
         float32 (B, T, D).
     """
     start = None
-    if kept is not None:
-        start = (kept[0].to(batch["input_ids"].device, non_blocking=True), kept[1])
-        if kept[1] == depth:
+    if cached is not None:
+        start = (cached[0].to(batch["input_ids"].device, non_blocking=True), cached[1])
+        if cached[1] == depth:
             return start[0]
     return frozen_states(encoder, batch, [depth], start)[0]
 
@@ -207,14 +210,14 @@ def weight_keys(encoder: Encoder, depths: Iterable[int]) -> dict[int, str]:
     relevant = {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
     state = hashlib.blake2b(json.dumps(relevant, sort_keys=True).encode(), digest_size=16)
     _hash_weights(state, encoder.embeddings)
-    keys, wanted = {}, set(depths)
-    for depth in range(max(wanted, default=-1) + 1):
+    keys, boundaries = {}, set(depths)
+    for depth in range(max(boundaries, default=-1) + 1):
         if depth:
             _hash_weights(state, encoder.blocks[depth - 1])
-        at_boundary = state.copy()
+        at_boundary = state.copy()  # the final norm belongs to the last boundary alone
         if depth == len(encoder.blocks):
             _hash_weights(at_boundary, encoder.final_norm)
-        if depth in wanted:
+        if depth in boundaries:
             keys[depth] = at_boundary.hexdigest()
     return keys
 
@@ -223,4 +226,4 @@ def _hash_weights(state: hashlib.blake2b, module: nn.Module) -> None:
     for name, tensor in sorted(module.state_dict().items()):
         content = tensor.detach().cpu().contiguous()
         state.update(f"{name} {content.dtype} {tuple(content.shape)}".encode())
-        state.update(content.view(-1).view(torch.uint8).numpy())
+        state.update(content.view(-1).view(torch.uint8).numpy())  # bytes: numpy lacks bfloat16

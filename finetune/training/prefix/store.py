@@ -1,9 +1,9 @@
-"""Hidden states on disk: ragged, checked, within a budget, shared by processes.
+"""Hidden states on disk: unpadded, checked, within a budget, shared by processes.
 
-A folder holds two files an entry (the hidden states of a set of sequences at one depth):
+A folder has two files an entry (the hidden states of a set of sequences at one depth):
 NAME.states, the states of all tokens one after the other, and NAME.json, the manifest, which is
 written last. Files NAME.partial are being filled; *.lock keep processes apart (`flock`, so a lock
-ends with its process). This room knows nothing of a network.
+ends with its process). Nothing here knows of a network.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GIB = 1 << 30
 
 Rows = npt.NDArray[np.int64]
 Note = Callable[[str], None]
-"""Told, in one line, what a user should know."""
+"""Called with one line that a user should know."""
 
 _STORED = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _BYTES: dict[str, np.dtype[Any]] = {
@@ -98,7 +98,7 @@ class States:
     """An entry that was found whole; no other process removes it while it is open."""
 
     def __init__(self, folder: Path, entry: Entry, lengths: Rows) -> None:
-        """Open the file and hash it, which also brings it into memory where there is room.
+        """Open the file and hash it, which also brings it into memory where that suffices.
 
         Args:
             folder: The cache.
@@ -153,8 +153,8 @@ class States:
         kind = torch.float32 if self.entry.precision == "fp32" else torch.int16
         padded = torch.zeros(len(numbers), length, self.entry.width, dtype=kind)
         states, ends = padded.numpy(), self._starts[numbers + 1]
-        for place, (start, end) in enumerate(zip(self._starts[numbers], ends, strict=True)):
-            self._read_into(states[place, : end - start], int(start))
+        for row, (start, end) in enumerate(zip(self._starts[numbers], ends, strict=True)):
+            self._read_into(states[row, : end - start], int(start))
         return padded.view(_STORED[self.entry.precision]).float()
 
     def _read_into(self, states: npt.NDArray[Any], token: int) -> None:
@@ -189,7 +189,7 @@ class Writer:
         self._starts = (np.cumsum(lengths) - lengths) * token_bytes(entry.width, entry.precision)
         self._written = np.zeros(len(lengths), dtype=bool)
         self._partial = folder / f"{entry.name}.partial"
-        # Locked until the manifest is there: who makes room must not take it for a remnant.
+        # Locked until the manifest is there: whoever frees space must not take it for a remnant.
         self._file = open(locked_file(self._partial), "r+b")
         os.ftruncate(self._file.fileno(), entry.bytes)  # so that others count it whole
 
@@ -239,7 +239,7 @@ class Writer:
         if not self._written.all():
             missing = int(np.flatnonzero(~self._written)[0])
             raise ValueError(f"the batches to fill the cache from lack sequence {missing}")
-        os.fsync(self._file.fileno())
+        os.fsync(self._file.fileno())  # the states before the manifest that vouches for them
         manifest = {**asdict(self.entry), "content": self._content(), "format": FORMAT}
         self._partial.replace(self.folder / f"{self.entry.name}.states")
         write_json(self.folder / f"{self.entry.name}.json", manifest)
@@ -250,10 +250,10 @@ class Writer:
 
 def _hash_file(file: int) -> str:
     """Hash a whole file; it is read, since a map of a file that is cut short kills the process."""
-    state, place = hashlib.blake2b(digest_size=16), 0
-    while content := os.pread(file, 1 << 20, place):
+    state, offset = hashlib.blake2b(digest_size=16), 0
+    while content := os.pread(file, 1 << 20, offset):
         state.update(content)
-        place += len(content)
+        offset += len(content)
     return state.hexdigest()
 
 
@@ -302,14 +302,14 @@ def filling(folder: Path, group: str, note: Note) -> Iterator[None]:
         yield
 
 
-def make_room(folder: Path, wanted: int, budget: int, keep: Iterable[str] = ()) -> int:
-    """Remove entries that were not used for longest, until there is room or nothing more to remove.
+def free_space(folder: Path, needed: int, budget: int, keep: Iterable[str] = ()) -> int:
+    """Remove entries that were not used for longest, until there is space or no more to remove.
 
     Entries that are open in some process stay, and so do those named.
 
     Args:
         folder: The cache.
-        wanted: Bytes that are to be added.
+        needed: Bytes that are to be added.
         budget: Bytes that the folder may have in all.
         keep: Names of entries that are needed.
 
@@ -317,16 +317,16 @@ def make_room(folder: Path, wanted: int, budget: int, keep: Iterable[str] = ()) 
         Bytes that may be added, within the budget and what the disk has left.
     """
     with (folder / "budget.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two at once could remove too much
         for entry in sorted(list_entries(folder), key=lambda entry: _used(folder, entry.name)):
-            if _room(folder, budget) >= wanted:
+            if _space(folder, budget) >= needed:
                 break
             if entry.name not in keep:
                 _remove_unused(folder, entry.name)
-        return _room(folder, budget)
+        return _space(folder, budget)
 
 
-def _room(folder: Path, budget: int) -> int:
+def _space(folder: Path, budget: int) -> int:
     taken = sum(_size(path) for path in (*folder.glob("*.states"), *folder.glob("*.partial")))
     return max(0, min(budget - taken, shutil.disk_usage(folder).free))
 
@@ -363,12 +363,12 @@ def _remove(folder: Path, name: str) -> None:
 
 
 def list_entries(folder: Path) -> list[Entry]:
-    """What a cache holds, the last used first; entries that cannot be read are left out."""
-    found = []
+    """The entries of a cache, the last used first; those that cannot be read are left out."""
+    entries = []
     for path in folder.glob("*.json"):
         with suppress(OSError, ValueError):
-            found.append(_manifest(path))
-    return sorted(found, key=lambda entry: -_used(folder, entry.name))
+            entries.append(_manifest(path))
+    return sorted(entries, key=lambda entry: -_used(folder, entry.name))
 
 
 def clear(folder: Path) -> int:

@@ -58,7 +58,7 @@ class Phases:
 
     @property
     def prefix_is_original(self) -> bool:
-        """Whether nothing below the boundary has been trained so far: what was kept still holds."""
+        """Whether nothing below the boundary has been trained yet: what is cached is right."""
         if self.current is None:
             return True
         before = self.rates.plan.phases[: self.current]
@@ -78,6 +78,7 @@ class Phases:
         phase = self.pace.phase_of_batch(plan, batches_done)
         if phase != self.current:
             self.current = phase
+            # Here, after DDP has wrapped the module: what is frozen then, DDP never averages again.
             set_trainable(layers, self.groups)
             self.set_modes(layers)
         if self.config.optimizer_state == "reset" and self.pace.begins_phase(plan, batches_done):
@@ -89,7 +90,7 @@ class Phases:
 
     def factors(self, layers: Layers, step: int, fraction: float) -> dict[str, float]:
         """The factor on each group's peak rate for the next step, by name."""
-        if self.pace.total_steps is not None:
+        if self.pace.total_steps is not None:  # by steps, so exactly as the plan's table shows
             values = self.rates.factors(self.current or 0, step)
         else:
             values = self.rates.factors(self.current or 0, step, fraction)

@@ -16,7 +16,7 @@ from fractions import Fraction
 from finetune.console.output import counted
 from finetune.errors import ConfigError
 
-FINEST = 10**6  # epochs are read as fractions with at most this denominator
+FINEST = 10**6  # denominator at most: finer than a batch of an epoch, coarser than float noise
 
 
 def group_names(num_blocks: int) -> list[str]:
@@ -100,7 +100,7 @@ class Plan:
         first = None
         for index in range(phase, -1, -1):
             if group not in self.phases[index].groups:
-                break
+                break  # an earlier thaw that was undone (chain-thaw) does not count
             first = index
         return first
 
@@ -181,6 +181,7 @@ class Pace:
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of an epoch."""
+        # Rounded up: Lightning takes a step at an epoch's end, of however few batches.
         return -(-self.batches_per_epoch // self.accumulate)
 
     @property
@@ -195,7 +196,7 @@ class Pace:
     def begins_phase(self, plan: Plan, batches_done: int) -> bool:
         """Whether the next batch is the first of a phase other than the first."""
         firsts = first_batches(plan, self.batches_per_epoch, self.accumulate)
-        return batches_done > 0 and batches_done in firsts
+        return batches_done > 0 and batches_done in firsts  # at 0 there is no state to reset
 
     def steps(self, plan: Plan) -> list[tuple[int, int | None]]:
         """Of each phase: steps behind when it begins and when it ends (None = not known)."""

@@ -75,12 +75,10 @@ class UnfreezeConfig:
         return self.unfreeze if self.phases is None else "own phases"
 
 
-def _unknown_policy(found: str) -> ConfigError:
-    if found.startswith("top"):
-        return ConfigError(f"unfreeze: expected top:N with a whole number N, got '{found}'")
-    return ConfigError(
-        f"unfreeze: unknown policy '{found}'; {nearest(found, [*POLICIES, 'top:N'])}"
-    )
+def _unknown_policy(name: str) -> ConfigError:
+    if name.startswith("top"):
+        return ConfigError(f"unfreeze: expected top:N with a whole number N, got '{name}'")
+    return ConfigError(f"unfreeze: unknown policy '{name}'; {nearest(name, [*POLICIES, 'top:N'])}")
 
 
 def _everything(config: UnfreezeConfig, num_blocks: int) -> list[Phase]:
@@ -140,7 +138,7 @@ def _top(config: UnfreezeConfig, num_blocks: int) -> list[Phase]:
 
 def _in_a_row(groups: Sequence[range], lengths: Sequence[float]) -> list[Phase]:
     """Phases one after the other; one without a length runs to the end of the run."""
-    bounds = [Fraction(0)]
+    bounds = [Fraction(0)]  # exact: ten phases of 0.1 epochs end at 1
     for length in lengths:
         bounds.append(bounds[-1] + exact(length))
     times: list[float | None] = [float(bound) for bound in bounds]
@@ -232,14 +230,14 @@ def _check_length(config: UnfreezeConfig, plan: Plan, max_epochs: float | None) 
     if max_epochs is None:
         _check_clock(config, plan)
         return
-    needed, found = exact(last.start if last.end is None else last.end), exact(max_epochs)
-    if found < needed or (last.end is None and found == needed):
+    needed, given = exact(last.start if last.end is None else last.end), exact(max_epochs)
+    if given < needed or (last.end is None and given == needed):
         amount = f"more than {last.start:g}" if last.end is None else f"{last.end:g}"
         raise ConfigError(
             f"the {counted(count, 'phase')} of {config.policy} need{'s' * (count == 1)} {amount} "
             f"epochs, got {max_epochs:g}; {_shorter_or_longer(config, plan, max_epochs)}"
         )
-    if last.end is not None and found > needed:
+    if last.end is not None and given > needed:
         raise ConfigError(
             f"phases: expected them to cover the run, got {last.end:g} of {max_epochs:g} epochs; "
             "leave the epochs of the last phase out, and it runs to the end"
@@ -318,9 +316,9 @@ def owned_parameters(layers: Layers) -> dict[str, list[nn.Parameter]]:
     seen: set[int] = set()
     owned: dict[str, list[nn.Parameter]] = {}
     for name, modules in layers.items():
-        own = {id(p): p for module in modules for p in module.parameters() if id(p) not in seen}
-        seen |= own.keys()
-        owned[name] = list(own.values())
+        unseen = {id(p): p for module in modules for p in module.parameters() if id(p) not in seen}
+        seen |= unseen.keys()
+        owned[name] = list(unseen.values())
     return owned
 
 
@@ -353,7 +351,7 @@ def set_modes(layers: Layers, groups: range, *, frozen_dropout: bool = False) ->
         for module in modules:
             module.train(number in groups or frozen_dropout)
             if number not in groups:
-                for norm in _batch_norms(module):
+                for norm in _batch_norms(module):  # they gather statistics without a gradient
                     norm.eval()
 
 
@@ -364,4 +362,4 @@ def _batch_norms(module: nn.Module) -> Iterator[nn.Module]:
 
 def reset_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
     """Forget the moments and step counts of all groups, as fastai does at each `freeze_to`."""
-    optimizer.state.clear()
+    optimizer.state.clear()  # AdamW makes it again, with step counts from 0, at its next step

@@ -87,7 +87,7 @@ class RatePlan:
 
         Returns:
             A triple a group; None where it is frozen, or where the clock decides and there are
-            several phases, so that nobody knows.
+            several phases.
         """
         points = self._points(phase)
         base = [self._of_schedule(phase, step, done) for step, done in points]
@@ -96,8 +96,8 @@ class RatePlan:
         for thaw in {thaw for thaw in thaws if thaw is not None}:
             curve = base
             if self.thaw_warmup_ratio:
-                own = [self._of_thaw(thaw, done) for _, done in points]
-                curve = [factor * rise for factor, rise in zip(base, own, strict=True)]
+                warmup = [self._of_thaw(thaw, done) for _, done in points]
+                curve = [factor * rise for factor, rise in zip(base, warmup, strict=True)]
             triples[thaw] = (curve[0], max(curve), curve[-1]) if curve else None
         return [triples[thaw] for thaw in thaws]
 
@@ -125,6 +125,7 @@ class RatePlan:
         begin, end = self.steps[phase]
         if end is not None and self.pace.total_steps is not None:
             return [(step, self._fraction(step)) for step in range(begin, end)]
-        if len(self.steps) > 1:
+        if len(self.steps) > 1:  # which part of the run a phase will be, only the clock knows
             return []
+        # The clock decides: a hundred points of the one phase find its highest rate near enough.
         return [(0, percent / 100) for percent in range(101)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from finetune.training.loop import freed_memory
-from finetune.training.loop.freed_memory import FreedMemory, available_share
+from finetune.training.loop.freed_memory import FreedMemory, available_fraction
 
 MEMORY = """MemTotal:       1000 kB
 MemFree:         100 kB
@@ -48,7 +48,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_share_is_that_of_the_machine(machine: Path) -> None:
     (machine / "meminfo").write_text(MEMORY)
-    assert available_share() == 0.3
+    assert available_fraction() == 0.3
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_share_is_that_of_a_container_where_it_is_less(
     (machine / "memory.max").write_text(limit)
     (machine / "memory.current").write_text(used)
     (machine / "memory.stat").write_text(f"anon 5\ninactive_file {cached}\nactive_file 7\n")
-    assert available_share() == pytest.approx(share)
+    assert available_fraction() == pytest.approx(share)
 
 
 @pytest.mark.parametrize("content", [None, "", "MemTotal: 1000 kB", "nonsense", "MemTotal:\n"])
 def test_system_that_does_not_tell_has_no_share(machine: Path, content: str | None) -> None:
     if content is not None:
         (machine / "meminfo").write_text(content)
-    assert available_share() is None
+    assert available_fraction() is None
 
 
 def given_back(shares: Sequence[float | None], monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -23,8 +23,8 @@ from finetune.training.prefix.store import (
     digest,
     filling,
     find_states,
+    free_space,
     list_entries,
-    make_room,
 )
 
 LENGTHS = np.array([3, 1, 4, 2])
@@ -163,7 +163,7 @@ def test_room_is_made_by_removing_what_was_not_used_for_longest(tmp_path: Path) 
     for seconds, name in zip((10, 30, 20), names, strict=True):
         store(tmp_path, entry_of(name))
         age(tmp_path, name, seconds)
-    assert make_room(tmp_path, 200, 600) == 200
+    assert free_space(tmp_path, 200, 600) == 200
     assert [entry.name for entry in list_entries(tmp_path)] == ["a-01-w", "c-01-w"]
 
 
@@ -174,7 +174,7 @@ def test_opening_counts_as_use(tmp_path: Path) -> None:
     states, _ = opened(tmp_path, entry_of("a-01-w"))
     assert states is not None
     states.close()
-    make_room(tmp_path, 200, 400)
+    free_space(tmp_path, 200, 400)
     assert [entry.name for entry in list_entries(tmp_path)] == ["a-01-w"]
 
 
@@ -183,7 +183,7 @@ def test_what_is_open_or_needed_is_not_removed(tmp_path: Path) -> None:
         store(tmp_path, entry_of(name))
     states, _ = opened(tmp_path, entry_of("open-01-w"))
     assert states is not None
-    assert make_room(tmp_path, 600, 600, keep=["needed-01-w"]) == 200
+    assert free_space(tmp_path, 600, 600, keep=["needed-01-w"]) == 200
     assert {entry.name for entry in list_entries(tmp_path)} == {"open-01-w", "needed-01-w"}
     states.close()
 
@@ -199,7 +199,7 @@ def test_states_stay_readable_after_their_removal(tmp_path: Path) -> None:
 
 def test_what_is_being_filled_counts_whole(tmp_path: Path) -> None:
     with Writer(tmp_path, entry_of(), LENGTHS):
-        assert make_room(tmp_path, HUGE, 1000) == 800
+        assert free_space(tmp_path, HUGE, 1000) == 800
 
 
 def test_remnants_of_a_killed_run_are_removed_by_the_next(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_full_disk_is_an_error_and_leaves_nothing(
 
 def test_room_is_bounded_by_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = os.statvfs(tmp_path)
-    assert make_room(tmp_path, 10, HUGE * 1000) <= usage.f_frsize * usage.f_blocks
+    assert free_space(tmp_path, 10, HUGE * 1000) <= usage.f_frsize * usage.f_blocks
 
 
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
