@@ -1,8 +1,8 @@
 """A corpus for masked language modelling: files in, blocks of ids for training and validation out.
 
 What is slow (reading and tokenizing) is stored in a folder of the cache, keyed by the content of
-the files, the tokenizer and the settings that decide what a document is. The split and its statistics
-are a folder inside, keyed by the seed and the other settings.
+the files, the tokenizer and the settings that decide what a document is. The split and its
+statistics are a folder inside, keyed by the seed and the other settings.
 """
 
 from __future__ import annotations
