@@ -208,11 +208,11 @@ def _heads(words: list[str]) -> int:
     _add_texts(parser, file=True, limit=500)
     space = parser.parse_args(words)
     _ready(space)
-    from finetune.inspection import load_model, read_sequences, summarise_heads
+    from finetune.inspection import load_model, read_sequences, summarize_heads
 
     model = load_model(space.run)
     sequences = read_sequences(model, _choice(space))
-    heads = summarise_heads(model, sequences)
+    heads = summarize_heads(model, sequences)
     content = {"run": str(space.run), "texts": sequences.about, **heads.as_json()}
     _show(space, heads.as_text(), content)
     _write(space.out, "heads.json", content)

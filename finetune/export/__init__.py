@@ -1,5 +1,5 @@
-"""Taking a finished run elsewhere: folders that other libraries read, each with a model card.
+"""Export a finished run: folders that other libraries read, each with a model card.
 
-`source` finds what is exported, `place` guards the folder it goes to, `card` writes the README.md,
-`hf` and `onnx` write the two forms.
+`source` finds the checkpoint to export, `place` checks the output folder, `card` writes the
+README.md, `hf` and `onnx` write the two formats.
 """

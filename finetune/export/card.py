@@ -1,7 +1,8 @@
-"""The model card: what an exported folder contains, from the files of its run.
+"""The model card of an exported folder, from the files of its run.
 
-Every figure is read from RUN/results.json, RUN/config.yaml or the checkpoint; what they do not say
-is left out. A path is shortened to its last two parts, so that a card tells no machine's folders.
+Every figure is read from RUN/results.json, RUN/config.yaml or the checkpoint; what is missing there
+is left out. A path is shortened to its last two parts, so that a card reveals no folders of the
+machine.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PIPELINES = {
     "choice": "multiple-choice",
     "masked_lm": "fill-mask",
 }
-"""Kind of a head -> the word by which model hubs list what it does."""
+"""Kind of a head -> the tag of its task on model hubs."""
 DOES = {
     "classification": "Gives one class to a text or a pair of texts",
     "multi_label": "Decides for each class whether it applies to a text or a pair of texts",
@@ -35,10 +36,10 @@ DOES = {
     "masked_lm": "Predicts masked tokens",
 }
 MOST_CLASSES = 20
-"""So many classes are named; the model's config.json has them all."""
+"""Classes that the card names; the model's config.json has all of them."""
 FILES = (*INPUTS, "test", "data", "corpus")
-TOLD_ELSEWHERE = ("task", "seed", "seeds", "encoder", "trainer.log_every_steps")
-NOT_SHOWN = (*SESSION_KEYS, *FILES, *TOLD_ELSEWHERE)
+SHOWN_ELSEWHERE = ("task", "seed", "seeds", "encoder", "trainer.log_every_steps")
+NOT_SHOWN = (*SESSION_KEYS, *FILES, *SHOWN_ELSEWHERE)
 """Settings that change no number, that name files, or that are elsewhere in the card."""
 
 
@@ -48,11 +49,11 @@ def model_card(
     """Write the README.md of an exported folder.
 
     Args:
-        source: What is exported.
+        source: The exported checkpoint and its run.
         title: Name of the folder.
-        usage: Markdown: how the folder is loaded and asked.
-        library: The one that reads the folder, as model hubs name it.
-        notes: Further paragraphs on what differs from the run.
+        usage: Markdown: how to load the model and predict.
+        library: The library that reads the folder, as model hubs name it.
+        notes: Further paragraphs on differences from the run.
     """
     results = source.results
     parts = [
@@ -77,8 +78,8 @@ def _head_matter(source: Source, library: str) -> str:
 
 
 def _section(name: str, paragraphs: Iterable[str]) -> list[str]:
-    kept = [paragraph for paragraph in paragraphs if paragraph]
-    return [f"## {name}", *kept] if kept else []
+    filled = [paragraph for paragraph in paragraphs if paragraph]
+    return [f"## {name}", *filled] if filled else []
 
 
 def _notes(source: Source, notes: Sequence[str]) -> list[str]:
@@ -87,13 +88,13 @@ def _notes(source: Source, notes: Sequence[str]) -> list[str]:
         return list(notes)
     numbers = ", ".join(f"{_code(name)} {_figure(value)}" for name, value in decision.items())
     text = (
-        f"The run decides its answers by numbers that were tuned on validation data ({numbers}). "
-        "The exported files give plain logits: apply them yourself."
+        f"The run decides its answers by thresholds that were tuned on validation data ({numbers})."
+        " The exported model returns logits: apply the thresholds yourself."
     )
     if source.kind == "span":
         text += (
             " A question has no answer where start and end of the first token together exceed "
-            "those of the best span by more than that; the code above always takes a span."
+            "those of the best span by more than that; the code above always returns a span."
         )
     return [text, *notes]
 
@@ -140,7 +141,7 @@ def _one(source: Source) -> Results:
 def _results(source: Source) -> list[str]:
     results = source.results
     if not results:
-        return ["The run that made these weights had not ended."] if source.settings else []
+        return ["The run of these weights was not finished."] if source.settings else []
     if not results.get("metrics"):
         return []
     examples = _one(source).get("examples")
@@ -148,7 +149,8 @@ def _results(source: Source) -> list[str]:
     split = f"On the {_code(results['split'])} split{count}. " if "split" in results else ""
     header, rows = _metrics(results, _one(source).get("majority", {}))
     figures = _table(header, rows)
-    return [split + "Shares are fractions of one.", figures, *_remarks(source), *_tested(results)]
+    note = "Metrics such as accuracy are fractions of one."
+    return [split + note, figures, *_remarks(source), *_tested(results)]
 
 
 def _metrics(results: Results, baseline: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
@@ -168,13 +170,13 @@ def _metrics(results: Results, baseline: Mapping[str, float]) -> tuple[list[str]
 
 
 def _remarks(source: Source) -> list[str]:
-    """What one must know to read the figures right."""
-    said = []
+    """Warnings about the figures: a chosen seed, a degenerate run."""
+    remarks = []
     if source.seed is not None:
-        said.append(
+        remarks.append(
             f"The weights are those of seed {source.seed}, the best of "
             f"{len(source.results['seeds'])} by {_code(str(source.chosen_by))} on this very split: "
-            "expect the mean of new data, not that seed's figure."
+            "expect the mean on new data, not that seed's figure."
         )
     if source.results.get("collapsed"):
         seeds = source.results["collapsed"]
@@ -182,8 +184,8 @@ def _remarks(source: Source) -> list[str]:
         if isinstance(seeds, list):
             several = len(seeds) > 1
             which = f"Seed{'s' * several} {', '.join(map(str, seeds))} {'are' if several else 'is'}"
-        said.append(f"{which} degenerate: every example got the same answer.")
-    return said
+        remarks.append(f"{which} degenerate: every example got the same answer.")
+    return remarks
 
 
 def _tested(results: Results) -> list[str]:
@@ -201,25 +203,26 @@ def _data(results: Results) -> list[str]:
     if not splits:
         return [_facts(about)]
     return [
-        f"{_code(name)}: " + "; ".join(_told(facts, " ")) + "." for name, facts in splits.items()
+        f"{_code(name)}: " + "; ".join(_fact_lines(facts, " ")) + "."
+        for name, facts in splits.items()
     ]
 
 
 def _facts(about: Mapping[str, Any]) -> str:
-    return "\n".join(f"- {line}" for line in _told(about, ": "))
+    return "\n".join(f"- {line}" for line in _fact_lines(about, ": "))
 
 
-def _told(about: Mapping[str, Any], between: str) -> list[str]:
-    """Each fact as `name value`; files by name, counts of classes by their number."""
+def _fact_lines(about: Mapping[str, Any], between: str) -> list[str]:
+    """Each fact as `name value`; files by name, classes by how many there are."""
     lines = []
     for name, value in about.items():
-        word = name.replace("_", " ")
+        label = name.replace("_", " ")
         if name in ("files", "corpus"):
-            lines.append(f"{word}{between}" + ", ".join(_code(_short(file)) for file in value))
+            lines.append(f"{label}{between}" + ", ".join(_code(_short(file)) for file in value))
         elif isinstance(value, Mapping):
-            lines.append(f"{len(value):,} {word}")
+            lines.append(f"{len(value):,} {label}")
         else:
-            lines.append(f"{word}{between}{_figure(value)}")
+            lines.append(f"{label}{between}{_figure(value)}")
     return lines
 
 
@@ -235,22 +238,22 @@ def _training(source: Source) -> list[str]:
     if one.get("examples_per_second"):
         facts.append(f"{one['examples_per_second']:,.0f} examples a second")
     if one.get("peak_gib"):
-        facts.append(f"{one['peak_gib']:.2f} GiB at the peak")
+        facts.append(f"{one['peak_gib']:.2f} GiB peak memory")
     settings = _shown(given)
     block = f"```yaml\n{write(settings)}```" if settings else ""
     return ["; ".join(facts) + "." if facts else "", block]
 
 
 def _shown(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The settings of its training; unset ones are left out."""
+    """The settings of its training, without those that are not set."""
     shown: dict[str, Any] = {}
     for name, value in settings.items():
         inner = isinstance(value, Mapping)
         if value is None or (prefix + name in NOT_SHOWN and not (inner and name == "data")):
             continue
-        kept = _shown(value, f"{prefix}{name}.") if inner else value
-        if kept != {}:
-            shown[name] = kept
+        content = _shown(value, f"{prefix}{name}.") if inner else value
+        if content != {}:
+            shown[name] = content
     return shown
 
 
@@ -265,14 +268,14 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _figure(value: Any) -> str:
-    """A number to four digits behind the point, a whole one with commas, anything else as text."""
+    """A float with four decimals, an integer with commas, anything else as text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _plain(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def _code(text: str) -> str:
-    """Text as it stands, for markdown."""
+    """Text as a code span of Markdown."""
     return f"`{_plain(text)}`"
 
 
@@ -282,5 +285,5 @@ def _plain(text: object) -> str:
 
 
 def _short(path: object) -> str:
-    """The last two parts of a path; the name of a hub's model as it stands."""
+    """The last two parts of a path; the name of a model on a hub unchanged."""
     return "/".join([part for part in Path(str(path)).parts if part != "/"][-2:])

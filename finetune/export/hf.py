@@ -34,10 +34,10 @@ def export_hf(run: Path, out: Path) -> None:
 
     Args:
         run: A run's folder (of several seeds: the best one's weights), or a checkpoint's.
-        out: The folder; it is written whole or not at all, and replaces what is there.
+        out: The folder; it is written completely or not at all, and replaces an old one.
 
     Raises:
-        ConfigError: The run has no weights of its own.
+        ConfigError: The run has no weights.
         CheckpointError: There is no checkpoint, or no model of `transformers` computes the same;
             the encoder's field or the head is named.
         OSError: It cannot be written.
@@ -54,34 +54,34 @@ def export_hf(run: Path, out: Path) -> None:
     with new_folder(out) as folder:
         _write_json(folder / CONFIG, settings)
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-        # safetensors lets only the owner read; the folder is to be passed on.
+        # safetensors makes a file that only its owner may read; the folder is to be shared.
         shutil.copymode(folder / CONFIG, folder / WEIGHTS)
         _write_tokenizer(folder, tokenizer, source, kind)
         (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def _check_head(checkpoint: Checkpoint, kind: str | None) -> None:
-    """Refuse the poolings that their classifiers do not have."""
+    """Refuse poolings that the classifiers of `transformers` do not have."""
     pooling = checkpoint.head.get("pooling") or "cls"
     if kind in POOLED and pooling != "cls":
-        way = "" if checkpoint.encoder_config.causal else ", or train with --pooling cls"
+        alternative = "" if checkpoint.encoder_config.causal else ", or train with --pooling cls"
         raise CheckpointError(
             f"{checkpoint.folder}: the head pools by '{pooling}', and those of Hugging Face read "
-            f"the first token only; {WAYS_OUT}{way}"
+            f"the first token only; {WAYS_OUT}{alternative}"
         )
 
 
 def _form(checkpoint: Checkpoint, kind: str | None, family: str | None) -> Form:
-    """The family it came from, if that has such a head, else the first that can hold it.
+    """The family it was imported from, if it has such a head; else the first that can express it.
 
     Raises:
-        CheckpointError: None can; names the field of the encoder, or the head.
+        CheckpointError: None can; the message names the field of the encoder, or the head.
     """
     config = checkpoint.encoder_config
     try:
-        own = FORMS.get(family or "")
-        if own is not None and _can_hold(own, checkpoint, kind):
-            return own
+        original = FORMS.get(family or "")
+        if original is not None and _can_express(original, checkpoint, kind):
+            return original
         form = export_form(config)
         form.pairs(config, kind)
     except CheckpointError as error:
@@ -89,7 +89,7 @@ def _form(checkpoint: Checkpoint, kind: str | None, family: str | None) -> Form:
     return form
 
 
-def _can_hold(form: Form, checkpoint: Checkpoint, kind: str | None) -> bool:
+def _can_express(form: Form, checkpoint: Checkpoint, kind: str | None) -> bool:
     try:
         form.settings(checkpoint.encoder_config)
         form.pairs(checkpoint.encoder_config, kind)
@@ -116,13 +116,13 @@ def _settings(checkpoint: Checkpoint, kind: str | None, form: Form) -> dict[str,
 
 def _architecture(kind: str | None, form: Form) -> str:
     """Name of the class that loads it."""
-    wanted = "classification" if kind in PROBLEMS.values() else kind
-    endings = [ending for ending, of_kind in HEADS.items() if of_kind == wanted]
+    their_kind = "classification" if kind in PROBLEMS.values() else kind
+    endings = [ending for ending, of_kind in HEADS.items() if of_kind == their_kind]
     return form.classes + (endings[0] if endings else "Model")
 
 
 def _weights(checkpoint: Checkpoint, kind: str | None, form: Form) -> dict[str, Tensor]:
-    """The tensors by their names."""
+    """The tensors under their names in `transformers`."""
     ours = checkpoint.weights()
     try:
         named = their_weights(ours, form, checkpoint.encoder_config, kind)
@@ -132,17 +132,17 @@ def _weights(checkpoint: Checkpoint, kind: str | None, form: Form) -> dict[str, 
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source, kind: str | None) -> None:
-    """Write the tokenizer, and what `transformers` wants to know besides."""
+    """Write the tokenizer and the settings with which `transformers` uses it."""
     tokenizer.save(folder)
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     if source.max_length is not None:
         settings["model_max_length"] = source.max_length
-    # Without a list of its own the generic tokenizer class gives no segments.
+    # Without this list the generic tokenizer class of transformers returns no segments.
     segments = ["token_type_ids"] if source.checkpoint.encoder_config.type_vocab_size > 1 else []
     settings["model_input_names"] = ["input_ids", *segments, "attention_mask"]
-    if kind not in (None, "masked_lm"):  # which are given texts with the mask itself
-        settings["split_special_tokens"] = True  # a [SEP] in a text is text, as in training
+    if kind not in (None, "masked_lm"):  # for those two, a [MASK] in a text means the mask
+        settings["split_special_tokens"] = True  # a [SEP] in a text is plain text, as in training
     _write_json(path, settings)
 
 
@@ -197,7 +197,7 @@ with torch.inference_mode():
 
 
 def _usage(kind: str | None, folder: str) -> str:
-    """How the folder is asked, as a block of Python for the card."""
+    """How to predict with the folder, as a block of Python for the card."""
     folder = json.dumps(folder, ensure_ascii=False)
     if kind == "span":
         code = LOAD.format(folder=folder, ending="ForQuestionAnswering") + ANSWER

@@ -1,4 +1,4 @@
-"""Encoder and head of a checkpoint as one module that takes tensors, as other runtimes call it."""
+"""Encoder and head of a checkpoint as one module from tensors to tensors, for other runtimes."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], TaskHead]] = {
     "regression": lambda config, head, _: Regression(config, head),
     "span": lambda config, head, _: Span(config, head, SpanConfig()),
 }
-"""Kind of a head -> the head, of so many classes or options."""
+"""Kind of a head -> the head with a number of classes or options."""
 
 
 class WholeModel(nn.Module):
     """Encoder and head in eval mode: token ids to logits, or to hidden states without a head."""
 
     def __init__(self, encoder: Encoder, head: TaskHead | MaskedLM | None) -> None:
-        """Put the two together.
+        """Combine the two.
 
         Args:
-            encoder: Its config says whether there are segments.
-            head: Its `kind` says what comes in and what goes out; None for an encoder alone.
+            encoder: The encoder; its config defines whether there are segments.
+            head: The head; its `kind` defines inputs and outputs. None for an encoder alone.
         """
         super().__init__()
         self.encoder = encoder
@@ -53,20 +53,20 @@ class WholeModel(nn.Module):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what `forward` takes, in order."""
+        """Names of the arguments of `forward`, in order."""
         names = ("input_ids", "attention_mask", "token_type_ids")
         return names if self.encoder.config.type_vocab_size else names[:2]
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of what `forward` gives, in order."""
+        """Names of the results of `forward`, in order."""
         if self.kind == "span":
             return "start_logits", "end_logits"
         return ("last_hidden_state",) if self.head is None else ("logits",)
 
     @property
     def options(self) -> int | None:
-        """C, the sequences that are read together; None where each is read alone."""
+        """C, the sequences of one example; None where an example is one sequence."""
         return self.head.num_choices if isinstance(self.head, MultipleChoice) else None
 
     def forward(
@@ -75,7 +75,7 @@ class WholeModel(nn.Module):
         attention_mask: Tensor | None,
         token_type_ids: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        """Answer a batch.
+        """Compute the outputs of a batch.
 
         Args:
             input_ids: int64 (B, T); for multiple choice (B, C, T).
@@ -84,9 +84,9 @@ class WholeModel(nn.Module):
             token_type_ids: Segment of each token, int64, same shape; None for segment 0.
 
         Returns:
-            Logits (B, C) of classes or options; (B,) a number; (B, T) and (B, T) of the first and
-            the last token of an answer, the lowest finite number at padding; (B, T, V) of words.
-            Without a head the hidden states, (B, T, D).
+            Logits (B, C) of classes or options; numbers (B,); logits (B, T) and (B, T) of the first
+            and the last token of an answer, the lowest finite number at padding; logits (B, T, V)
+            of tokens. Without a head the hidden states, (B, T, D).
         """
         batch = {"input_ids": input_ids, "token_type_ids": token_type_ids}
         batch["attention_mask"] = None if attention_mask is None else attention_mask != 0
@@ -110,7 +110,7 @@ def load_model(checkpoint: Checkpoint) -> WholeModel:
     """The model of a checkpoint with its weights, on the CPU and in eval mode.
 
     Raises:
-        CheckpointError: Its head is of no known kind, or the weights do not fit.
+        CheckpointError: The kind of its head is unknown, or the weights do not fit.
     """
     encoder = Encoder(checkpoint.encoder_config)
     kind = checkpoint.head.get("kind") or "none"

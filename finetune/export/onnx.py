@@ -1,10 +1,10 @@
 """A run's checkpoint as an ONNX folder: a graph that onnxruntime and others run without torch.
 
 OUT/model.onnx       the graph, for any batch size and length
-OUT/model.int8.onnx  the same with weights in 8 bits, where that is asked for
-OUT/config.json      task, labels, what goes in and comes out, and what was measured
-OUT/tokenizer.json   cuts at the run's greatest length and pads; its settings beside it
-OUT/example.py       how it is asked
+OUT/model.int8.onnx  the same with weights in 8 bits, if requested
+OUT/config.json      task, labels, inputs, outputs, and what was measured
+OUT/tokenizer.json   truncates at the run's maximal length and pads; its settings beside it
+OUT/example.py       how to predict with it
 OUT/README.md        the model card
 """
 
@@ -29,7 +29,7 @@ from finetune.export.onnx_graph import (
     Session,
     check_packages,
     check_runs,
-    quantise,
+    quantize,
     write_graph,
 )
 from finetune.export.onnx_score import GraphScores, score_graphs
@@ -46,12 +46,12 @@ EXAMPLE = "example.py"
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured while a graph was written."""
+    """The measurements of an exported graph."""
 
     agreement: Agreement
-    """How near it came to the model."""
+    """Its largest difference from the model."""
     scores: GraphScores | None
-    """What 8 bits cost; None where that was not asked for or could not be measured."""
+    """Its score in 32 and in 8 bits; None if not requested or not measurable."""
 
 
 def export_onnx(
@@ -65,17 +65,17 @@ def export_onnx(
 
     Args:
         run: A run's folder (of several seeds: the best one's weights), or a checkpoint's.
-        out: The folder; it is written whole or not at all, and replaces what is there.
-        int8: Write the graph in 8 bits as well, and measure what that costs on the run's
-            validation split.
+        out: The folder; it is written completely or not at all, and replaces an old one.
+        int8: Whether to write the graph in 8 bits too, and to measure the loss in score on the
+            run's validation split.
         data: Another data folder than the run's.
 
     Returns:
-        What was measured; it also stands in OUT/config.json.
+        The measurements; they are also in OUT/config.json.
 
     Raises:
-        ConfigError: A package of the extra `onnx` is missing, or the run has no weights of its own.
-        CheckpointError: There is no checkpoint; torch cannot record it; or the graph's outputs
+        ConfigError: A package of the extra `onnx` is missing, or the run has no weights.
+        CheckpointError: There is no checkpoint; torch cannot trace it; or the graph's outputs
             differ from the model's.
         OSError: It cannot be written.
     """
@@ -84,11 +84,11 @@ def export_onnx(
     model, tokenizer = load_model(source.checkpoint), source.checkpoint.tokenizer()
     score = partial(score_graphs, data=data) if int8 else None
     with new_folder(out) as folder:
-        made = _write_graphs(folder, model, source, score)
+        measured = _write_graphs(folder, model, source, score)
         _write_tokenizer(folder, tokenizer, source)
-        _write_words(folder, out.name, model, tokenizer, source, made)
-    _tell(made)
-    return made
+        _write_descriptions(folder, out.name, model, tokenizer, source, measured)
+    _report(measured)
+    return measured
 
 
 def _write_graphs(
@@ -97,24 +97,24 @@ def _write_graphs(
     source: Source,
     score: Callable[[Path, Path, Path], GraphScores | None] | None,
 ) -> Measured:
-    """Write the graph and, where it is to be scored, that in 8 bits."""
+    """Write the graph and, if `score` is given, the one in 8 bits."""
     graph, small = folder / GRAPH, folder / INT8_GRAPH
     write_graph(model, graph)
     agreement = check_graph(model, Session(graph), source.max_length)
     if score is None:
         return Measured(agreement, None)
-    quantise(graph, small)
+    quantize(graph, small)
     check_runs(Session(small), model.options)
     return Measured(agreement, score(source.checkpoint.folder, graph, small))
 
 
-def _tell(made: Measured) -> None:
+def _report(measured: Measured) -> None:
+    agreement, scores = measured.agreement, measured.scores
     say(
-        f"checked with onnxruntime on {made.agreement.batches} batches: largest difference from "
-        f"the model {made.agreement.largest_difference:.1e}"
+        f"checked with onnxruntime on {agreement.batches} batches: largest difference from the "
+        f"model {agreement.largest_difference:.1e}"
     )
-    if made.scores is not None:
-        scores = made.scores
+    if scores is not None:
         for name, value in scores.fp32.items():
             say(
                 f"{name} on {counted(scores.examples, 'example')} of {scores.split}: "
@@ -123,7 +123,7 @@ def _tell(made: Measured) -> None:
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source) -> None:
-    """Write the tokenizer as the run used it: it frames, cuts and pads by itself."""
+    """Write the tokenizer as the run used it: it adds special tokens, truncates and pads itself."""
     import tokenizers
 
     tokenizer.save(folder)
@@ -133,7 +133,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source) -> None
         pad_id=tokenizer.pad_token_id, pad_token=tokenizer.special_tokens["pad_token"]
     )
     if source.max_length is not None:
-        # As in training: a question keeps its words, an option too; of a pair the longer loses.
+        # As in training: a question and an option are never cut; of a pair the longer text is.
         strategy = {"span": "only_second", "choice": "only_first"}.get(
             source.kind or "", "longest_first"
         )
@@ -143,27 +143,28 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source) -> None
     backend.save(path)
 
 
-def _write_words(
+def _write_descriptions(
     folder: Path,
     title: str,
     model: WholeModel,
     tokenizer: Tokenizer,
     source: Source,
-    made: Measured,
+    measured: Measured,
 ) -> None:
-    config = _config(folder, model, source, made)
+    """Write config.json, the example and the model card."""
+    config = _config(folder, model, source, measured)
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
     mask = (tokenizer.special_tokens["mask_token"], tokenizer.mask_token_id)
     code = example(model.kind, model.inputs, mask=mask, options=model.options)
     (folder / EXAMPLE).write_text(code, encoding="utf-8")
     usage = f"`python {EXAMPLE}`:\n\n```python\n{code}```"
-    card = model_card(source, title=title, usage=usage, library="onnx", notes=_notes(made))
+    card = model_card(source, title=title, usage=usage, library="onnx", notes=_notes(measured))
     (folder / CARD).write_text(card, encoding="utf-8")
 
 
-def _config(folder: Path, model: WholeModel, source: Source, made: Measured) -> dict[str, Any]:
-    checkpoint, scores = source.checkpoint, made.scores
+def _config(folder: Path, model: WholeModel, source: Source, measured: Measured) -> dict[str, Any]:
+    checkpoint, scores = source.checkpoint, measured.scores
     session = Session(folder / GRAPH)
     config: dict[str, Any] = {
         "format": "onnx",
@@ -176,7 +177,7 @@ def _config(folder: Path, model: WholeModel, source: Source, made: Measured) -> 
         "inputs": session.input_axes,
         "outputs": session.output_axes,
         "opset": OPSET,
-        "check": asdict(made.agreement),
+        "check": asdict(measured.agreement),
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnxruntime")},
     }
     if scores is not None:
@@ -184,21 +185,21 @@ def _config(folder: Path, model: WholeModel, source: Source, made: Measured) -> 
     return config
 
 
-def _notes(made: Measured) -> list[str]:
-    """What the card says about the graph."""
+def _notes(measured: Measured) -> list[str]:
+    """The card's paragraphs about the graph."""
+    agreement, scores = measured.agreement, measured.scores
     notes = [
-        f"The outputs of `{GRAPH}` were compared with the model's on {made.agreement.batches} "
-        f"batches of random tokens, 1 to {made.agreement.longest} of them a sequence, padded and "
-        f"not: the largest difference was {made.agreement.largest_difference:.1e}."
+        f"The outputs of `{GRAPH}` were compared with the model's on {agreement.batches} batches "
+        f"of random tokens, sequences of 1 to {agreement.longest} of them, with and without "
+        f"padding: the largest difference was {agreement.largest_difference:.1e}."
     ]
-    if made.scores is not None:
-        scores = made.scores
+    if scores is not None:
         figures = ", ".join(
             f"{name} {value:.4f} in float32 and {scores.int8[name]:.4f} in 8 bits"
             for name, value in scores.fp32.items()
         )
         notes.append(
-            f"`{INT8_GRAPH}` has its weights in 8 bits (dynamic quantisation). On "
+            f"`{INT8_GRAPH}` has its weights in 8 bits (dynamic quantization). On "
             f"{counted(scores.examples, 'example')} of the {scores.split} split: {figures}."
         )
     return notes

@@ -1,12 +1,12 @@
-"""The example.py of an exported folder: how its graph is asked, in a few lines for each head.
+"""The example.py of an exported folder: a prediction in a few lines, for each kind of head.
 
-It needs numpy, onnxruntime and tokenizers, nothing of ours.
+It needs numpy, onnxruntime and tokenizers, but not this package.
 """
 
 from __future__ import annotations
 
 START = '''\
-"""How to ask this model; needs: pip install numpy onnxruntime tokenizers."""
+"""How to predict with this model; needs: pip install numpy onnxruntime tokenizers."""
 
 import json
 from pathlib import Path
@@ -18,11 +18,11 @@ import tokenizers
 here = Path(__file__).parent
 labels = json.loads((here / "config.json").read_text(encoding="utf-8"))["labels"]
 
-tokenizer = tokenizers.Tokenizer.from_file(str(here / "tokenizer.json"))  # it cuts and pads
-tokenizer.encode_special_tokens = True  # a [SEP] in a text is text
+tokenizer = tokenizers.Tokenizer.from_file(str(here / "tokenizer.json"))  # truncates and pads
+tokenizer.encode_special_tokens = True  # a [SEP] in a text is plain text
 session = onnxruntime.InferenceSession(str(here / "model.onnx"))
 '''
-_AS_TEXT = "tokenizer.encode_special_tokens = True  # a [SEP] in a text is text\n"
+_AS_TEXT = "tokenizer.encode_special_tokens = True  # a [SEP] in a text is plain text\n"
 
 TEXTS = """\
 encoded = tokenizer.encode_batch(["A text.", "Another one."])  # of a pair: ("one", "the other")
@@ -75,7 +75,7 @@ BODIES = {
     "span": (SPAN, "start, end"),
     "choice": (OPTIONS, "(logits,)"),
 }
-"""Kind of a head -> what follows the start of the example, and names of the outputs."""
+"""Kind of a head -> the rest of the example, and the names of the outputs."""
 
 
 def example(
@@ -84,8 +84,8 @@ def example(
     """Write example.py.
 
     Args:
-        kind: Of the head.
-        inputs: Names of what the graph takes.
+        kind: Kind of the head.
+        inputs: Names of the graph's inputs.
         mask: The tokenizer's mask token and its id.
         options: C of a multiple-choice head.
     """
@@ -93,7 +93,7 @@ def example(
     more = "" if options is None else "[None]"  # (C, T) -> (1, C, T)
     lines = ",\n    ".join(INPUTS[name].format(more=more) for name in inputs)
     start = START
-    if kind == "masked_lm":  # whose texts are to hold the mask itself
+    if kind == "masked_lm":  # here a [MASK] in a text means the mask
         start = start.replace(_AS_TEXT, "")
     text = body.format(
         inputs=f"\n    {lines},\n",

@@ -1,7 +1,7 @@
-"""A model as an ONNX graph, a graph in whole numbers of 8 bits, and the session that runs one.
+"""A model as an ONNX graph, the same graph in 8 bits, and the session that runs one.
 
-Everything that talks to the packages of the extra `onnx` is here: torch's exporter, onnxruntime and
-its quantisation. They are imported where they are used.
+All calls to the packages of the extra `onnx` are here: torch's exporter, onnxruntime and its
+quantization. They are imported where they are used.
 """
 
 from __future__ import annotations
@@ -26,38 +26,39 @@ from finetune.machine.packages import is_installed
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 OPSET = 18
-"""Version of the operators: all of the graph's exist in it, and runtimes since 2023 have it."""
+"""Version of the operators: the graph needs no newer one, and runtimes since 2023 support it."""
 ONE_FILE_BYTES = 2**31 - 2**24
-"""So many bytes of weights fit into the graph's own file; more lie beside it in FILE.data."""
+"""Largest size of weights inside the graph's file, as protobuf stops at 2 GiB; larger weights are
+beside it in FILE.data."""
 SAMPLE = (3, 7)
-"""Sequences and tokens of the batch that is recorded; no size that a graph may take for fixed."""
+"""Sequences and tokens of the traced batch: not 0 or 1, which torch would take for fixed sizes."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def check_packages() -> None:
-    """Say which package is missing.
+    """Refuse the export if a package is missing.
 
     Raises:
-        ConfigError: One of the extra `onnx` is not installed.
+        ConfigError: A package of the extra `onnx` is not installed.
     """
     for name in PACKAGES:
         if not is_installed(name):
             raise ConfigError(
-                f"the export to ONNX needs the package {name}, which is not installed; "
+                f"the export to ONNX needs the package {name}, which is not installed; run "
                 "pip install 'finetune[onnx]'"
             )
 
 
 def write_graph(model: WholeModel, path: Path) -> None:
-    """Record a model for any batch size and length.
+    """Trace a model for any batch size and length.
 
     Args:
         model: In eval mode, on the CPU.
         path: The file to write.
 
     Raises:
-        CheckpointError: Torch cannot record it.
+        CheckpointError: Torch cannot trace it.
     """
     sample, axes = _sample(model)
     try:
@@ -76,18 +77,18 @@ def write_graph(model: WholeModel, path: Path) -> None:
     except Exception as error:  # torch raises many types where it cannot follow the code
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(
-            f"{path.name}: torch {torch.__version__} cannot record this encoder ({reason}); "
+            f"{path.name}: torch {torch.__version__} cannot trace this encoder ({reason}); "
             "try another version of torch, and report it"
         ) from error
     if program is None:  # only torch's own tests get none
-        raise CheckpointError(f"{path.name}: torch {torch.__version__} gave no graph")
+        raise CheckpointError(f"{path.name}: torch {torch.__version__} returned no graph")
     size = sum(each.numel() * each.element_size() for each in model.state_dict().values())
     _name_axes(program.model, _symbols(recorded, model))
     program.save(str(path), external_data=size > ONE_FILE_BYTES)
 
 
 def _sample(model: WholeModel) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any], ...]]:
-    """A batch to record, and which axes of each input may have any size."""
+    """A batch to trace, and which axes of each input may have any size."""
     config = model.encoder.config
     batch, length = SAMPLE
     shape: tuple[int, ...] = (batch, length)
@@ -103,7 +104,7 @@ def _sample(model: WholeModel) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any]
 
 
 def _symbols(recorded: Any, model: WholeModel) -> dict[str, str]:
-    """What torch calls the sizes of the first input -> what they are."""
+    """Torch's names of the sizes of the first input -> their meaning."""
     shape = next(
         node.meta["val"].shape for node in recorded.graph.nodes if node.name == model.inputs[0]
     )
@@ -129,7 +130,7 @@ def _name_axes(graph_model: Any, names: Mapping[str, str]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what the packages say about themselves: nothing of it is for the user to fix."""
+    """Suppress warnings and logs of the packages: users cannot do anything about them."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -141,11 +142,11 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def quantise(source: Path, target: Path) -> None:
-    """Write the same graph with weights in 8 bits; activations are rounded as they come.
+def quantize(source: Path, target: Path) -> None:
+    """Write the same graph with weights in 8 bits, by dynamic quantization.
 
-    Dynamic quantisation: each row of a weight has a scale of its own, fixed now; each activation
-    tensor gets its scale when it is there (Jacob et al., 2018, section 2.1).
+    Each row of a weight has its scale, fixed now; each activation tensor gets its scale when it is
+    computed (Jacob et al., 2018, section 2.1).
 
     Args:
         source: A graph in float32.
@@ -159,7 +160,7 @@ def quantise(source: Path, target: Path) -> None:
             target,
             weight_type=QuantType.QInt8,
             per_channel=True,
-            # Seven bits: on processors without VNNI sums of full products overflow 16 bits.
+            # Seven bits: on processors without VNNI, sums of 8-bit products overflow 16 bits.
             reduce_range=True,
             nodes_to_exclude=_products_of_heads(source),
             use_external_data_format=source.stat().st_size > ONE_FILE_BYTES,
@@ -176,7 +177,7 @@ def _products_of_heads(path: Path) -> list[str]:
 
 
 class Session:
-    """A graph that is loaded and can be asked."""
+    """A loaded graph."""
 
     def __init__(self, path: Path) -> None:
         """Load a graph into onnxruntime, on the CPU, with as many threads as torch has."""
@@ -189,9 +190,9 @@ class Session:
             str(path), options, providers=["CPUExecutionProvider"]
         )
         self.input_axes = {each.name: each.shape for each in self._session.get_inputs()}
-        """Names of what it takes, and the axes of each; one that may vary is a name."""
+        """Name of each input -> its axes; an axis of any size is a name."""
         self.output_axes = {each.name: each.shape for each in self._session.get_outputs()}
-        """The same of what it gives."""
+        """The same for each output."""
 
     def __call__(self, arrays: Arrays) -> list[npt.NDArray[np.float32]]:
         """Outputs for inputs by name; those it does not take are left out."""
@@ -201,16 +202,16 @@ class Session:
 
 
 def check_runs(session: Session, options: int | None) -> None:
-    """Ask a graph once.
+    """Run a graph once.
 
     Args:
         session: The graph.
-        options: C, where sequences are read together.
+        options: C of multiple choice; None for single sequences.
 
     Raises:
-        CheckpointError: It has no finite answer.
+        CheckpointError: An output is not finite.
     """
     shape = (2, 5) if options is None else (2, options, 5)
-    found = session({name: np.ones(shape) for name in session.input_axes})
-    if not all(np.isfinite(output).all() for output in found):
-        raise CheckpointError("the graph in 8 bits gives no finite numbers; leave --int8 out")
+    outputs = session({name: np.ones(shape) for name in session.input_axes})
+    if not all(np.isfinite(output).all() for output in outputs):
+        raise CheckpointError("the graph in 8 bits returns no finite numbers; leave --int8 out")

@@ -1,4 +1,4 @@
-"""What a graph scores on the validation split of its run, and what 8 bits cost."""
+"""Score a graph on the validation split of its run, in 32 and in 8 bits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GraphScores:
 
     @property
     def lost(self) -> dict[str, float]:
-        """Metric -> what 8 bits cost: above zero where int8 is worse."""
+        """Metric -> loss by 8 bits: above zero where int8 is worse."""
         return {name: goodness(name, value - self.int8[name]) for name, value in self.fp32.items()}
 
 
@@ -53,7 +53,7 @@ def score_graphs(
         data: Another data folder than the run's.
 
     Returns:
-        The scores; None, and a line says why, where the data are not to be had.
+        The scores; None, with a line that gives the reason, if the data cannot be read.
     """
     try:
         scorer, split = find_scorer(checkpoint, data)
@@ -88,10 +88,10 @@ def find_scorer(checkpoint: Path, data: str | None) -> tuple[Scorer, str]:
 
 
 def score_graph(scorer: Scorer, session: Session, split: str) -> dict[str, float]:
-    """Answer a split by a graph in place of the model, and score the answers.
+    """Predict a split with a graph in place of the model, and score the answers.
 
     Args:
-        scorer: The run's task and data; of its model only the head's reading of logits is used.
+        scorer: The run's task and data; its model is used only to interpret the logits.
         session: The graph.
         split: A labelled split.
 
@@ -104,12 +104,12 @@ def score_graph(scorer: Scorer, session: Session, split: str) -> dict[str, float
         outputs.append(scorer.module.outputs(logits, batch))
         order.append(batch["index"])
     task, data = scorer.task, scorer.data
-    read = task.answers(in_order(outputs, order), data.examples(split), data.features(split))
-    return task.score(task.decide(read, scorer.module.decision))
+    answers = task.answers(in_order(outputs, order), data.examples(split), data.features(split))
+    return task.score(task.decide(answers, scorer.module.decision))
 
 
 def _logits(session: Session, batch: Mapping[str, torch.Tensor], rows: int) -> torch.Tensor:
-    """A batch's logits in the shape that the head gives them."""
+    """A batch's logits in the shape that the head returns."""
     mask = batch.get("attention_mask")
     arrays = {
         "input_ids": batch["input_ids"],
@@ -118,5 +118,6 @@ def _logits(session: Session, batch: Mapping[str, torch.Tensor], rows: int) -> t
     }
     if rows > 1:
         arrays = {name: each.view(-1, rows, each.shape[1]) for name, each in arrays.items()}
-    found = [torch.from_numpy(each) for each in session({n: t.numpy() for n, t in arrays.items()})]
-    return found[0] if len(found) == 1 else torch.stack(found, dim=-1)
+    arrays_out = session({name: each.numpy() for name, each in arrays.items()})
+    logits = [torch.from_numpy(each) for each in arrays_out]
+    return logits[0] if len(logits) == 1 else torch.stack(logits, dim=-1)

@@ -1,4 +1,4 @@
-"""The folder that an export goes to: new, empty, or an older export that may be replaced."""
+"""The output folder of an export: new, empty, or an older export that may be replaced."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from finetune.runs.folder import check_writable
 
 CARD = "README.md"
 EXPORTS = ("config.json", "model.safetensors", "model.onnx")
-"""Files of which an exported folder holds at least one, beside its card."""
+"""Files of which an exported folder has at least one, beside its card."""
 
 
 def check_out(out: Path, run: Path, *, overwrite: bool) -> None:
-    """Say whether an export may have a folder, and touch nothing.
+    """Refuse an output folder that must not be replaced; nothing is changed.
 
     Args:
-        out: The folder that is asked for.
-        run: What is exported.
-        overwrite: Replace the export that is there.
+        out: The output folder.
+        run: The run to export.
+        overwrite: Whether an older export may be replaced.
 
     Raises:
-        ConfigError: It is, or holds, the run; it cannot be written; it holds an export and
-            `overwrite` was not said; or it holds something else.
+        ConfigError: It is or contains the run; it cannot be written; it contains an export and
+            `overwrite` is false; or it contains other files.
     """
     if out.name in ("", ".."):
         raise ConfigError(f"--out {out}: name a new folder, such as {out / 'export'}")
     check_writable(out)
-    place, source = out.resolve(), run.resolve()
-    if place == source or place in source.parents:
+    target, source = out.resolve(), run.resolve()
+    if target == source or target in source.parents:
         raise ConfigError(f"--out {out}: contains the run that is exported; choose another folder")
     if not out.exists() or not any(out.iterdir()):
         return
@@ -43,6 +43,6 @@ def check_out(out: Path, run: Path, *, overwrite: bool) -> None:
 
 
 def _is_export(folder: Path) -> bool:
-    """Whether it looks as an export does: its card, weights or settings, and no further folder."""
-    named = (folder / CARD).is_file() and any((folder / name).is_file() for name in EXPORTS)
-    return named and all(path.is_file() for path in folder.iterdir())
+    """Whether it is an export: a card, weights or settings, and no further folder."""
+    has_files = (folder / CARD).is_file() and any((folder / name).is_file() for name in EXPORTS)
+    return has_files and all(path.is_file() for path in folder.iterdir())

@@ -1,4 +1,4 @@
-"""What is exported: one checkpoint, and what its run's folder says about it."""
+"""The source of an export: one checkpoint, with the results and settings of its run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Source:
 
     checkpoint: Checkpoint
     results: Results = field(default_factory=dict)
-    """What RUN/results.json holds, over all seeds if there are several; {} where there is none."""
+    """The content of RUN/results.json, over all seeds if there are several; {} without the file."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What the run's config.yaml holds; {} for a checkpoint without a run."""
+    """The content of the run's config.yaml; {} for a checkpoint without a run."""
     seed: int | None = None
-    """Which of several seeds the weights are of; None where there is one."""
+    """The seed of the weights, if the run has several; else None."""
     chosen_by: str | None = None
-    """The validation metric by which that seed was the best; None where it was named."""
+    """The validation metric by which that seed was the best; None if the user named it."""
 
     @property
     def kind(self) -> str | None:
@@ -41,13 +41,13 @@ class Source:
 
     @property
     def family(self) -> str | None:
-        """`model_type` of the published encoder that it is, or began as; None for one of ours."""
+        """`model_type` of the published encoder that it started from; None if there is none."""
         run: Results = self.results.get("runs", [self.results])[0]
         return self.checkpoint.source.get("family") or run.get("imported", {}).get("family")
 
     @property
     def max_length(self) -> int | None:
-        """Tokens of the longest sequence in training, else the most that positions allow."""
+        """Tokens of the longest sequence in training, else the number of learned positions."""
         sections = (self.settings, self.settings.get("data"), self.settings.get("text"))
         for section in sections:
             if isinstance(section, Mapping) and isinstance(section.get("max_length"), int):
@@ -57,34 +57,34 @@ class Source:
 
 
 def find_source(run: Path) -> Source:
-    """Find what a folder has to export.
+    """Find the checkpoint of a folder, and its run.
 
     Args:
         run: A run's folder; of several seeds, the best one by the headline metric is
             taken. Or RUN/seed-N, or a checkpoint's folder.
 
     Raises:
-        ConfigError: The run was not trained, or it answered with another run's weights.
-        CheckpointError: There is no checkpoint, or the run of several seeds has not ended.
+        ConfigError: The run was not trained, or it used another run's weights.
+        CheckpointError: There is no checkpoint, or the run of several seeds is not finished.
         DataError: The run's results.json cannot be read.
     """
-    place = RunFolder(run)
-    if run.name == "best":  # what the results tell of is this checkpoint
-        place = RunFolder.of_checkpoint(run) or place
-    run = place.path
-    results = place.read_results() if place.results_file.is_file() else {}
-    settings = place.read_config()
+    folder = RunFolder(run)
+    if run.name == "best":  # the run's results are those of this checkpoint
+        folder = RunFolder.of_checkpoint(run) or folder
+    run = folder.path
+    results = folder.read_results() if folder.results_file.is_file() else {}
+    settings = folder.read_config()
     if "fixed_answer" in results:
         raise ConfigError(
             f"{run} was not trained: every example is answered '{results['fixed_answer']}'; "
             "there are no weights to export"
         )
     if settings.get("seeds"):
-        return _best_seed(place, results, settings)
-    if results and not place.checkpoints.is_dir() and not (run / "config.json").is_file():
+        return _best_seed(folder, results, settings)
+    if results and not folder.checkpoints.is_dir() and not (run / "config.json").is_file():
         raise ConfigError(
-            f"{run} has no weights of its own: it answered with those of "
-            f"{results.get('encoder', 'another run')}; export that"
+            f"{run} has no weights: it predicted with those of "
+            f"{results.get('encoder', 'another run')}; export that run"
         )
     return Source(load_checkpoint(run), results, settings)
 
@@ -92,10 +92,10 @@ def find_source(run: Path) -> Source:
 def _best_seed(run: RunFolder, results: Results, settings: dict[str, Any]) -> Source:
     if not results.get("metrics"):
         started = [seed.path for seed in run.seeds if seed.has_started]
-        rest = f"or name one of its seeds: {started[0]}" if started else "then export it"
+        remedy = f"or name one of its seeds: {started[0]}" if started else "then export it"
         raise CheckpointError(
             f"{run.path}: expected a finished run, got no results.json of all its seeds; "
-            f"continue with --resume, {rest}"
+            f"continue with --resume, {remedy}"
         )
     best = run.best_seed()
     checkpoint = load_checkpoint(run.seed(best.seed).path)

@@ -1,4 +1,4 @@
-"""Where what can be computed again is kept: tokenized texts, hidden states, imported encoders."""
+"""The cache folder: tokenized texts, hidden states, imported encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checksums of a folder's files, beside them in checksums.json: damage is noticed on reading.
+"""Checksums of a folder's files, in checksums.json beside them, to notice damage on reading.
 
 A folder without checksums.json, such as one of an earlier version or of another library, is read
 without a check.
@@ -18,7 +18,7 @@ CHECKSUMS = "checksums.json"
 
 
 def file_digest(path: Path) -> str:
-    """Hash a file's content with SHA-256, which processors are built for: some 0.7 to 2 GB/s.
+    """Hash a file's content with SHA-256: processors have instructions for it, 0.7 to 2 GB/s.
 
     Raises:
         OSError: The file cannot be read.
@@ -28,7 +28,7 @@ def file_digest(path: Path) -> str:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the digests of all files of a folder into it; the last file to be written there."""
+    """Write the digests of all files of a folder into it, after all other files."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CHECKSUMS)
     content = {path.name: file_digest(path) for path in files}
     (folder / CHECKSUMS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -48,7 +48,7 @@ def read_checksums(folder: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise CheckpointError(_damaged(path, str(error))) from error
     if not isinstance(content, dict):
-        raise CheckpointError(_damaged(path, "no JSON object"))
+        raise CheckpointError(_damaged(path, f"a JSON {type(content).__name__}"))
     return {str(name): str(digest) for name, digest in content.items()}
 
 
@@ -66,11 +66,11 @@ def check_files(
 
     Args:
         folder: The folder.
-        names: Files; those that have no digest are not read.
-        digests: What `read_checksums` gave when the folder was found; left out, it is asked now.
+        names: Names of files; those without a digest are not read.
+        digests: The result of `read_checksums` when the folder was found; default: read it now.
 
     Raises:
-        CheckpointError: A file is missing, or has another content than when it was written.
+        CheckpointError: A file is missing, or its content has changed.
     """
     digests = read_checksums(folder) if digests is None else digests
     for name in names:

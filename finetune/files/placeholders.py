@@ -1,7 +1,7 @@
-"""Files that stand for another file: a git-lfs pointer, or a web page saved under a file's name.
+"""Files with wrong content: a git-lfs pointer, or a web page saved under a file's name.
 
-A clone without git-lfs holds three lines in the place of a file, and a download without a login
-holds the login page. Both are readable text, so whoever opens a user's file asks here first.
+A clone without git-lfs has three lines in place of a file, and a download without a login has the
+login page. Both are readable text, so every reader of a user's file checks for them here first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from finetune.errors import FinetuneError
 
 START = 1024
-"""Bytes at the start of a file that are looked at."""
+"""Bytes at the start of a file that are checked."""
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _SIZE = re.compile(rb"^size (\d+)$", re.MULTILINE)
@@ -22,12 +22,12 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def refuse_placeholder(start: bytes, where: Path | str, error: type[FinetuneError]) -> None:
-    """Stop at a file that is not the one that its name promises.
+    """Refuse a file that is a placeholder of another file.
 
     Args:
         start: Its first bytes, `START` of them or fewer.
         where: The file, for the message.
-        error: What is raised.
+        error: The error to raise.
 
     Raises:
         FinetuneError: The file is a git-lfs pointer or a web page.
@@ -35,9 +35,9 @@ def refuse_placeholder(start: bytes, where: Path | str, error: type[FinetuneErro
     start = start[:START].removeprefix(_BOM)
     if start.startswith(_POINTER):
         size = _SIZE.search(start)
-        whole = f" of {int(size[1]):,} bytes" if size else ""
+        length = f" of {int(size[1]):,} bytes" if size else ""
         raise error(
-            f"{where}: expected the file itself, got a git-lfs pointer to a file{whole}; fetch "
+            f"{where}: expected the file itself, got a git-lfs pointer to a file{length}; fetch "
             "it with `git lfs pull`, or download it"
         )
     if _PAGE.match(start):
@@ -51,7 +51,7 @@ def refuse_placeholder(start: bytes, where: Path | str, error: type[FinetuneErro
 
 
 def refuse_placeholder_file(path: Path, error: type[FinetuneError]) -> None:
-    """The same for a file that a library opens; one that cannot be read is left to that library.
+    """The same for a file that a library opens, which also reports an unreadable file.
 
     Raises:
         FinetuneError: The file is a git-lfs pointer or a web page.

@@ -1,4 +1,4 @@
-"""Bounds on what a file becomes in memory: a packed megabyte can stand for gigabytes of zeros."""
+"""Limits on the size of a file in memory: a compressed megabyte can become gigabytes of zeros."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Files and folders that are written whole or not at all; whoever writes one asks here.
+"""Atomic writes: files and folders that are written completely or not at all.
 
-A file is written beside its place under a temporary name, flushed to the disk and renamed: a reader
-finds the old content or the new one, and a kill, a full disk or an I/O error changes nothing under
-the name itself. Where the place is no regular file (a device, a pipe, a socket, a descriptor such
-as `/dev/stdout`), nothing is replaced: the content is streamed into it. A symbolic link stays, and
-what it points to is written.
+A file is written beside its target under a temporary name, flushed to the disk and renamed: a
+reader gets the old content or the new one, and a kill, a full disk or an I/O error changes nothing
+under the name itself. If the target is not a regular file (a device, a pipe, a socket, a descriptor
+such as `/dev/stdout`), nothing is replaced: the content is streamed into it. A symbolic link stays,
+and its target is written.
 
-A process holds a lock (`flock`) on what it is writing. What no process holds was left by one that
-was killed, and `sweep` removes it; so does everything that is written into the same folder later.
+A process has a lock (`flock`) on what it is writing. A temporary file without a lock was left by a
+process that was killed, and `sweep` removes it, as does every later write into the same folder.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from typing import IO, Any, Literal, overload
 from finetune.errors import FinetuneError
 
 TEMPORARY = ".finetune-tmp-"
-"""How the names of files and folders begin that are being written."""
+"""Prefix of the names of files and folders that are being written."""
 OLD = ".finetune-old-"
-"""How the names of folders begin that are being replaced."""
+"""Prefix of the names of folders that are being replaced."""
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What a file system answers that knows no locks; there nothing is swept."""
+"""Errors of a file system without locks; nothing is removed there by `sweep`."""
 NO_FLUSH = (errno.EINVAL, errno.EOPNOTSUPP)
-"""What a file system answers that cannot flush a folder; its renames are flushed when it likes."""
+"""Errors of a file system that cannot flush a folder; the kernel flushes its renames later."""
 LINKS = 40
-"""Links in a row that are followed, as Linux does."""
+"""Longest chain of links that is followed, as in Linux."""
 
 
 @overload
@@ -45,15 +45,15 @@ def new_file(path: Path, mode: Literal["w"] = "w") -> AbstractContextManager[IO[
 def new_file(path: Path, mode: Literal["wb"]) -> AbstractContextManager[IO[bytes]]: ...
 @contextmanager
 def new_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
-    """Open a file that appears under its name, whole, at the end of the block.
+    """Open a file that appears under its name, complete, at the end of the block.
 
     Args:
-        path: The file; its folder is made, a regular file of that name is replaced (it keeps its
-            permissions), a link to one is followed, and anything else is streamed into.
+        path: The file; its folder is created, a regular file of that name is replaced (with the
+            same permissions), a link to one is followed, and anything else is streamed into.
         mode: `w` for text in UTF-8, `wb` for bytes.
 
     Raises:
-        OSError: It cannot be written; `filename` is the path, and what was there is as it was.
+        OSError: It cannot be written; `filename` is the path, and an old file is unchanged.
     """
     with named(path):
         descriptor = _stream(path)
@@ -66,127 +66,127 @@ def new_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all; see `new_file`."""
+    """Write a file atomically; see `new_file`."""
     with new_file(path) as file:
         file.write(text)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; see `new_file`."""
+    """Write a file atomically; see `new_file`."""
     with new_file(path, "wb") as file:
         file.write(content)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write indented JSON whole or not at all; see `new_file`."""
+    """Write indented JSON atomically; see `new_file`."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextmanager
 def new_folder(folder: Path, *, is_whole: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Fill a folder that appears under its name, whole, at the end of the block.
+    """Fill a folder that appears under its name, complete, at the end of the block.
 
-    Between the two renames that put it in the place of an old one a kill can leave the old one
-    alone, under the name that `old_of` gives: `settle` puts it back.
+    A folder cannot be replaced by one rename, but by two. A kill between them leaves the old folder
+    under the name that `old_of` returns: `settle` puts it back.
 
     Args:
-        folder: Its place; the folder above is made, a link is followed, an old one is replaced.
-        is_whole: Where several processes may make the same folder: whether one that is there is
-            complete. It is kept then, and the new one is dropped.
+        folder: The folder; its parent is created, a link is followed, an old folder is replaced.
+        is_whole: If several processes may write the same folder: whether an existing one is
+            complete. Then it stays, and the new one is removed.
 
     Yields:
         The temporary folder to write into.
 
     Raises:
-        OSError: It cannot be written; what was there is as it was.
+        OSError: It cannot be written; an old folder is unchanged.
     """
     with named(folder):
-        place = Path(os.path.realpath(folder))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        sweep(place.parent)
-        with _temporary(place.parent) as temporary, _made_folder(temporary, place):
+        target = Path(os.path.realpath(folder))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target.parent)
+        with _temporary(target.parent) as temporary, _new_folder(temporary, target):
             yield temporary
             for path in [*temporary.rglob("*"), temporary]:
                 _flush(path)
             if is_whole is None:
-                _swap(temporary, place)
+                _swap(temporary, target)
             else:
-                _swap_unless_whole(temporary, place, is_whole)
-            _flush(place.parent)
+                _swap_unless_whole(temporary, target, is_whole)
+            _flush(target.parent)
 
 
-def _swap(temporary: Path, place: Path) -> None:
-    old = old_of(place)
-    if place.exists():
+def _swap(temporary: Path, target: Path) -> None:
+    old = old_of(target)
+    if target.exists():
         remove(old)
-        place.rename(old)
-    temporary.rename(place)
+        target.rename(old)
+    temporary.rename(target)
     remove(old)
 
 
-def _swap_unless_whole(temporary: Path, place: Path, is_whole: Callable[[Path], bool]) -> None:
-    if is_whole(place):
+def _swap_unless_whole(temporary: Path, target: Path, is_whole: Callable[[Path], bool]) -> None:
+    if is_whole(target):
         return
-    if place.exists():  # damaged
+    if target.exists():  # damaged
         with suppress(FileNotFoundError):  # another process was faster
-            remove(place)
+            remove(target)
     try:
-        temporary.rename(place)
+        temporary.rename(target)
     except OSError:
-        if not is_whole(place):
+        if not is_whole(target):
             raise
 
 
 def old_of(folder: Path) -> Path:
-    """Where the old folder is while a new one takes its place."""
-    place = Path(os.path.realpath(folder))  # the working folder has no name, and a link another
-    return place.parent / f"{OLD}{place.name}"
+    """The path of the old folder while a new one replaces it."""
+    target = Path(os.path.realpath(folder))  # "." has no name, and a link has another one
+    return target.parent / f"{OLD}{target.name}"
 
 
 def settle(folder: Path) -> None:
-    """End what a kill cut off in a folder; for its only writer.
+    """Complete or undo what a kill interrupted in a folder; only its single writer may call this.
 
-    An old folder comes back if the new one that was to take its place is not there, and goes if it
-    is. What was being written goes.
+    An old folder is restored if the new one is missing, and removed if it exists. Temporary files
+    are removed.
     """
     for old in folder.glob(f"{OLD}*"):
-        place = folder / old.name.removeprefix(OLD)
-        if not place.exists():
-            old.rename(place)
+        target = folder / old.name.removeprefix(OLD)
+        if not target.exists():
+            old.rename(target)
         remove(old)
     sweep(folder)
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files and folders of processes that are dead; those in use stay."""
-    for left in folder.glob(f"{TEMPORARY}*"):
-        remove_unused(left)
+    """Remove the temporary files and folders of processes that have ended; those in use stay."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        remove_unused(path)
 
 
-def remove_unused(left: Path) -> None:
-    """Remove a file or folder unless a process holds a lock on it."""
+def remove_unused(path: Path) -> None:
+    """Remove a file or folder unless a process has a lock on it."""
     with suppress(OSError):
-        descriptor = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove(left)
+            remove(path)
         finally:
             os.close(descriptor)
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file or folder is one that is being written, or was until its process died."""
+    """Whether a file or folder is being written, or was until its process ended."""
     return path.name.startswith(TEMPORARY)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that it holds; nothing where there is none.
+    """Remove a file, a link or a folder with its content, if it exists.
 
-    A folder vanishes at one stroke, under the name that it had.
+    A folder disappears at once: it is renamed first, so nobody sees one that is half removed.
     """
     if path.is_dir() and not path.is_symlink() and not path.name.startswith((TEMPORARY, OLD)):
-        with _temporary(path.parent) as left:
-            path.rename(left)
+        with _temporary(path.parent) as renamed:
+            path.rename(renamed)
     elif path.is_dir() and not path.is_symlink():
         _remove_tree(path)
     elif os.path.lexists(path):
@@ -196,16 +196,16 @@ def remove(path: Path) -> None:
 def _remove_tree(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
-    except OSError as error:  # which names a file in it without its folder
+    except OSError as error:  # its filename lacks the folder
         raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Let an error of the machine that names no file, or a temporary one, name the one meant."""
+    """Give a system error that names no file, or a temporary one, the name of the target."""
     try:
         yield
-    except FinetuneError:  # of what is written, and in its own words
+    except FinetuneError:  # it has a message already
         raise
     except Exception as error:
         number, name = _system_error(error)
@@ -219,7 +219,7 @@ def _is_temporary_name(name: str) -> bool:
 
 
 def _system_error(error: BaseException) -> tuple[int | None, str | None]:
-    """Errno and file of what went wrong: libraries wrap an OSError, or only tell its number."""
+    """Errno and file name of an error: libraries wrap an OSError, or only print its number."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:
@@ -231,9 +231,9 @@ def _system_error(error: BaseException) -> tuple[int | None, str | None]:
 
 
 def _stream(path: Path) -> int | None:
-    """A descriptor of what is streamed into; None where a regular file is (or is to be)."""
+    """A descriptor of a target that is streamed into; None for a regular or a new file."""
     number = _own_descriptor(path)
-    if number is not None:  # opened again it would begin at its start, and a socket cannot be
+    if number is not None:  # opened again it would start at its beginning, and a socket cannot be
         return os.dup(number)
     try:
         kind = os.stat(path).st_mode
@@ -259,26 +259,26 @@ def _own_descriptor(path: Path) -> int | None:
 
 
 @contextmanager
-def _replaced(place: Path, mode: str) -> Iterator[IO[Any]]:
-    if _is_temporary_name(str(place)):  # a part of what is whole or not as a folder
-        with _opened(place, mode) as file:
+def _replaced(target: Path, mode: str) -> Iterator[IO[Any]]:
+    if _is_temporary_name(str(target)):  # its folder appears or disappears as a whole anyway
+        with _opened(target, mode) as file:
             yield file
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    sweep(place.parent)
-    with _temporary(place.parent) as temporary:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    sweep(target.parent)
+    with _temporary(target.parent) as temporary:
         with _opened(locked_file(temporary), mode) as file:
             with suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(place.stat().st_mode))
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
-            os.replace(temporary, place)  # before its lock goes
-        _flush(place.parent)
+            os.replace(temporary, target)  # before the lock is released
+        _flush(target.parent)
 
 
 def _opened(file: int | Path, mode: str) -> IO[Any]:
-    """Open a file of bytes, or of UTF-8."""
+    """Open a file for bytes, or for text in UTF-8."""
     if "b" in mode:
         return open(file, mode)
     return open(file, mode, encoding="utf-8", newline="\n")
@@ -286,7 +286,7 @@ def _opened(file: int | Path, mode: str) -> IO[Any]:
 
 @contextmanager
 def _temporary(folder: Path) -> Iterator[Path]:
-    """A name for what is being made; what bears it at the end of the block is removed."""
+    """A temporary path; whatever is there at the end of the block is removed."""
     temporary = folder / f"{TEMPORARY}{uuid.uuid4().hex[:12]}"
     try:
         yield temporary
@@ -298,24 +298,24 @@ def _temporary(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _made_folder(temporary: Path, place: Path) -> Iterator[None]:
-    """Make a folder, hold its lock in the block; others may do in it what they may in the old."""
+def _new_folder(temporary: Path, target: Path) -> Iterator[None]:
+    """Create a locked folder for the block, with the permissions of the old folder."""
 
     def make() -> int:
         temporary.mkdir(exist_ok=True)
         return os.open(temporary, os.O_RDONLY)
 
-    descriptor = _held(temporary, make)
+    descriptor = _locked(temporary, make)
     try:
-        if place.is_dir():
-            shutil.copymode(place, temporary)
+        if target.is_dir():
+            shutil.copymode(target, temporary)
         yield
     finally:
         os.close(descriptor)
 
 
 def locked_file(path: Path) -> int:
-    """Make a file that is shown to be in use: `flock` holds it as long as it is open.
+    """Create a file with a lock that is released when the file is closed.
 
     Args:
         path: The file.
@@ -324,11 +324,11 @@ def locked_file(path: Path) -> int:
         Its descriptor, to read and write.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    return _held(path, lambda: os.open(path, flags, 0o666))
+    return _locked(path, lambda: os.open(path, flags, 0o666))
 
 
-def _held(temporary: Path, make: Callable[[], int]) -> int:
-    """Make something and lock it; again, if somebody swept it away in between."""
+def _locked(temporary: Path, make: Callable[[], int]) -> int:
+    """Create something and lock it; again, if another process removed it in between."""
     while True:
         with suppress(FileNotFoundError):
             descriptor = make()

@@ -1,9 +1,9 @@
-"""A look inside: attention maps, what each layer knows, how alike layers are, and words.
+"""Look inside an encoder: attention maps, probes of each layer, similarity of layers, words.
 
-Each module computes plain values; its first lines say what they do not mean:
+Each module computes plain values; its docstring also warns how not to read them:
 
-    attention    who looks at whom in one text      attention_page, plots    as HTML and PNG
-    heads        what kind of looking a head does
+    attention    attention weights of one text      attention_page, plots    as HTML and PNG
+    heads        averages of what each head attends to
     layers       hidden states of all layers, through the cache of fine-tuning
     probes       what a linear classifier reads off each layer; mixing: which layers it weighs
     similarity   linear CKA between the layers of two encoders
@@ -14,7 +14,7 @@ Each module computes plain values; its first lines say what they do not mean:
 from finetune.inspection.attention import AttentionMap, attention_map
 from finetune.inspection.attention_page import Part, attention_page, attention_part
 from finetune.inspection.frequency import loss_by_frequency
-from finetune.inspection.heads import HeadSummary, summarise_heads
+from finetune.inspection.heads import HeadSummary, summarize_heads
 from finetune.inspection.layers import LayerStates, layer_vectors
 from finetune.inspection.mixing import fit_mix
 from finetune.inspection.probes import ProbeConfig, probe
@@ -46,5 +46,5 @@ __all__ = [
     "nearest_words",
     "probe",
     "read_sequences",
-    "summarise_heads",
+    "summarize_heads",
 ]

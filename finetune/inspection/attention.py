@@ -1,10 +1,10 @@
-"""Who looks at whom: the attention weights of one text or pair, head by head.
+"""The attention weights of one text or pair, head by head.
 
-What they do not say. A weight is how much of a token's value vector is mixed in, not how much the
+How not to read them. A weight is how much of a token's value vector is mixed in, not how much the
 token matters to an answer: other weights can give the same prediction (Jain and Wallace, 2019),
 which does not make them meaningless either (Wiegreffe and Pinter, 2019); a large weight on a short
-value vector moves little, as for [SEP] (Kobayashi et al., 2020); and above the first block a
-position stands for a mixture of tokens, no longer for the one written there.
+value vector changes little, as for [SEP] (Kobayashi et al., 2020); and above the first block a
+position is a mixture of tokens, no longer the token written there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.visible import token_text
 
 MAP_LENGTH = 128
-"""Tokens of a map, unless more are asked for: a map grows with their square."""
+"""Default limit of tokens in a map, which grows with their square."""
 DIGITS = 4
 """Decimal places of a weight in JSON."""
 
@@ -33,22 +33,22 @@ class AttentionMap:
     """Attention weights of all heads for one text or pair."""
 
     tokens: tuple[str, ...]
-    """The T tokens as they are written in the vocabulary."""
+    """The T tokens as the vocabulary spells them."""
     segments: tuple[int, ...]
     """0 for the first text, 1 for the second (T,)."""
     weights: npt.NDArray[np.float32]
-    """float32 (L, H, T, T): layer, head, who looks, at whom; each row sums to 1."""
+    """float32 (L, H, T, T): layer, head, query token, key token; each row sums to 1."""
     trimmed: int = 0
-    """Tokens of the text that did not fit and are not shown."""
+    """Number of tokens beyond the maximal length, which are not shown."""
 
     @property
     def layers(self) -> int:
-        """Blocks, L."""
+        """Number of blocks, L."""
         return int(self.weights.shape[0])
 
     @property
     def heads(self) -> int:
-        """Attention heads of a block, H."""
+        """Number of attention heads of a block, H."""
         return int(self.weights.shape[1])
 
     def as_json(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class AttentionMap:
 
         Returns:
             `tokens` and `segments` (T,), `layers`, `heads`, `trimmed`, and `weights`: nested lists
-            in the order layer, head, who looks, at whom, rounded to four places.
+            in the order layer, head, query token, key token, rounded to four places.
         """
         return {
             "tokens": list(self.tokens),
@@ -80,17 +80,17 @@ def attention_map(
     *,
     max_length: int | None = None,
 ) -> AttentionMap:
-    """Run a text, or a pair of texts, and keep what each head looks at.
+    """Run a text, or a pair of texts, and return the attention weights of all heads.
 
     Args:
         encoder: In eval mode, on any device.
         tokenizer: Its tokenizer.
         text: The text, or the first of a pair.
         pair: The second of a pair.
-        max_length: Longest sequence in tokens, special tokens included; 128 where left out.
+        max_length: Longest sequence in tokens, special tokens included; default 128.
 
     Raises:
-        ConfigError: Learned positions do not reach so far, or no room is left for text.
+        ConfigError: The encoder has fewer learned positions, or the length leaves none for text.
     """
     longest = longest_text(encoder.config, max_length)
     if max_length is None:

@@ -1,7 +1,7 @@
-"""An attention map to look into: as a page of its own, or as a part of a larger one.
+"""An interactive attention map: a complete HTML page, or a part of a larger one.
 
-Everything is in the page: no network, no library, nothing that a text could run. Tokens reach the
-page as JSON and are written by `textContent`.
+Everything is in the page: it needs no network and no library, and a text cannot inject code, since
+tokens reach the page as JSON and are written by `textContent`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from finetune.console.output import are, counted
 from finetune.inspection.attention import AttentionMap
 
 CAVEAT = (
-    "A weight says how much of a token’s value is mixed in, not how much the token matters: other "
+    "A weight is how much of a token’s value is mixed in, not how much the token matters: other "
     "weights can give the same answer (Jain & Wallace 2019; but see Wiegreffe & Pinter 2019), a "
-    "large weight on a short value moves little, as for [SEP] (Kobayashi et al. 2020), and above "
+    "large weight on a short value changes little, as for [SEP] (Kobayashi et al. 2020), and above "
     "the first layer a position is a mixture of tokens."
 )
 _PAGE = """\
@@ -54,20 +54,20 @@ class Part(NamedTuple):
     """A piece of a page."""
 
     html: str
-    """Goes into the body; there may be several maps in one page."""
+    """For the body; a page may have several maps."""
     css: str
-    """Goes into a `<style>`, once a page."""
+    """For a `<style>`, once in each page."""
     js: str
-    """Goes into a `<script>` behind all maps, once a page."""
+    """For a `<script>` after all maps, once in each page."""
 
 
 def attention_part(shown: AttentionMap, layer: int = -1, head: int = -1) -> Part:
-    """A map as a part of a page, with heads by layers, lines between tokens, and the matrix.
+    """A map as a part of a page: an overview of heads, lines between tokens, and the matrix.
 
     Args:
         shown: The map; it takes L · H · T² · 4/3 bytes.
         layer: The layer that is shown first, from 0; -1 for the mean over layers.
-        head: The head, likewise.
+        head: The head that is shown first, from 0; -1 for the mean over heads.
     """
     content = {
         "tokens": list(shown.tokens),
@@ -84,31 +84,31 @@ def attention_part(shown: AttentionMap, layer: int = -1, head: int = -1) -> Part
         "<noscript>This map is drawn by JavaScript, which is off here.</noscript>\n"
         f"</section>\n"
     )
-    return Part(html, _own("attention.css"), _own("attention.js"))
+    return Part(html, _asset("attention.css"), _asset("attention.js"))
 
 
 def attention_page(shown: AttentionMap, title: str, layer: int = -1, head: int = -1) -> str:
-    """A map as an HTML file that opens from disk; arguments as in `attention_part`."""
+    """A map as an HTML file that works without a server; arguments as in `attention_part`."""
     part = attention_part(shown, layer, head)
     note = f'<p class="attn-note">{escape(CAVEAT)}</p>'
     if shown.trimmed:
-        lost = counted(shown.trimmed, "token")
-        cut = f"The last {lost} of the text did not fit and {are(shown.trimmed)} not shown."
-        note = f'<p class="attn-note">{cut}</p>\n{note}'
+        trimmed = counted(shown.trimmed, "token")
+        remark = f"The last {trimmed} of the text did not fit and {are(shown.trimmed)} not shown."
+        note = f'<p class="attn-note">{remark}</p>\n{note}'
     html = f'{part.html}<div class="attn">{note}</div>'
     return _PAGE.format(title=escape(title), css=part.css, js=part.js, html=html)
 
 
 def _packed(shown: AttentionMap) -> str:
-    """A byte a weight, its square root: 0.01 is told to 0.0004, 1 to 0.004."""
+    """One byte for each weight, its square root: the error is 0.0004 at 0.01 and 0.004 at 1."""
     roots = np.sqrt(shown.weights.clip(0, 1)) * 255
     return base64.b64encode(np.rint(roots).astype(np.uint8).tobytes()).decode()
 
 
 def _script_safe(content: object) -> str:
-    """JSON that cannot end the script element that holds it."""
+    """JSON that cannot end the script element around it."""
     return json.dumps(content, ensure_ascii=True).replace("<", "\\u003c").replace("&", "\\u0026")
 
 
-def _own(name: str) -> str:
+def _asset(name: str) -> str:
     return resources.files("finetune.inspection").joinpath(name).read_text(encoding="utf-8")

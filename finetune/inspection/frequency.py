@@ -1,8 +1,8 @@
-"""The loss of a language model by how often a token was seen in training.
+"""The loss of a language model by how often a token occurred in training.
 
-The mean over all masked tokens is mostly the loss on frequent ones. Beside each bin stands the loss
-of a model that knows only how frequent every token is: what lies between the two is what the
-network has learnt from the context.
+The mean over all masked tokens is mostly the loss on frequent ones. Each bin also has the loss of a
+model that knows only the frequency of every token: the difference of the two is what the network
+has learned from the context.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ def loss_by_frequency(
     batches: int | None = None,
     cache_dir: str | None = None,
 ) -> dict[str, Any]:
-    """Score masked tokens of a corpus's held-out documents, by their count in the others.
+    """Score masked tokens of a corpus's validation documents, by their count in the others.
 
-    The split and the masks are those of the run's own validation: on the run's own corpus, and as
-    many batches, the loss over all tokens is that of its results.json.
+    The split and the masks are those of the run's validation: with the run's corpus and number of
+    batches, the loss over all tokens is that of its results.json.
 
     Args:
         place: A pretraining run.
-        corpus: Files and folders of text; left out, those of the run.
-        batches: Validation batches at most; left out, as many as the run validated on.
-        cache_dir: Where tokenized texts are kept.
+        corpus: Files and folders of text; default: those of the run.
+        batches: Validation batches at most; default: the run's number.
+        cache_dir: Cache folder of tokenized texts.
 
     Returns:
-        `tokens` (that were masked), `loss` and `unigram_loss` (nats), `accuracy`; `bins`: each with
-        `least` and `most` (times seen), `kinds` (different tokens of the vocabulary), and the same
-        figures, None where no masked token is in the bin.
+        `tokens` (number of masked ones), `loss` and `unigram_loss` (nats), `accuracy`; `bins`: each
+        with `least` and `most` (times seen), `kinds` (different tokens of the vocabulary), and the
+        same figures, None where no masked token is in the bin.
 
     Raises:
-        ConfigError: The folder holds no pretraining run, or its corpus is not said.
-        DataError: The corpus is missing, or too small to hold a document out.
+        ConfigError: The folder contains no pretraining run, or its corpus is not known.
+        DataError: The corpus is missing, or too small for a validation document.
     """
     folder = Path(place)
     run, text = _settings(folder)
@@ -78,14 +78,14 @@ def loss_by_frequency(
 
 
 def _validating(run: PretrainRun | AdaptRun, batches: int | None) -> PretrainRun | AdaptRun:
-    """The run's settings, with so many validation batches, made by this process."""
+    """The run's settings with this number of validation batches, prepared in this process."""
     count = batches or run.loader.validation_batches
     loader = dataclasses.replace(run.loader, num_workers=0, validation_batches=count)
     return dataclasses.replace(run, loader=loader)
 
 
 def _settings(folder: Path) -> tuple[PretrainRun | AdaptRun, CorpusConfig]:
-    """What a run of pretraining, or of going on with it, was made with; how it read its texts."""
+    """The settings of a run of pretraining or of continued pretraining, and those of its corpus."""
     try:
         adapted = RunFolder(folder).read_settings(AdaptRun)
     except ConfigError:
@@ -95,7 +95,7 @@ def _settings(folder: Path) -> tuple[PretrainRun | AdaptRun, CorpusConfig]:
 
 
 def training_counts(corpus: Corpus, tokenizer: Tokenizer) -> Ids:
-    """How often each token stands in the training blocks, int64 (V,); 0 for special tokens."""
+    """How often each token occurs in the training blocks, int64 (V,); 0 for special tokens."""
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     for start in range(0, len(corpus.train), BLOCKS_AT_ONCE):
         numbers = np.arange(start, min(start + BLOCKS_AT_ONCE, len(corpus.train)))
@@ -107,7 +107,7 @@ def training_counts(corpus: Corpus, tokenizer: Tokenizer) -> Ids:
 
 @torch.no_grad()
 def _score(module: Pretrainer, loader: Any) -> tuple[Ids, Floats, npt.NDArray[np.bool_]]:
-    """Label, loss (nats) and whether it was named rightly, of each masked token."""
+    """Label, loss (nats) and whether the prediction was right, for each masked token."""
     device = next(module.parameters()).device
     labels, losses, right = [], [], []
     for batch in loader:
@@ -132,12 +132,12 @@ def binned(
         counts: How often each token was seen (V,).
         labels: The masked tokens, int64 (N,).
         losses: Nats each (N,).
-        right: Whether each was named rightly, bool (N,).
+        right: Whether each was predicted correctly, bool (N,).
 
     Returns:
         As `loss_by_frequency`.
     """
-    # One more for each token, so that one never seen has a finite loss too.
+    # Add-one smoothing: the loss of a token that never occurred is finite too.
     unigram = -np.log((counts + 1) / (counts + 1).sum())
     highest = len(str(int(counts.max())))  # digits
     bounds = [0, *(10**power for power in range(highest + 1))]
@@ -167,19 +167,23 @@ def _figures(
     }
 
 
-def frequency_table(found: Mapping[str, Any]) -> str:
-    """A line a bin, and one for all tokens."""
-    rows = [_row(_range(one), one, f"{one['kinds']:,}") for one in found["bins"]]
+def frequency_table(figures: Mapping[str, Any]) -> str:
+    """One line for each bin, and one for all tokens.
+
+    Args:
+        figures: The result of `loss_by_frequency`.
+    """
+    rows = [_row(_range(part), part, f"{part['kinds']:,}") for part in figures["bins"]]
     header = ["seen in training", "kinds", "masked", "loss", "unigram", "accuracy %"]
-    return table([*rows, _row("all", found, "")], header)
+    return table([*rows, _row("all", figures, "")], header)
 
 
-def _range(one: Mapping[str, Any]) -> str:
-    return "never" if one["most"] == 0 else f"{one['least']:,} to {one['most']:,}"
+def _range(part: Mapping[str, Any]) -> str:
+    return "never" if part["most"] == 0 else f"{part['least']:,} to {part['most']:,}"
 
 
-def _row(name: str, one: Mapping[str, Any], kinds: str) -> list[str]:
-    if not one["tokens"]:
+def _row(name: str, part: Mapping[str, Any], kinds: str) -> list[str]:
+    if not part["tokens"]:
         return [name, kinds, "0", "", "", ""]
-    numbers = [f"{one[key]:.3f}" for key in ("loss", "unigram_loss")]
-    return [name, kinds, f"{one['tokens']:,}", *numbers, f"{100 * one['accuracy']:.1f}"]
+    numbers = [f"{part[key]:.3f}" for key in ("loss", "unigram_loss")]
+    return [name, kinds, f"{part['tokens']:,}", *numbers, f"{100 * part['accuracy']:.1f}"]

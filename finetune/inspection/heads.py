@@ -1,13 +1,12 @@
-"""What kind of looking each head does: averages over the tokens of many texts.
+"""What each head attends to: averages over the tokens of many texts.
 
-The figures of Clark et al. (2019, sections 3.1 and 3.2): how far a head looks, how spread its
-attention is, and how much of it falls on [CLS], on [SEP], on the token itself and on its
-neighbours. A row for a head that looks everywhere alike stands beside them, since the shares
-depend on how long the texts are.
+The figures of Clark et al. (2019, sections 3.1 and 3.2): how far a head attends, the entropy of its
+attention, and the fraction of it on [CLS], on [SEP], on the token itself and on its neighbours. The
+figures of uniform attention are given too, since the fractions depend on the length of the texts.
 
-What they do not say is in `attention.py`; of these figures above all: attention on [SEP] is mostly
-a way of doing nothing (Clark et al., 2019, section 3.2; Kobayashi et al., 2020), and a head that
-looks important by them can often be removed without loss (Michel et al., 2019).
+How not to read them is in `attention.py`; besides, attention on [SEP] is mostly a way of doing
+nothing (Clark et al., 2019, section 3.2; Kobayashi et al., 2020), and a head that looks important
+by these figures can often be removed without loss (Michel et al., 2019).
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from finetune.text.features.pairs import length_batches
 from finetune.training.loop.task_data import UnitBatches
 
 FIGURES = ("distance", "entropy", "cls_entropy", "cls", "sep", "self", "previous", "next")
-"""Tokens; nats; nats, of what [CLS] looks at; and five shares of a token's attention."""
+"""In tokens; in nats; in nats, for [CLS] alone; and five fractions of a token's attention."""
 TOKENS_A_BATCH = 4096
-"""So that the weights of a batch, which grow with the square of a text, stay small."""
+"""Bounds the memory for the weights of a batch, which grows with the square of a text's length."""
 
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """Averages over tokens; a head whose attention is uniform beside them."""
+    """Averages over tokens, of each head and of uniform attention."""
 
     figures: dict[str, npt.NDArray[np.float64]]
     """Name in `FIGURES` -> average of each head (L, H)."""
     uniform: dict[str, float]
-    """The same of a head that looks at all tokens of a text alike."""
+    """The same for a head that attends to all tokens of a text equally."""
     sequences: int
     tokens: int
 
@@ -59,7 +58,7 @@ class HeadSummary:
         }
 
     def as_text(self) -> str:
-        """A table with a line a head."""
+        """A table with one line for each head."""
         header = ["head", "distance", "entropy", "of [CLS]"]
         header += [f"{name} %" for name in ("[CLS]", "[SEP]", "self", "prev", "next")]
         rows = [_row(f"{head['layer']}.{head['head']}", head) for head in self.as_json()["heads"]]
@@ -72,28 +71,29 @@ def _row(name: str, figures: dict[str, Any]) -> list[str]:
 
 
 @torch.no_grad()
-def summarise_heads(model: Model, sequences: Sequences) -> HeadSummary:
-    """Run all sequences and average what each head does over their tokens.
+def summarize_heads(model: Model, sequences: Sequences) -> HeadSummary:
+    """Run all sequences and average the figures of each head over their tokens.
 
     Args:
         model: The encoder and its tokenizer.
-        sequences: N of them.
+        sequences: The texts.
     """
     device = next(model.encoder.parameters()).device
-    made = UnitBatches(sequences.features, model.tokenizer.pad_token_id)
+    batches = UnitBatches(sequences.features, model.tokenizer.pad_token_id)
     config = model.encoder.config
     sums = torch.zeros(len(FIGURES), config.num_hidden_layers + 1, config.num_attention_heads)
+    # Sums of millions of small numbers: float32 would lose the small ones.
     sums, counts = sums.double(), torch.zeros(len(FIGURES), dtype=torch.float64)
     for rows in _batches(sequences.lengths):
-        batch = {name: tensor.to(device) for name, tensor in made[rows].items()}
+        batch = {name: tensor.to(device) for name, tensor in batches[rows].items()}
         ids = batch["input_ids"].cpu()
         mask = batch.get("attention_mask", torch.ones_like(ids, dtype=torch.bool)).cpu()
         keys = _Keys(ids == model.tokenizer.cls_token_id, ids == model.tokenizer.sep_token_id, mask)
         attentions = model.encoder(batch, output_attentions=True).attentions
         for layer, weights in enumerate([*attentions, keys.uniform(config.causal)]):
-            figures, counted = keys.figures(weights.cpu().double())
+            figures, tokens = keys.figures(weights.cpu().double())
             sums[:, layer] += figures  # (figures, H or 1)
-        counts += counted
+        counts += tokens
     averages = (sums / counts.clamp(min=1)[:, None, None]).numpy()
     return HeadSummary(
         {name: averages[number, :-1] for number, name in enumerate(FIGURES)},
@@ -110,21 +110,21 @@ def _batches(lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class _Keys:
-    """What the tokens of a batch are, each bool (B, T)."""
+    """Which tokens of a batch are [CLS], [SEP] and not padding, each bool (B, T)."""
 
     cls: Tensor
     sep: Tensor
     real: Tensor
 
     def uniform(self, causal: bool) -> Tensor:
-        """Attention on all that a token may see alike, (B, 1, T, T)."""
+        """Equal attention on all tokens that a token may attend to, (B, 1, T, T)."""
         length = self.real.shape[1]
         visible = self.real[:, None, None, :].expand(-1, -1, length, -1).double()
         visible = visible.tril() if causal else visible
         return visible / visible.sum(-1, keepdim=True).clamp(min=1)
 
     def figures(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over the batch's tokens, and how many tokens each is over.
+        """Sums over the batch's tokens, and the number of tokens in each.
 
         Args:
             weights: float64 (B, H, T, T), zero where a key is padding.
@@ -132,20 +132,20 @@ class _Keys:
         Returns:
             (figures, H), and (figures,).
         """
-        place = torch.arange(weights.shape[-1])
-        distance = (place[:, None] - place[None, :]).abs().double()  # (T, T)
+        position = torch.arange(weights.shape[-1])
+        distance = (position[:, None] - position[None, :]).abs().double()  # (T, T)
         diagonals = [weights.diagonal(shift, -2, -1) for shift in (0, -1, 1)]  # (B, H, T or T - 1)
-        spread = torch.special.entr(weights).sum(-1)
-        behind = self.real[:, 1:]  # both of a neighbouring pair are there
-        taken = [
+        entropy = torch.special.entr(weights).sum(-1)
+        pairs = self.real[:, 1:]  # padding is at the end: where the second is real, so is the first
+        parts = [
             ((weights * distance).sum(-1), self.real),
-            (spread, self.real),
-            (spread, self.cls & self.real),
+            (entropy, self.real),
+            (entropy, self.cls & self.real),
             ((weights * self.cls[:, None, None]).sum(-1), self.real),
             ((weights * self.sep[:, None, None]).sum(-1), self.real),
             (diagonals[0], self.real),
-            (diagonals[1], behind),
-            (diagonals[2], behind),
+            (diagonals[1], pairs),
+            (diagonals[2], pairs),
         ]
-        sums = [(values * kept[:, None]).sum(dim=(0, 2)) for values, kept in taken]
-        return torch.stack(sums), torch.stack([kept.sum() for _, kept in taken]).double()
+        sums = [(values * included[:, None]).sum(dim=(0, 2)) for values, included in parts]
+        return torch.stack(sums), torch.stack([included.sum() for _, included in parts]).double()

@@ -1,7 +1,7 @@
-"""The hidden states of all layers, computed in one forward pass and kept for who comes next.
+"""The hidden states of all layers, computed in one forward pass and cached.
 
-They are read from, and filled into, the cache that fine-tuning with a frozen part uses: the same
-texts at the same length with the same weights are computed once, whoever asks.
+They are in the cache that fine-tuning with a frozen part uses: the states of the same texts at the
+same length with the same weights are computed once for all commands.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ class LayerStates:
 
         Args:
             model: The encoder and its tokenizer.
-            sequences: N of them.
-            caching: Whether, how much and how exactly states are kept.
-            cache_dir: Where; left out, FINETUNE_CACHE or ~/.cache/finetune.
+            sequences: N texts.
+            caching: Whether to cache states, with what size limit and precision.
+            cache_dir: The cache folder; default: FINETUNE_CACHE or ~/.cache/finetune.
         """
         self.encoder, self.sequences = model.encoder, sequences
-        self._made = UnitBatches(sequences.features, model.tokenizer.pad_token_id)
+        self._batch_of = UnitBatches(sequences.features, model.tokenizer.pad_token_id)
         self._cache = self._open(caching or CacheConfig(), cache_folder(cache_dir) / "hidden")
 
     @property
     def layers(self) -> int:
-        """Boundaries, L + 1: layer 0 is the embeddings."""
+        """Number of boundaries, L + 1: layer 0 is the embeddings."""
         return self.encoder.config.num_hidden_layers + 1
 
     def _open(self, caching: CacheConfig, folder: Path) -> PrefixCache:
-        depths = list(range(self.layers - 1, 0, -1))  # the highest first: it saves most
+        depths = list(range(self.layers - 1, 0, -1))  # the highest first: it saves most work
         rows = RowSet(
             self.sequences.about, features_key(self.sequences.features), self.sequences.lengths
         )
@@ -81,15 +81,15 @@ class LayerStates:
     def _batches(self) -> Iterator[tuple[Rows, Batch]]:
         lengths = self.sequences.lengths
         for rows in length_batches(lengths, BATCH_SIZE, seed=0, epoch=0, shuffle=False):
-            yield rows, self._made[rows]
+            yield rows, self._batch_of[rows]
 
     def __iter__(self) -> Iterator[tuple[Rows, Tensor | None, list[Tensor]]]:
-        """Go through all sequences once, the longest first.
+        """Iterate over all sequences once, the longest first.
 
         Yields:
-            Numbers of a batch's sequences (B,); where there is a token, bool (B, T), None for
-            everywhere; and the states at each of the L + 1 boundaries, float32 (B, T, D), on the
-            CPU, zeros where padded.
+            Row numbers of a batch's sequences (B,); the attention mask, bool (B, T), None without
+            padding; and the states at each of the L + 1 boundaries, float32 (B, T, D), on the CPU,
+            zeros where padded.
         """
         for rows, batch in self._batches():
             yield rows, batch.get("attention_mask"), self._states(rows, batch)
@@ -100,11 +100,12 @@ class LayerStates:
         if set(self._cache.depths) >= set(range(1, self.layers)):
             layers = range(self.layers)
             return [self._cache.hidden(self.encoder, moved, rows, d).cpu() for d in layers]
-        # Not all of them fitted: one pass is cheaper than one from each that is kept.
+        # Some depths did not fit into the cache: one pass over all layers is cheaper than a part
+        # of it from each cached depth.
         return [h.cpu() for h in frozen_states(self.encoder, moved, range(self.layers))]
 
     def vectors(self, pooling: str) -> Tensor:
-        """One vector a sequence and layer.
+        """One vector for each sequence and layer.
 
         Args:
             pooling: A name in `POOLINGS`: cls, last, mean, max or concat.
@@ -120,17 +121,17 @@ class LayerStates:
             order.append(rows)
             for layer, hidden in enumerate(states):
                 pooled[layer].append(pool(hidden, mask))
-        place = torch.from_numpy(np.argsort(np.concatenate(order)))
-        assert len(place) == count
-        return torch.stack([torch.cat(parts)[place] for parts in pooled])
+        original_order = torch.from_numpy(np.argsort(np.concatenate(order)))
+        assert len(original_order) == count
+        return torch.stack([torch.cat(parts)[original_order] for parts in pooled])
 
     def close(self) -> None:
-        """Let other runs remove what is kept."""
+        """Release the cached states, so that other runs may remove them."""
         self._cache.close()
 
 
 def layer_vectors(model: Model, sequences: Sequences, pooling: str, **cache: object) -> Tensor:
-    """`LayerStates.vectors`, opened and closed: float32 (L + 1, N, D)."""
+    """The result of `LayerStates.vectors`, without open files: float32 (L + 1, N, D)."""
     states = LayerStates(model, sequences, **cache)  # type: ignore[arg-type]
     try:
         return states.vectors(pooling)
@@ -139,19 +140,19 @@ def layer_vectors(model: Model, sequences: Sequences, pooling: str, **cache: obj
 
 
 def check_pooling(name: str, *more: str) -> None:
-    """Refuse a way to make one vector of a text that there is not.
+    """Refuse an unknown pooling.
 
     Args:
-        name: What was asked for.
+        name: The requested pooling.
         more: Names that are legal besides those of `POOLINGS`.
 
     Raises:
-        ConfigError: It is none of them.
+        ConfigError: The name is unknown.
     """
     if name not in (*more, *POOLINGS):
         raise ConfigError(f"unknown pooling '{name}'; {nearest(name, [*more, *POOLINGS])}")
 
 
 def layer_names(count: int) -> list[str]:
-    """How L + 1 boundaries are called: `embeddings`, `block 1` … `block L`."""
+    """Names of L + 1 boundaries: `embeddings`, `block 1` … `block L`."""
     return ["embeddings", *(f"block {depth}" for depth in range(1, count))]

@@ -1,13 +1,13 @@
-"""Which layers a task draws on: scalar mix weights (Peters et al., 2018, section 3.2).
+"""Which layers a task uses: scalar mix weights (Peters et al., 2018, section 3.2).
 
-h = γ Σ_j s_j h_j with s = softmax(w), one w a layer, learnt together with the classifier. Here the
-mixed vectors are pooled ones, which is the same for a mean, and the encoder stays as it is. γ is
-left out: the classifier's own weights can take any scale. Each layer is first brought to mean zero
-and to the same size, as the paper does by layer normalisation, so that a weight does not merely
-say how long a layer's vectors are.
+h = γ Σ_j s_j h_j with s = softmax(w), one w for each layer, learned together with the classifier.
+Here the mixed vectors are pooled ones, which is the same for a mean, and the encoder is frozen. γ
+is left out: the classifier's weights can have any scale. Each layer is first centred and scaled to
+the same size, as the paper does by layer normalization, so that a weight does not merely reflect
+the length of a layer's vectors.
 
-The weights of layers that hold the same information can be exchanged for each other, so a small
-weight does not say that a layer knows nothing: the probes of each layer alone say that.
+The weights of layers with the same information can be exchanged for each other, so a small weight
+does not mean that a layer lacks the information: the probes of each layer alone show that.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SHARE_PENALTY = 0.001
-"""On |w|²: the smaller of the paper's two, which lets the shares differ."""
+"""Weight of |w|²: the smaller of the paper's two values, which lets the mix weights differ."""
 STEPS = 200
-"""Of the optimizer, at most."""
+"""Iterations of the optimizer, at most."""
 
 
 @dataclass(frozen=True)
 class Mix:
-    """A mixture of layers, and the classifier on top of it."""
+    """A mixture of layers and the classifier on it."""
 
     shares: Tensor
     """softmax(w), float64 (L + 1,)."""
@@ -42,7 +42,7 @@ class Mix:
 
     @property
     def centre(self) -> float:
-        """Centre of gravity: the mean layer under the shares (Tenney et al., 2019, section 3.1)."""
+        """Centre of gravity: the weighted mean of layers (Tenney et al., 2019, section 3.1)."""
         return float(self.shares @ torch.arange(len(self.shares)).double())
 
     def logits(self, layers: Tensor) -> Tensor:
@@ -53,12 +53,12 @@ class Mix:
         return logits
 
 
-def minimise(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> None:
-    """Take a smooth function to its minimum, by L-BFGS with a line search.
+def minimize(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> None:
+    """Minimize a smooth function by L-BFGS with a line search.
 
     Args:
         loss: The function of the parameters, a scalar.
-        parameters: float64 leaves that are changed in place.
+        parameters: float64 leaves, changed in place.
     """
     optimizer = torch.optim.LBFGS(
         list(parameters),
@@ -79,15 +79,15 @@ def minimise(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> None:
 
 
 class Rotated:
-    """Standardised features along their principal axes, where the optimum is found in few steps.
+    """Standardized features along their principal axes, where the optimum is found in few steps.
 
-    Hidden states vary a thousand times as much along some axes as along others, and an optimiser
-    crawls along the narrow ones. A rotation leaves the loss and the penalty as they are, and then
-    each axis can be stretched by what bounds the curvature there (Böhning, 1992).
+    Hidden states vary a thousand times as much along some axes as along others, and an optimizer
+    makes tiny steps along the narrow ones. A rotation changes neither the loss nor the penalty, and
+    then each axis can be scaled by a bound on the curvature there (Böhning, 1992).
     """
 
     def __init__(self, features: Tensor) -> None:
-        """Standardise and rotate; a feature that never changes counts as zero.
+        """Standardize and rotate; a constant feature becomes zero.
 
         Args:
             features: (N, F).
@@ -101,19 +101,19 @@ class Rotated:
         self.inputs = inputs @ self.axes
 
     def stretch(self, penalty: float) -> Tensor:
-        """What to multiply each axis by, (F,); an axis without variance stays at zero."""
+        """Factor for each axis, (F,); 0 for an axis without variance."""
         curvature = self.spread / 4 + penalty
         return torch.where(self.spread > 1e-10, curvature.rsqrt(), torch.zeros_like(curvature))
 
 
 def fit_mix(layers: Tensor, labels: Tensor, classes: int, penalty: float) -> Mix:
-    """Fit the shares and a classifier together; all layers start alike.
+    """Fit the mix weights and a classifier together, from equal mix weights.
 
     The loss is mean cross-entropy + penalty / 2 · |weight|² + 0.001 · |w|²: without the last, the
-    shares of a small set would run to 0 and 1.
+    mix weights of a small data set would become 0 and 1.
 
     Args:
-        layers: One vector a layer and example, (L + 1, N, D).
+        layers: One vector for each layer and example, (L + 1, N, D).
         labels: int64 (N,).
         classes: C.
         penalty: On the classifier's weights, as in `probes.fit_linear`.
@@ -137,6 +137,6 @@ def fit_mix(layers: Tensor, labels: Tensor, classes: int, penalty: float) -> Mix
         total: Tensor = fit + size + SHARE_PENALTY * mixed_by.square().sum()
         return total
 
-    minimise(loss, [mixed_by, weight, bias])
+    minimize(loss, [mixed_by, weight, bias])
     shares = mixed_by.detach().softmax(0)
     return Mix(shares, basis @ weight.detach(), bias.detach(), means, sizes)

@@ -1,4 +1,4 @@
-"""PNG pictures of what the commands of `inspect` found; matplotlib draws them (an extra)."""
+"""PNG plots for the commands of `inspect`; they need the extra `plots` (matplotlib)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
 DPI = 150
 LABELLED, LABELLED_ALONE = 32, 80
-"""Tokens at most that are written beside each of some matrices, or beside a single one."""
+"""Largest number of tokens at which the axes of one of several matrices, or of a single one, are
+labelled: more would be unreadable."""
 
 
 def check_plots() -> None:
-    """Refuse early where pictures cannot be drawn.
+    """Refuse early where plots cannot be drawn.
 
     Raises:
         ConfigError: matplotlib is not installed.
     """
     if not is_installed("matplotlib"):
         raise ConfigError(
-            "--png needs matplotlib, which is not installed: pip install 'finetune[plots]'"
+            "--png needs matplotlib, which is not installed; run pip install 'finetune[plots]'"
         )
 
 
@@ -45,7 +46,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib takes as it stands: a dollar sign begins no formula."""
+    """Text that matplotlib shows literally: a dollar sign would begin a formula."""
     return text.replace("$", r"\$")
 
 
@@ -69,22 +70,23 @@ def attention_png(shown: AttentionMap, layer: int = -1, head: int = -1) -> bytes
     image = None
     for row, number in enumerate(layers):
         for column, which in enumerate(heads):
-            place = axes[row][column]
+            panel = axes[row][column]
             weights = shown.weights[number, which]
-            image = place.imshow(np.sqrt(weights), cmap="Blues", vmin=0, vmax=1)
-            place.set_title(f"layer {number + 1}, head {which + 1}", fontsize=8)
-            place.set_xticks(range(size) if labelled else [], names if labelled else [])
-            first = labelled and column == 0  # the rows of a line of matrices are the same
-            place.set_yticks(range(size) if first else [], names if first else [])
-            place.tick_params(labelsize=7, length=0)
-            place.tick_params(axis="x", rotation=90)
+            # By the square root of the weight: most weights are far below 0.1.
+            image = panel.imshow(np.sqrt(weights), cmap="Blues", vmin=0, vmax=1)
+            panel.set_title(f"layer {number + 1}, head {which + 1}", fontsize=8)
+            panel.set_xticks(range(size) if labelled else [], names if labelled else [])
+            first = labelled and column == 0  # matrices in one line have the same rows
+            panel.set_yticks(range(size) if first else [], names if first else [])
+            panel.tick_params(labelsize=7, length=0)
+            panel.tick_params(axis="x", rotation=90)
     assert image is not None, "an encoder has a head at least"
     bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=30, pad=0.01)
     ticks = (0, 0.01, 0.05, 0.2, 0.5, 1)
     bar.set_ticks([tick**0.5 for tick in ticks], labels=[f"{100 * tick:g} %" for tick in ticks])
     bar.ax.tick_params(labelsize=7)
-    figure.supylabel("who looks", fontsize=8)
-    figure.supxlabel("at whom", fontsize=8)
+    figure.supylabel("attending token", fontsize=8)
+    figure.supxlabel("attended token", fontsize=8)
     return _png(figure)
 
 
@@ -94,31 +96,31 @@ def curves_png(
     label: str,
     line: float | None = None,
 ) -> bytes:
-    """A curve over the layers for each group, with its deviation as bars.
+    """One curve over the layers for each group, with its standard deviation as error bars.
 
     Args:
         curves: Name -> a summary (mean, std) for each layer, and for the mix of them.
-        names: Of the layers and the mix.
-        label: Of the vertical axis.
-        line: Where a dashed line shows the baseline.
+        names: Names of the layers and the mix.
+        label: Label of the vertical axis.
+        line: Value of the baseline, drawn as a dashed line; None for no line.
     """
     figure = _figure(max(4.5, 0.7 * len(names) + 2), 3.4)
-    place = figure.subplots()
+    axes = figure.subplots()
     for shift, (name, points) in enumerate(curves.items()):
-        # Side by side by a little: bars of equal means would hide each other.
-        places = [*range(len(points) - 1), len(names) - 1]
-        at = [layer + 0.06 * (shift - (len(curves) - 1) / 2) for layer in places]
-        means, spread = ([one[key] for one in points] for key in ("mean", "std"))
+        # Slightly side by side: error bars of equal means would hide each other.
+        layers = [*range(len(points) - 1), len(names) - 1]
+        at = [layer + 0.06 * (shift - (len(curves) - 1) / 2) for layer in layers]
+        means, spread = ([point[key] for point in points] for key in ("mean", "std"))
         style: dict[str, Any] = {"marker": "o", "ms": 4, "capsize": 3}
-        drawn = place.errorbar(at[:-1], means[:-1], spread[:-1], label=_plain(name), **style)
-        colour = drawn.lines[0].get_color()  # the mix is no layer: it stands apart
-        place.errorbar(at[-1], means[-1], spread[-1], ls="none", color=colour, **style)
+        drawn = axes.errorbar(at[:-1], means[:-1], spread[:-1], label=_plain(name), **style)
+        color = drawn.lines[0].get_color()  # the mix is not a layer: no line leads to it
+        axes.errorbar(at[-1], means[-1], spread[-1], ls="none", color=color, **style)
     if line is not None:
-        place.axhline(line, ls="--", lw=1, color="grey", label="baseline")
-    tilted = 30 if len(names) > 6 else 0
-    place.set_xticks(range(len(names)), names, rotation=tilted, fontsize=8)
-    place.set_ylabel(_plain(label), fontsize=9)
-    place.grid(axis="y", alpha=0.3)
+        axes.axhline(line, ls="--", lw=1, color="grey", label="baseline")
+    rotation = 30 if len(names) > 6 else 0
+    axes.set_xticks(range(len(names)), names, rotation=rotation, fontsize=8)
+    axes.set_ylabel(_plain(label), fontsize=9)
+    axes.grid(axis="y", alpha=0.3)
     figure.legend(fontsize=8, loc="outside upper center", ncols=min(4, len(curves) + 1))
     return _png(figure)
 
@@ -127,26 +129,26 @@ def similarity_png(pairs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
     """The CKA matrix of each pair of encoders, side by side.
 
     Args:
-        pairs: What `compare_models` gave.
-        names: Of the models.
+        pairs: The result of `compare_models`.
+        names: Names of the models.
     """
     columns = min(4, len(pairs))
     rows = -(-len(pairs) // columns)
     figure = _figure(2.8 * columns + 0.6, 2.8 * rows)
     axes = figure.subplots(rows, columns, squeeze=False)
-    for place, pair in zip(axes.flat, pairs, strict=False):
+    for panel, pair in zip(axes.flat, pairs, strict=False):
         matrix = np.array(pair["cka"])
-        place.imshow(matrix, cmap="viridis", vmin=0, vmax=1, origin="lower")
+        panel.imshow(matrix, cmap="viridis", vmin=0, vmax=1, origin="lower")
         if matrix.size <= 64:
             for (row, column), value in np.ndenumerate(matrix):
                 ink = "black" if value > 0.6 else "white"
-                place.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink, size=7)
-        place.set_ylabel(_plain(names[pair["first"]]), fontsize=7)
-        place.set_xlabel(_plain(names[pair["second"]]), fontsize=7)
-        for axis, count in ((place.yaxis, len(matrix)), (place.xaxis, len(matrix[0]))):
+                panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink, size=7)
+        panel.set_ylabel(_plain(names[pair["first"]]), fontsize=7)
+        panel.set_xlabel(_plain(names[pair["second"]]), fontsize=7)
+        for axis, count in ((panel.yaxis, len(matrix)), (panel.xaxis, len(matrix[0]))):
             axis.set_ticks(range(0, count, 1 + count // 14))
-        place.tick_params(labelsize=7)
-    for place in axes.flat[len(pairs) :]:
-        place.set_visible(False)
+        panel.tick_params(labelsize=7)
+    for panel in axes.flat[len(pairs) :]:
+        panel.set_visible(False)
     figure.suptitle("linear CKA, layer by layer (0 = embeddings)", fontsize=9)
     return _png(figure)

@@ -1,9 +1,9 @@
-"""What is learnt at which layer: a linear classifier on each layer of an encoder that stays still.
+"""Probes: a linear classifier on each layer of a frozen encoder.
 
-A probe shows what can be read off a layer by a linear map, not what the network uses (Belinkov,
-2022, section 4). Compare with the baseline (the most frequent answer) and with an encoder of the
-same shape with random weights, whose layers already distinguish words (`untrained`). An encoder
-that was fine-tuned on the same task has seen the examples that its probes are fitted on.
+A probe shows what a linear map can predict from a layer, not what the network uses (Belinkov, 2022,
+section 4). Compare with the baseline (the most frequent answer) and with an encoder of the same
+shape with random weights, whose layers already distinguish words (`untrained`). An encoder that was
+fine-tuned on the same task has seen the examples that its probes are fitted on.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from finetune.training.loop.task_data import TaskData
 from finetune.training.randomness import keyed_seed, seed_weights
 
 LIMIT = 10_000
-"""Training examples at most; a set that is not larger shares its hidden states with fine-tuning."""
+"""Training examples at most; a smaller data set shares its cached states with fine-tuning."""
 MIX = "scalar mix"
 HELD_OUT = 0.1
-"""Share of the training examples that choose the penalty."""
+"""Fraction of the training examples on which the penalty is chosen."""
 PENALTIES = (1.0, 0.1, 0.01, 0.001, 0.0001)
-"""Tried on held-out examples, the strongest first."""
+"""Candidates, the strongest first."""
 
 
 @dataclass(frozen=True)
 class ProbeConfig:
-    """How probes are made."""
+    """The settings of probes."""
 
     pooling: str = "mean"
     """One vector a text: cls, last, mean, max or concat."""
@@ -69,12 +69,12 @@ class ProbeConfig:
         check_values(self)
         check_pooling(self.pooling)
         if not self.seeds:
-            raise ConfigError("a probe needs a seed at least, got none")
+            raise ConfigError("a probe needs at least one seed, got none")
 
 
 @dataclass(frozen=True)
 class _Split:
-    """A split of a task as probes see it."""
+    """A split of a task, prepared for probes."""
 
     examples: list[Example]
     features: list[Features]
@@ -94,23 +94,23 @@ def probe(
     Args:
         model: The encoder; it is not changed.
         choice: Names the task and how much of it is read.
-        config: How probes are made.
+        config: The settings of the probes.
         cache: `caching` and `cache_dir` of the hidden states.
 
     Returns:
         `task`, `split`, `metric` (the task's headline), `examples`, `majority`; `layers`: for each
-        boundary its `layer`, `name`, the `penalty` of each seed and `metrics`, a mean, deviation
-        and values over seeds each; `mix`: the `metrics`, the `shares` of the layers and their
-        `centre` of gravity, likewise.
+        boundary its `layer`, `name`, the `penalty` of each seed and `metrics`, each with mean,
+        deviation and values over seeds; `mix`: the `metrics`, the `shares` (mix weights) of the
+        layers and their `centre` of gravity, in the same form.
 
     Raises:
-        ConfigError: The task is none of classes, one a text.
+        ConfigError: The task does not have one class for each text.
     """
     data = open_task(model, choice)
     train, validation = both = _splits(data, choice, config)
     baseline = data.task.score(data.task.baseline_answers(train.examples, validation.examples))
-    vectors = [layer_vectors(model, one.sequences, config.pooling, **cache) for one in both]
-    tried = [_probe_once(seed, train, validation, vectors, data.task) for seed in config.seeds]
+    vectors = [layer_vectors(model, split.sequences, config.pooling, **cache) for split in both]
+    by_seed = [_probe_once(seed, train, validation, vectors, data.task) for seed in config.seeds]
     return {
         "task": data.task.name,
         "split": data.task.validation_splits[0],
@@ -120,7 +120,7 @@ def probe(
         "classes": len(data.task.labels),
         "examples": {"train": len(train.labels), "validation": len(validation.labels)},
         "majority": baseline,
-        **_summary(tried),
+        **_summary(by_seed),
     }
 
 
@@ -133,8 +133,8 @@ def _splits(data: TaskData, choice: TextChoice, config: ProbeConfig) -> tuple[_S
         or task.fixed_answer
     ):
         raise ConfigError(
-            f"{task.name}: a probe needs a task of classes, one a text, with a validation split; "
-            "name one by --task"
+            f"{task.name}: a probe needs a task with one class for each text and a validation "
+            "split; name one by --task"
         )
     train = _split(data, data.train_split, True, choice, config)
     return train, _split(data, task.validation_splits[0], False, choice, config)
@@ -150,18 +150,18 @@ def _split(
             "name another task by --task"
         )
     rows = drawn(len(features), config.limit, choice.seed)
-    kept = [features[row] for row in rows]
+    chosen = [features[row] for row in rows]
     return _Split(
         [examples[row] for row in rows],
-        kept,
-        Sequences(f"{data.task.name} {split}", [without_label(one) for one in kept]),
-        torch.tensor([feature.label for feature in kept]),
+        chosen,
+        Sequences(f"{data.task.name} {split}", [without_label(feature) for feature in chosen]),
+        torch.tensor([feature.label for feature in chosen]),
     )
 
 
 @dataclass(frozen=True)
-class _Tried:
-    """What one seed gave."""
+class _SeedResult:
+    """The scores of one seed's probes."""
 
     layers: list[dict[str, float]]
     penalties: list[float]
@@ -172,17 +172,17 @@ class _Tried:
 
 def _probe_once(
     seed: int, train: _Split, validation: _Split, vectors: Sequence[Tensor], task: Task
-) -> _Tried:
+) -> _SeedResult:
     held_out, classes = hold_out(len(train.labels), seed), len(task.labels)
     fitted = [fit_chosen(layer, train.labels, classes, held_out) for layer in vectors[0]]
     scored = [
-        _score(log_probabilities(one, layer), validation, task)
-        for (one, _), layer in zip(fitted, vectors[1], strict=True)
+        _score(log_probabilities(classifier, layer), validation, task)
+        for (classifier, _), layer in zip(fitted, vectors[1], strict=True)
     ]
     penalties = [penalty for _, penalty in fitted]
     penalty = statistics.median_high(penalties)
     mix = fit_mix(vectors[0][:, ~held_out], train.labels[~held_out], classes, penalty)
-    return _Tried(
+    return _SeedResult(
         scored,
         penalties,
         _score(mix.logits(vectors[1]), validation, task),
@@ -230,62 +230,63 @@ def fit_linear(features: Tensor, labels: Tensor, classes: int, penalty: float) -
 def fit_chosen(
     features: Tensor, labels: Tensor, classes: int, held_out: Tensor
 ) -> tuple[Any, float]:
-    """Fit under each of `PENALTIES` and keep what names held-out examples best.
+    """Fit with each of `PENALTIES` and choose the one that predicts held-out examples best.
 
     Args:
         features: (N, F).
         labels: int64 (N,).
         classes: C.
-        held_out: True for the examples that choose the penalty and are not fitted, bool (N,).
+        held_out: True for the examples on which the penalty is chosen, not fitted, bool (N,).
 
     Returns:
         The classifier with the lowest mean cross-entropy on them, and its penalty.
     """
-    known, truth = features[~held_out], labels[~held_out]
-    fitted = [(fit_linear(known, truth, classes, penalty), penalty) for penalty in PENALTIES]
+    inputs, truth = features[~held_out], labels[~held_out]
+    fitted = [(fit_linear(inputs, truth, classes, penalty), penalty) for penalty in PENALTIES]
 
-    def loss(one: tuple[Any, float]) -> float:
-        return float(F.nll_loss(log_probabilities(one[0], features[held_out]), labels[held_out]))
+    def loss(candidate: tuple[Any, float]) -> float:
+        scores = log_probabilities(candidate[0], features[held_out])
+        return float(F.nll_loss(scores, labels[held_out]))
 
     return min(fitted, key=loss)
 
 
 def log_probabilities(model: Any, features: Tensor) -> Tensor:
-    """Of each class, (N, F) -> float64 (N, C)."""
+    """Log-probability of each class, (N, F) -> float64 (N, C)."""
     scores = torch.from_numpy(model.decision_function(features.double().numpy()))
-    if scores.ndim == 1:  # of two classes scikit-learn gives the score of the second alone
+    if scores.ndim == 1:  # for two classes scikit-learn returns the score of the second only
         scores = torch.stack([-scores, scores], dim=1) / 2
     return torch.log_softmax(scores, dim=1)
 
 
-def _summary(tried: Sequence[_Tried]) -> dict[str, Any]:
-    """What the seeds gave for each layer and for the mix."""
+def _summary(by_seed: Sequence[_SeedResult]) -> dict[str, Any]:
+    """Mean and deviation over the seeds, for each layer and for the mix."""
     return {
         "layers": [
             {"layer": layer, "name": name}
-            | {"penalty": [one.penalties[layer] for one in tried]}
-            | {"metrics": _over([one.layers[layer] for one in tried])}
-            for layer, name in enumerate(layer_names(len(tried[0].layers)))
+            | {"penalty": [result.penalties[layer] for result in by_seed]}
+            | {"metrics": _over_seeds([result.layers[layer] for result in by_seed])}
+            for layer, name in enumerate(layer_names(len(by_seed[0].layers)))
         ],
         "mix": {
-            "metrics": _over([one.mix for one in tried]),
+            "metrics": _over_seeds([result.mix for result in by_seed]),
             "shares": [
                 summarise(list(shares))
-                for shares in zip(*(one.shares for one in tried), strict=True)
+                for shares in zip(*(result.shares for result in by_seed), strict=True)
             ],
-            "centre": summarise([one.centre for one in tried]),
+            "centre": summarise([result.centre for result in by_seed]),
         },
     }
 
 
 def hold_out(count: int, seed: int) -> Tensor:
-    """Draw a tenth of the examples, one at least: True for those, bool (N,).
+    """Draw a tenth of the examples, at least one: True for those, bool (N,).
 
     Raises:
         ConfigError: There is only one example.
     """
     if count < 2:
-        raise ConfigError(f"a probe needs two training examples at least, got {count}")
+        raise ConfigError(f"a probe needs at least two training examples, got {count}")
     rng = np.random.default_rng(keyed_seed(seed, "probe"))
     held_out = torch.zeros(count, dtype=torch.bool)
     held_out[torch.from_numpy(rng.permutation(count)[: max(1, round(HELD_OUT * count))])] = True
@@ -297,8 +298,8 @@ def _score(logits: Tensor, split: _Split, task: Task) -> dict[str, float]:
     return task.score(answers)
 
 
-def _over(scores: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    return {name: summarise([one[name] for one in scores]) for name in scores[0]}
+def _over_seeds(scores: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    return {name: summarise([metrics[name] for metrics in scores]) for name in scores[0]}
 
 
 def untrained(model: Model, seed: int = 1) -> Model:
@@ -314,51 +315,53 @@ def curve(probed: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, An
     """Mean and deviation at each layer and of the mix.
 
     Args:
-        probed: What `probe` gave for each run of a group.
+        probed: The result of `probe` for each run of a group.
         metric: The metric.
 
     Returns:
         A summary for each boundary, then that of the mix: over the runs' means where there are
         several runs, otherwise over the seeds of the probes.
     """
-    places = [
-        [*(layer["metrics"] for layer in one["layers"]), one["mix"]["metrics"]] for one in probed
+    by_run = [
+        [*(layer["metrics"] for layer in run["layers"]), run["mix"]["metrics"]] for run in probed
     ]
     if len(probed) == 1:
-        return [dict(metrics[metric]) for metrics in places[0]]
+        return [dict(metrics[metric]) for metrics in by_run[0]]
     return [
-        dict(summarise([metrics[metric]["mean"] for metrics in at]))
-        for at in zip(*places, strict=True)
+        dict(summarise([metrics[metric]["mean"] for metrics in of_layer]))
+        for of_layer in zip(*by_run, strict=True)
     ]
 
 
 def curve_names(probed: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What `curve` has summaries of, by the deepest encoder: its layers and the mix."""
-    return [*max(([layer["name"] for layer in one["layers"]] for one in probed), key=len), MIX]
+    """Names of the points of `curve` for the deepest encoder: its layers and the mix."""
+    return [*max(([layer["name"] for layer in run["layers"]] for run in probed), key=len), MIX]
 
 
 def probe_table(groups: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) -> str:
-    """A line a layer, a column a group: mean ± deviation, and the mix below."""
+    """One line for each layer, one column for each group: mean ± std, and the mix below."""
     firsts = [probed[0] for probed in groups.values()]
     names = curve_names(firsts)
     cells = [
         dict(zip(curve_names(probed), curve(probed, metric), strict=True))
         for probed in groups.values()
     ]
-    rows = [[name, *(_cell(metric, one.get(name)) for one in cells)] for name in names]
-    baseline = (shown(metric, one["majority"][metric], short=True) for one in firsts)
+    rows = [[name, *(_cell(metric, column.get(name)) for column in cells)] for name in names]
+    baseline = (shown(metric, first["majority"][metric], short=True) for first in firsts)
     rows.append(["baseline", *baseline])
-    shares = [_mean_shares(probed) for probed in groups.values()]
+    weights = [_mean_weights(probed) for probed in groups.values()]
     for layer, name in enumerate(names[:-1]):
-        known = (f"{100 * one[layer]:.1f}" if layer < len(one) else "" for one in shares)
-        rows.append([f"share of {name}", *known])
+        percents = (
+            f"{100 * column[layer]:.1f}" if layer < len(column) else "" for column in weights
+        )
+        rows.append([f"mix weight of {name} (%)", *percents])
     return table(rows, [f"{firsts[0]['task']}: {column_title(metric)}", *groups])
 
 
-def _mean_shares(probed: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Share of each layer in the mix, over the runs of a group."""
-    each = [[share["mean"] for share in one["mix"]["shares"]] for one in probed]
-    return [statistics.fmean(shares) for shares in zip(*each, strict=True)]
+def _mean_weights(probed: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Weight of each layer in the mix, averaged over the runs of a group."""
+    by_run = [[weight["mean"] for weight in run["mix"]["shares"]] for run in probed]
+    return [statistics.fmean(weights) for weights in zip(*by_run, strict=True)]
 
 
 def _cell(metric: str, summary: Mapping[str, Any] | None) -> str:

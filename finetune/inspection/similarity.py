@@ -3,9 +3,9 @@
 CKA(X, Y) = |Yᵀ X|² / (|Xᵀ X| |Yᵀ Y|), Frobenius norms, X and Y centred; rows are the same examples.
 It does not change under rotation and scaling of either side, and lies between 0 and 1.
 
-What it does not say: with fewer examples than features it is near 1 for any two layers, so take
-several examples a feature; and a few directions of large variance can decide it alone, so two
-layers may be alike by it and differ in what can be read off them (Davari et al., 2023).
+How not to read it: with fewer examples than features it is near 1 for any two layers, so use
+several examples for each feature; and a few directions of large variance can dominate it, so two
+layers may be similar by it and yet differ in what a classifier can use (Davari et al., 2023).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from finetune.jobs.sources import Model, Sequences
 from finetune.runs.results import summarise
 
 TOKENS = "tokens"
-"""In place of a pooling: each token is an example."""
+"""The name that stands for no pooling: each token is an example."""
 
 
 class Moments:
-    """Sums of products of centred columns, taken batch by batch.
+    """Sums of products of centred columns, accumulated over batches.
 
-    Each batch is centred by its own mean and the shift between means is added (Chan et al., 1983),
-    so the result is that of all rows at once, however they were cut, to rounding in float64.
+    Each batch is centred by its mean and the shift between means is added (Chan et al., 1983), so
+    the result is that of all rows at once, however they are batched, to rounding in float64.
     """
 
     def __init__(self) -> None:
-        """Begin with no rows."""
+        """Start without rows."""
         self.rows = 0
         self._means: tuple[Tensor, Tensor] | None = None
         self._products: Tensor | None = None
@@ -79,10 +79,10 @@ def linear_cka(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
     """Linear CKA of two representations.
 
     Args:
-        batches: Rows of both, (n, F) and (n, G), of the same examples; cut in any way.
+        batches: Rows of both, (n, F) and (n, G), of the same examples, in batches of any size.
 
     Returns:
-        0 to 1; NaN where a representation never changes.
+        0 to 1; NaN where a representation is constant.
     """
     both, first, second = Moments(), Moments(), Moments()
     for x, y in batches:
@@ -93,8 +93,8 @@ def linear_cka(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
 
 
 def _cka(both: Tensor, first: Tensor, second: Tensor) -> float:
-    bottom = float(first.norm() * second.norm())
-    return float(both.square().sum()) / bottom if bottom else float("nan")
+    denominator = float(first.norm() * second.norm())
+    return float(both.square().sum()) / denominator if denominator else float("nan")
 
 
 def layer_similarity(
@@ -103,27 +103,27 @@ def layer_similarity(
     """Linear CKA of every layer of one encoder with every layer of another.
 
     Args:
-        states: Those of the two encoders, for the same texts in the same order.
-        pooling: `tokens`, where both see the same tokens; or a name in `POOLINGS`.
+        states: States of the two encoders, for the same texts in the same order.
+        pooling: `tokens` if both encoders have the same tokens; or a name in `POOLINGS`.
 
     Returns:
         float64 (L + 1, M + 1): row = layer of the first, column = layer of the second.
     """
-    sizes = [one.layers for one in states]
+    sizes = [side.layers for side in states]
     cross = [[Moments() for _ in range(sizes[1])] for _ in range(sizes[0])]
-    own = [[Moments() for _ in range(size)] for size in sizes]
+    within = [[Moments() for _ in range(size)] for size in sizes]
     for first, second in _aligned(states, pooling):
         for row, x in enumerate(first):
-            own[0][row].update(x, x)
+            within[0][row].update(x, x)
             for column, y in enumerate(second):
                 cross[row][column].update(x, y)
         for column, y in enumerate(second):
-            own[1][column].update(y, y)
+            within[1][column].update(y, y)
     return np.array(
         [
             [
-                _cka(one.products, own[0][r].products, own[1][c].products)
-                for c, one in enumerate(row)
+                _cka(moments.products, within[0][r].products, within[1][c].products)
+                for c, moments in enumerate(row)
             ]
             for r, row in enumerate(cross)
         ]
@@ -135,7 +135,7 @@ def _aligned(
 ) -> Iterable[tuple[Sequence[Tensor], Sequence[Tensor]]]:
     """Rows of both encoders, batch by batch: (n, D) for each layer."""
     if pooling != TOKENS:
-        yield tuple(list(one.vectors(pooling)) for one in states)  # type: ignore[misc]
+        yield tuple(list(side.vectors(pooling)) for side in states)  # type: ignore[misc]
         return
     for (_, mask, first), (_, _, second) in zip(*states, strict=True):
         yield [_tokens(h, mask) for h in first], [_tokens(h, mask) for h in second]
@@ -151,22 +151,22 @@ def compare_models(
     """Compare the layers of all pairs of encoders on the same texts.
 
     Args:
-        models: Two or more.
-        sequences: The texts as each of them reads them.
+        models: Two or more encoders.
+        sequences: The texts as tokenized for each of them.
         pooling: `tokens` or a name in `POOLINGS`.
         cache: `caching` and `cache_dir` of the hidden states.
 
     Returns:
-        A pair each: numbers of the two models, `rows` (examples that were compared), `cka`
-        (layers of the first by layers of the second), and `same_layer`, its diagonal.
+        For each pair: numbers of the two models, `rows` (examples compared), `cka` (layers of the
+        first by layers of the second), and `same_layer`, its diagonal.
 
     Raises:
-        ConfigError: Tokens are to be compared of encoders that split the texts differently.
+        ConfigError: The pooling is `tokens`, and the encoders tokenize the texts differently.
     """
-    ids = [[list(map(int, f.input_ids)) for f in one.features] for one in sequences]
-    if pooling == TOKENS and any(one != ids[0] for one in ids[1:]):
+    ids = [[list(map(int, f.input_ids)) for f in texts.features] for texts in sequences]
+    if pooling == TOKENS and any(other != ids[0] for other in ids[1:]):
         raise ConfigError(
-            "the encoders split the texts into other tokens, so tokens cannot be compared; "
+            "the encoders split the texts into different tokens, so tokens cannot be compared; "
             "take --pooling mean"
         )
     states = [LayerStates(m, s, **cache) for m, s in zip(models, sequences, strict=True)]
@@ -177,8 +177,8 @@ def compare_models(
             for first, second in combinations(range(len(models)), 2)
         ]
     finally:
-        for one in states:
-            one.close()
+        for opened in states:
+            opened.close()
 
 
 def _pair(first: int, second: int, cka: npt.NDArray[np.float64], rows: int) -> dict[str, Any]:
@@ -198,29 +198,29 @@ def group_pairs(
     """Average pairs between the same groups of runs, layer by layer.
 
     Args:
-        pairs: What `compare_models` gave.
+        pairs: The result of `compare_models`.
         groups: Name of each model's group.
 
     Returns:
-        `A – B`, or `within A`, -> for each layer that both have a mean, deviation and values.
+        `A – B`, or `within A`, -> for each layer that both have: mean, deviation and values.
     """
-    found: dict[str, list[Sequence[float]]] = {}
+    by_name: dict[str, list[Sequence[float]]] = {}
     for pair in pairs:
         a, b = groups[pair["first"]], groups[pair["second"]]
         name = f"within {a}" if a == b else f"{a} – {b}"
-        found.setdefault(name, []).append(pair["same_layer"])
+        by_name.setdefault(name, []).append(pair["same_layer"])
     return {
         name: [dict(summarise(list(values))) for values in zip(*lines, strict=False)]
-        for name, lines in found.items()
+        for name, lines in by_name.items()
     }
 
 
 def similarity_table(grouped: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A line a layer, a column for each pair of groups: mean ± deviation over the pairs."""
+    """One line for each layer, one column for each pair of groups: mean ± std over the pairs."""
     names = layer_names(max(map(len, grouped.values())))
     rows = []
     for layer, name in enumerate(names):
-        cells = [one[layer] if layer < len(one) else None for one in grouped.values()]
+        cells = [layers[layer] if layer < len(layers) else None for layers in grouped.values()]
         rows.append([name, *("" if cell is None else _cell(cell) for cell in cells)])
     return table(rows, ["same layer, linear CKA", *grouped])
 

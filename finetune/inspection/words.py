@@ -1,7 +1,7 @@
-"""Nearest words: whose rows of the embedding table point the same way.
+"""Nearest words: tokens whose rows of the embedding table point in the same direction.
 
-These are the vectors that go into the network, before any context: they tell what a token can be
-exchanged for on average, and mix all its senses.
+These vectors are the input of the network, before any context: near tokens can be exchanged for
+each other on average, and all senses of a word are mixed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def nearest_words(model: Model, words: Sequence[str], count: int = 10) -> list[d
 
     Args:
         model: The encoder and its tokenizer.
-        words: Each one token or several; several are averaged.
-        count: Neighbours of each; special tokens and the word's own are left out.
+        words: Words of one token or several; the embeddings of several are averaged.
+        count: Neighbours of each; special tokens and the tokens of the word are left out.
 
     Returns:
         `word`, the `pieces` that it was split into, and `neighbours`: `token` and `cosine`.
 
     Raises:
-        DataError: A word has no token that is in the vocabulary.
+        DataError: A word is not in the vocabulary.
     """
     tokenizer = model.tokenizer
     vectors = model.encoder.embeddings.word_embeddings.weight.detach().float().cpu()
@@ -52,22 +52,26 @@ def _neighbours(
     cosines[left_out] = -torch.inf
     cosines[ids] = -torch.inf
     best = cosines.topk(min(count, int(cosines.isfinite().sum())))
-    found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    nearest = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return {
         "word": word,
         "pieces": [token_text(tokenizer, number) for number in ids],
         "neighbours": [
-            {"token": token_text(tokenizer, number), "cosine": cosine} for number, cosine in found
+            {"token": token_text(tokenizer, number), "cosine": cosine} for number, cosine in nearest
         ],
     }
 
 
-def words_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """The neighbours of each word, the nearest first, with their cosines."""
+def words_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """The neighbours of each word, the nearest first, with their cosines.
+
+    Args:
+        results: The result of `nearest_words`.
+    """
     parts = []
-    for one in found:
-        pieces = " ".join(one["pieces"])
-        name = one["word"] if pieces == one["word"] else f"{one['word']} ({pieces})"
-        rows = [[near["token"], f"{near['cosine']:.3f}"] for near in one["neighbours"]]
+    for result in results:
+        pieces = " ".join(result["pieces"])
+        name = result["word"] if pieces == result["word"] else f"{result['word']} ({pieces})"
+        rows = [[near["token"], f"{near['cosine']:.3f}"] for near in result["neighbours"]]
         parts.append(table(rows, [name, "cosine"]))
     return "\n\n".join(parts)

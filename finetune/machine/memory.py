@@ -1,7 +1,7 @@
-"""How much memory this process can have, and a refusal, before it is taken, of what cannot fit.
+"""The memory that this process can have, and an early refusal of what cannot fit.
 
-Only what certainly cannot fit is refused: the bound is all the machine's memory with its swap, or a
-container's limit, free or not.
+Only what certainly cannot fit is refused: the limit is all memory of the machine with its swap, or
+a container's limit, whether it is free or not.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ GIB = 2**30
 FLOAT = 4
 """Bytes of a float32."""
 TRAINED = 4 * FLOAT
-"""Bytes of a trained weight: itself, its gradient and Adam's two moments."""
+"""Bytes of a trained parameter: itself, its gradient and Adam's two moments."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 2**60
 _GROWING_SWAP = 4
-"""Elsewhere than on Linux swap grows with need, and memory is compressed: how much it may become,
-in multiples of the memory that is built in."""
+"""On other systems than Linux swap grows on demand, and memory is compressed: the largest size that
+is assumed, in multiples of the physical memory."""
 
 
 def machine_bytes() -> int | None:
-    """The most memory that this process could ever have, in bytes; None where nothing tells."""
+    """The most memory that this process could ever have, in bytes; None if it is not known."""
     return min(_limits(), default=None)
 
 
@@ -42,14 +42,14 @@ def check_fits(
     """Refuse what needs more memory than there is.
 
     Args:
-        needed: Bytes, at the least.
-        what: What needs them, for the message.
+        needed: A lower bound in bytes.
+        what: What needs the memory, for the message.
         hint: What to lower, for the message.
-        most: Bytes that there are; None for `machine_bytes`.
-        where: What has them, for the message.
+        most: The limit in bytes; None for `machine_bytes`.
+        where: What has the limit, for the message.
 
     Raises:
-        ConfigError: There is less.
+        ConfigError: The limit is lower.
     """
     most = machine_bytes() if most is None else most
     if most is not None and needed > most:
@@ -60,25 +60,25 @@ def check_fits(
 
 
 def in_gib(size: int) -> str:
-    """A number of bytes in GiB, with two digits at least: `1,600 GiB`, `0.25 GiB`."""
+    """A number of bytes in GiB, with at least two digits: `1,600 GiB`, `0.25 GiB`."""
     gib = size / GIB
     return f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.2g} GiB"
 
 
 def _limits() -> Iterator[int]:
-    """Each bound in bytes: what is built in, what a container and this process are allowed."""
+    """Each limit in bytes: physical memory, the container's limit and that of this process."""
     try:
-        built_in = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
-        built_in = 0
-    if built_in > 0:
+        physical = 0
+    if physical > 0:
         on_linux = sys.platform == "linux"
-        yield built_in + _swap() if on_linux else built_in * _GROWING_SWAP
+        yield physical + _swap() if on_linux else physical * _GROWING_SWAP
     for limit in (_CGROUPS / "memory.max", _CGROUPS / "memory" / "memory.limit_in_bytes"):
         allowed = _number_in(limit)
         if allowed is not None and 0 < allowed < _UNLIMITED:
             yield allowed + _swap()
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)  # `ulimit -v`
     if soft != resource.RLIM_INFINITY:
         yield soft
 

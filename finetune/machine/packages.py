@@ -1,8 +1,8 @@
-"""Packages that are what their name says: a file of the same name in the working folder is not one.
+"""Find installed packages, even if a file of the same name is in the working folder.
 
 Python looks into the working folder first. A folder `wandb` there, as Weights & Biases leaves it,
-can be imported without the package; and a file `tasks.py` of the user's stands before the package
-of tasks that comes with this one.
+can be imported without the package; and a user's file `tasks.py` hides the package of tasks that
+comes with this one.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import Any
 from finetune.errors import ConfigError
 
 HERE = Path(__file__).resolve().parents[2]
-"""The folder that holds this package, and beside it the others of the same distribution."""
+"""The folder of this package and of the others of the same distribution."""
 DISTRIBUTION = "finetune"
 PREFIX = "finetune_"
-"""Put before the name of a package of ours where the name itself is somebody else's."""
+"""Prefix of the name under which a hidden package of this distribution is imported."""
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package is installed, whatever the working folder holds.
+    """Whether a package is installed, whatever the working folder contains.
 
     Args:
         package: The name by which it is imported.
 
     Raises:
-        ConfigError: It is, but a file of the user's stands in its place.
+        ConfigError: It is, but a file in the working folder hides it.
     """
     try:
         importlib.metadata.distribution(package)
@@ -54,13 +54,13 @@ def _check_not_hidden(package: str) -> None:
     top = file.parent.parent if file.name == "__init__.py" else file.parent
     if top.resolve() == Path.cwd() and "site-packages" not in top.parts:
         raise ConfigError(
-            f"{file}: expected the installed package {package}, got this file in its place; "
+            f"{file}: expected the installed package {package}, got this file, which hides it; "
             "rename it, or work in another folder"
         )
 
 
 def load_entry(entry: importlib.metadata.EntryPoint) -> Any:
-    """Load what an entry point names; where it is one of ours, from the files beside this package.
+    """Load the object of an entry point; one of this distribution from the files beside it.
 
     Args:
         entry: An entry point of an installed distribution.
@@ -71,9 +71,9 @@ def load_entry(entry: importlib.metadata.EntryPoint) -> Any:
 
 
 def import_own(module: str) -> ModuleType:
-    """Import a module of a package of ours, also where the package's name is somebody else's.
+    """Import a module of a package of this distribution, even if another package hides its name.
 
-    Ours is then called `finetune_NAME` and may live beside the other one in the same process.
+    It is then imported as `finetune_NAME`, beside the other package in the same process.
 
     Args:
         module: Such as `package.module`.
@@ -91,7 +91,7 @@ def _init(package: str) -> Path:
 
 
 def _is_ours(package: str) -> bool:
-    """Whether the name is, or would be, imported from beside this package."""
+    """Whether the name is, or would be, imported from this distribution."""
     if package in sys.modules:
         file = getattr(sys.modules[package], "__file__", None)
     else:
@@ -101,7 +101,7 @@ def _is_ours(package: str) -> bool:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules of a package of ours under its other name."""
+    """Finds the modules of a package of this distribution under its prefixed name."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -125,10 +125,10 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module whose imports from its own package go by the other name."""
+    """Loads a module whose imports from its package use the prefixed name."""
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the file again: the cached code is that of the plain name."""
+        """Compile the file again: the cached code imports by the plain name."""
         package = fullname.partition(".")[0].removeprefix(PREFIX)
         tree = ast.parse(self.get_data(self.path), self.path)
         for node in ast.walk(tree):

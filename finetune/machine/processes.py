@@ -1,9 +1,9 @@
-"""Which of a run's processes this is: the first one writes and speaks, the others only compute.
+"""The rank of this process in its run: only the first process writes files and messages.
 
 A run has one process, or `devices` of them on one machine. The first one starts the others; or
-torchrun or srun starts all of them. What a shell happens to have in RANK, LOCAL_RANK or
-SLURM_PROCID says nothing by itself: a process that nobody started as one of several is the first
-and only one.
+torchrun or srun starts all of them. RANK, LOCAL_RANK or SLURM_PROCID alone do not count, as a shell
+may have them by accident: a process that was not started as one of several is the first and only
+one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 MARK = "FINETUNE_PROCESS"
-"""What the first process gives those that it starts: RANK/SIZE/ITS OWN PROCESS NUMBER."""
+"""Variable that the first process sets for those that it starts: RANK/SIZE/ITS PROCESS ID/PORT."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ class Place:
     rank: int = 0
     size: int = 1
     launched: bool = False
-    """Whether all of them have been started; if not, the first one does it."""
+    """Whether all processes have been started; if not, the first one starts them."""
     port: int | None = None
-    """Where they meet on this machine; None: the first one chooses."""
+    """Port at which they connect on this machine; None: the first process chooses."""
     follows: bool = False
-    """Whether the first process has started this one, with its own preparation done."""
+    """Whether the first process started this one, after its preparation."""
 
 
 def find_place(devices: int, environment: Mapping[str, str], parent: int) -> Place:
-    """The place of a process in a run of several, by the variables of whoever started it.
+    """The place of a process in a run of several, by the variables of its launcher.
 
     Args:
-        devices: How many processes the run is to have.
-        environment: The variables.
-        parent: Number of the process that started this one.
+        devices: Number of processes of the run.
+        environment: The environment variables.
+        parent: Id of the parent process.
 
     Returns:
-        The first place where no launcher's variables are complete and agree with `devices`.
+        The first place if no launcher's variables are complete and agree with `devices`.
     """
     by_us = _started_by_us(environment, parent)
     if by_us is not None:
@@ -76,18 +76,19 @@ def _started_by_torchrun(environment: Mapping[str, str]) -> Place | None:
 
 
 def _started_by_srun(environment: Mapping[str, str]) -> Place | None:
-    """In a step of several tasks; a batch script itself has no SLURM_STEP_ID."""
+    """The place in a job step of several tasks; a batch script itself has no SLURM_STEP_ID."""
     names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID")
     rank, size, local, job, step = _numbers([environment.get(name, "") for name in names], 5)
     if rank != local or size < 2 or min(job, step) < 0:
         return None
+    # All tasks must choose the same port without a connection; jobs on one machine another one.
     return Place(rank, size, True, 15000 + (10 * job + step) % 15000)
 
 
-def _numbers(words: list[str], count: int) -> list[int]:
-    """So many whole numbers; -1 for each where one of them is missing or none."""
-    if len(words) == count and all(word.isascii() and word.isdigit() for word in words):
-        return [int(word) for word in words]
+def _numbers(texts: list[str], count: int) -> list[int]:
+    """The texts as integers; all -1 if one of them is missing or not a number."""
+    if len(texts) == count and all(text.isascii() and text.isdigit() for text in texts):
+        return [int(text) for text in texts]
     return [-1] * count
 
 
@@ -98,10 +99,10 @@ def join(devices: int) -> Place:
     """Take this process's place at the start of a run.
 
     Args:
-        devices: How many processes the run is to have.
+        devices: Number of processes of the run.
 
     Raises:
-        ConfigError: Another number of processes has been started for a run before.
+        ConfigError: An earlier run started another number of processes.
     """
     global _place
     if _place.follows:
@@ -110,41 +111,41 @@ def join(devices: int) -> Place:
         _place = find_place(devices, os.environ, os.getppid())
     elif devices not in (1, _place.size):
         raise ConfigError(
-            f"devices {devices}: expected {_place.size}, since so many processes have been started "
-            "for a run before; run this one by a command of its own"
+            f"devices {devices}: expected {_place.size}, as an earlier run started this number of "
+            "processes; start this run by another command"
         )
     return _place
 
 
 def _end_with_the_first() -> None:
-    """Let the system end this process when the one that started it ends, in whatever way."""
-    with contextlib.suppress(OSError, AttributeError):  # no Linux
+    """Let the system kill this process when the first one ends, even by a kill."""
+    with contextlib.suppress(OSError, AttributeError):  # other systems than Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if _started_by_us(os.environ, os.getppid()) is None:  # it has ended already
         os._exit(1)
 
 
 def others_are_started() -> None:
-    """Remember that the first process has started the others."""
+    """Note that the first process has started the others."""
     global _place
     _place = replace(_place, launched=True)
 
 
 def place() -> Place:
-    """The place of this process in the run that it began last; the first and only one before."""
+    """The place of this process in its latest run; before any run, the first and only one."""
     return _place
 
 
 def is_first_process() -> bool:
-    """Whether this is the first of the processes that make a run together, or the only one.
+    """Whether this is the first process of a run, or the only one.
 
-    The others do all that the first one does, but write and say nothing.
+    The others compute the same, but write no files and no messages.
     """
     return _place.rank == 0
 
 
 def first_process_only(function: Callable[P, None]) -> Callable[P, None]:
-    """Let a function do nothing in the other processes of a run."""
+    """Make a function do nothing in the other processes of a run."""
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:

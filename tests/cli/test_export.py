@@ -176,7 +176,7 @@ def test_run_without_weights_says_what_to_export(refuses: Refuses, tmp_path: Pat
     message = ".*fixed was not trained: every example is answered 'no'; there are no weights.*"
     refuses(message, *hf(fixed, tmp_path / "out"))
     other = results(tmp_path / "other", {"encoder": "runs/x", "metrics": {}}, "task: a/b\n")
-    message = ".*other has no weights of its own: it answered with those of runs/x; export that"
+    message = ".*other has no weights: it predicted with those of runs/x; export that run"
     refuses(message, *hf(other, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

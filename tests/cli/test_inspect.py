@@ -194,7 +194,7 @@ def test_picture_without_matplotlib_is_refused_before_the_work(
 ) -> None:
     monkeypatch.setattr(plots, "is_installed", lambda name: False)
     refuses(
-        r"--png needs matplotlib, which is not installed: pip install 'finetune\[plots\]'",
+        r"--png needs matplotlib, which is not installed; run pip install 'finetune\[plots\]'",
         *("inspect", "attention", world.tuned, "the", "--png", "--out", tmp_path / "out"),
     )
     assert not (tmp_path / "out").exists()

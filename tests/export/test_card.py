@@ -102,7 +102,7 @@ def test_figures_are_those_of_the_run() -> None:
     assert "| `f1` | 0.2500 |  |" in text
     assert "1,446,146 parameters" in text
     assert "trained on `family/task` from `runs/tiny`" in text
-    assert "Seed 3; 63 s; 810 examples a second; 0.56 GiB at the peak." in text
+    assert "Seed 3; 63 s; 810 examples a second; 0.56 GiB peak memory." in text
     assert "python 3.12.1, torch 2.13.0" in text
     assert "`validation`: files `x/dev.tsv`; examples 1,043; 2 classes." in text
 
@@ -176,7 +176,7 @@ def test_imported_checkpoint_tells_where_it_is_from() -> None:
 
 def test_run_that_has_not_ended_says_so() -> None:
     text = card(source(settings=SETTINGS))
-    assert "The run that made these weights had not ended." in text
+    assert "The run of these weights was not finished." in text
     assert "| metric" not in text
 
 
@@ -192,7 +192,7 @@ def test_a_degenerate_run_is_named(degenerate: Any, message: str | None) -> None
 
 def test_numbers_that_decide_are_told() -> None:
     text = card(source("span", (), {"null_threshold": -2.5}))
-    assert "(`null_threshold` -2.5000). The exported files give plain logits" in text
+    assert "(`null_threshold` -2.5000). The exported model returns logits" in text
     assert "no answer where start and end of the first token together exceed those of" in text
     other = card(source(decision={"threshold": 0.5}))
     assert "apply them yourself" in other

@@ -288,7 +288,7 @@ def test_what_torch_cannot_record_is_one_line_and_writes_nothing(
     monkeypatch.setattr(onnx_graph.torch.export, "export", fail)
     with pytest.raises(CheckpointError) as error:
         export_onnx(runs["classification"], tmp_path / "out")
-    assert "cannot record this encoder (no such operator); " in str(error.value)
+    assert "cannot trace this encoder (no such operator); " in str(error.value)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 
@@ -298,7 +298,7 @@ def test_missing_package_is_told_with_its_extra(
 ) -> None:
     monkeypatch.setattr(onnx_graph, "is_installed", lambda name: False)
     with pytest.raises(
-        ConfigError, match=r"needs the package onnx, which is not installed; pip install 'fine"
+        ConfigError, match=r"needs the package onnx, which is not installed; run pip install 'fine"
     ):
         export_onnx(runs["classification"], tmp_path / "out")
 

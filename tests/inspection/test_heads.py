@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.inspection import Model, Sequences, heads, summarise_heads
+from finetune.inspection import Model, Sequences, heads, summarize_heads
 from finetune.inspection.heads import FIGURES
 from finetune.text.features.pairs import encode_pairs
 from tests.made.nets import tiny_encoder
@@ -39,7 +39,7 @@ def by_hand(weights: Any, ids: list[int], cls: int, sep: int) -> dict[str, list[
 
 def test_figures_are_those_counted_token_by_token(model: Model) -> None:
     sequences = sequences_of(model)
-    found = summarise_heads(model, sequences)
+    found = summarize_heads(model, sequences)
     cls, sep = model.tokenizer.cls_token_id, model.tokenizer.sep_token_id
     expected: dict[tuple[Any, ...], list[float]] = {}
     for feature in sequences.features:
@@ -66,9 +66,9 @@ def test_figures_do_not_depend_on_the_batches(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sequences = sequences_of(model)
-    together = summarise_heads(model, sequences)
+    together = summarize_heads(model, sequences)
     monkeypatch.setattr(heads, "TOKENS_A_BATCH", 1)
-    alone = summarise_heads(model, sequences)
+    alone = summarize_heads(model, sequences)
     for name in FIGURES:
         np.testing.assert_allclose(alone.figures[name], together.figures[name], rtol=1e-4)
     assert alone.uniform == pytest.approx(together.uniform)
@@ -76,13 +76,13 @@ def test_figures_do_not_depend_on_the_batches(
 
 def test_uniform_head_of_a_causal_encoder_looks_back_only(model: Model) -> None:
     causal = Model(model.place, tiny_encoder(causal=True), model.tokenizer)
-    found = summarise_heads(causal, sequences_of(causal))
+    found = summarize_heads(causal, sequences_of(causal))
     assert found.uniform["next"] == 0
     assert found.figures["next"].max() == 0
 
 
 def test_json_and_table_have_a_line_a_head(model: Model) -> None:
-    found = summarise_heads(model, sequences_of(model))
+    found = summarize_heads(model, sequences_of(model))
     content = found.as_json()
     assert [(one["layer"], one["head"]) for one in content["heads"]] == [
         *((1, 1), (1, 2), (2, 1), (2, 2))

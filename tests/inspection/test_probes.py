@@ -64,7 +64,7 @@ def test_held_out_examples_are_a_tenth() -> None:
     assert int(held_out.sum()) == 10
     assert not torch.equal(held_out, hold_out(100, seed=2))
     assert int(hold_out(3, 1).sum()) == 1
-    with pytest.raises(ConfigError, match="two training examples at least, got 1"):
+    with pytest.raises(ConfigError, match="at least two training examples, got 1"):
         hold_out(1, 1)
 
 
