@@ -302,7 +302,10 @@ def _new_folder(temporary: Path, target: Path) -> Iterator[None]:
     """Create a locked folder for the block, with the permissions of the old folder."""
 
     def make() -> int:
-        temporary.mkdir(exist_ok=True)
+        with suppress(
+            FileExistsError
+        ):  # `exist_ok` raises it too if the folder is removed meanwhile
+            temporary.mkdir()
         return os.open(temporary, os.O_RDONLY)
 
     descriptor = _locked(temporary, make)

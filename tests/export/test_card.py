@@ -195,7 +195,7 @@ def test_numbers_that_decide_are_told() -> None:
     assert "(`null_threshold` -2.5000). The exported model returns logits" in text
     assert "no answer where start and end of the first token together exceed those of" in text
     other = card(source(decision={"threshold": 0.5}))
-    assert "apply them yourself" in other
+    assert "apply the thresholds yourself" in other
     assert "no answer" not in other
 
 

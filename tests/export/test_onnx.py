@@ -172,7 +172,7 @@ def test_inputs_and_outputs_have_the_names_and_axes_that_others_expect(folders: 
 def test_graph_scores_what_the_run_scored(
     name: str, folders: Folders, runs: dict[str, Path]
 ) -> None:
-    scorer, split = find_scorer(runs[name] / "checkpoints" / "best", None, None)
+    scorer, split = find_scorer(runs[name] / "checkpoints" / "best", None)
     scores = score_graph(scorer, Session(folders[name] / "model.onnx"), split)
     assert scores == pytest.approx(RunFolder(runs[name]).read_results()["metrics"], abs=1e-9)
 

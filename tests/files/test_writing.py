@@ -308,6 +308,23 @@ def test_what_is_being_written_is_not_swept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["one", "three", "two"]
 
 
+def test_folder_that_another_process_removes_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, calls = os.mkdir, []
+
+    def removed_meanwhile(path: Path, mode: int = 0o777) -> None:
+        calls.append(path)
+        if files.TEMPORARY in str(path) and len(calls) == 1:
+            raise FileExistsError(errno.EEXIST, "it was there, and is removed by now", str(path))
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", removed_meanwhile)
+    with new_folder(tmp_path / "made") as folder:
+        (folder / "file").write_text("1")
+    assert (tmp_path / "made" / "file").read_text() == "1"
+
+
 HAMMERS = """
 import sys; from pathlib import Path; from finetune.files.writing import new_folder, write_text
 folder, name = Path(sys.argv[1]), sys.argv[2]

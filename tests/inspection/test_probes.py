@@ -109,19 +109,19 @@ def test_table_has_room_for_encoders_of_other_depths() -> None:
     assert lines[4].split() == ["block", "2", "75.0", "±", "1.0"]
     assert lines[5].split() == ["scalar", "mix", "70.0", "±", "1.0", "80.0", "±", "1.0"]
     assert lines[6].split() == ["baseline", "50.0", "50.0"]
-    assert lines[-1].split() == ["share", "of", "block", "2", "33.3"]
+    assert lines[-1].split() == ["mix", "weight", "of", "block", "2", "(%)", "33.3"]
 
 
 def test_task_without_classes_is_refused(model: Model, data: Path) -> None:
     choice = TextChoice(task="glue/stsb", data=str(data), max_length=16)
-    with pytest.raises(ConfigError, match="glue/stsb: a probe needs a task of classes"):
+    with pytest.raises(ConfigError, match="glue/stsb: a probe needs a task with one class"):
         probe(model, choice, ProbeConfig())
 
 
 def test_wrong_words_are_refused(model: Model, data: Path) -> None:
     with pytest.raises(ConfigError, match="unknown pooling 'meen'; did you mean 'mean'?"):
         ProbeConfig(pooling="meen")
-    with pytest.raises(ConfigError, match="a seed at least"):
+    with pytest.raises(ConfigError, match="at least one seed"):
         ProbeConfig(seeds=())
     choice = TextChoice(data=str(data))
     with pytest.raises(ConfigError, match=r"made-up: .* name a task by --task glue/sst2"):

@@ -116,6 +116,6 @@ def test_tokens_of_another_tokenizer_cannot_be_compared(model: Model) -> None:
     smaller = learned_tokenizer(40)
     foreign = Model(model.place, tiny_encoder(vocab_size=smaller.vocab_size), smaller)
     sequences = [sequences_of(model), sequences_of(foreign)]
-    with pytest.raises(ConfigError, match="other tokens, .* take --pooling mean"):
+    with pytest.raises(ConfigError, match="different tokens, .* take --pooling mean"):
         compare_models([model, foreign], sequences, "tokens")
     assert compare_models([model, foreign], sequences, "mean")[0]["rows"] == 40

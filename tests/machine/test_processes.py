@@ -72,5 +72,5 @@ def test_another_number_of_processes_needs_another_command(
 ) -> None:
     monkeypatch.setattr(processes, "_place", Place(0, 2, launched=True))
     assert processes.join(1) == processes.join(2) == Place(0, 2, launched=True)
-    with pytest.raises(ConfigError, match="devices 4: expected 2, since so many processes have"):
+    with pytest.raises(ConfigError, match="devices 4: expected 2, as an earlier run started"):
         processes.join(4)
