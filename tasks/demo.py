@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import sys
 import time
 import warnings
@@ -153,10 +155,17 @@ def _report(out: Path) -> Path:
 def _next(sample: SamplePaths, out: Path) -> str:
     """Say what can be done with the runs that are there now."""
     return (
-        "try next:\n"
+        f"try next:\n{_activation()}"
         f"  finetune evaluate {_folder('race/all', 'pretrained', out)} --split test\n"
         f"  finetune predict {_folder('squad/2.0', 'pretrained', out)} --input {sample.questions}"
     )
+
+
+def _activation() -> str:
+    """The line that makes `finetune` a command of this shell, where it is none."""
+    script = Path(os.path.relpath(sys.prefix), "bin", "activate")
+    needed = shutil.which("finetune") is None and script.is_file()
+    return f"  source {script}\n" if needed else ""
 
 
 def _folder(task: str, start: str, out: Path) -> Path:

@@ -73,7 +73,7 @@ def test_finetune_command_is_understood(command: str, capsys: pytest.CaptureFixt
 def test_other_commands_are_known() -> None:
     for name, command in COMMANDS:
         program, *words = shlex.split(command)
-        assert program in {"finetune", "make", "pip", "export", "echo", "wandb"}, name
+        assert program in {"finetune", "make", "pip", "export", "echo", "source", "wandb"}, name
         if program == "make":
             assert set(words) <= test_readme.TARGETS, name
 

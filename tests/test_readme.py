@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,23 @@ def test_other_command_is_known(command: str) -> None:
 def test_commands_are_taken_from_shell_blocks_only() -> None:
     text = "```sh\nmake demo  # all\nfinetune a \\\n  --b c\n```\n```python\nx = 1\n```\n"
     assert commands(text) == ["make demo", "finetune a --b c"]
+
+
+def test_extras_that_are_named_exist() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    files = [
+        path
+        for folder in ("finetune", "tasks", "docs", "notebooks", "configs", "examples")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".py", ".md", ".ipynb", ".yaml")
+    ]
+    named = {
+        (extra, path.name)
+        for path in [ROOT / "README.md", ROOT / "Makefile", *files]
+        for group in re.findall(
+            r"(?:finetune|['\" ]\.)\[([a-z0-9,-]+)\]", path.read_text(encoding="utf-8")
+        )
+        for extra in group.split(",")
+    }
+    assert len(named) > 5
+    assert {one for one in named if one[0] not in known["optional-dependencies"]} == set()

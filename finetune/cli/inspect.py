@@ -228,7 +228,9 @@ def _probe(words: list[str]) -> int:
     parser.add_argument(
         "--pooling", default="mean", help="cls, last, mean (default), max or concat"
     )
-    parser.add_argument("--seeds", type=_seeds, default=(1, 2, 3), help="seeds (default: 1,2,3)")
+    seeds = "seeds (default: 1,2,3)"
+    action = parser.add_argument("--seeds", type=_seeds, default=(1, 2, 3), help=seeds)
+    vars(action)["numbers"] = True
     parser.add_argument("--untrained", action="store_true", help="also probe random weights")
     space = parser.parse_args(words)
     _ready(space)

@@ -43,6 +43,25 @@ class _Parser(argparse.ArgumentParser):
         else:
             look(self)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_args(args and self._with_commas(args), namespace)
+
+    def _with_commas(self, words: Sequence[str]) -> list[str]:
+        """`--seeds 1 2 3` as `--seeds 1,2,3`.
+
+        Not by `nargs`: in `squad --seeds 1,2 2.0` it would take the task for a seed.
+        """
+        actions = [action for action in self._actions if vars(action).get("numbers")]
+        lists = {flag for action in actions for flag in action.option_strings}
+        joined: list[str] = []
+        for word in words:
+            in_list = len(joined) > 1 and joined[-2] in lists and _are_digits(joined[-1])
+            if in_list and _are_digits(word):
+                joined[-1] = f"{joined[-1].strip(',')},{word.strip(',')}"
+            else:
+                joined.append(word)
+        return joined
+
     def error(self, message: str) -> Any:
         if message.startswith("unrecognized arguments: "):
             word = message.split()[2].split("=")[0]
@@ -50,6 +69,11 @@ class _Parser(argparse.ArgumentParser):
             known = [flag for action in shown for flag in action.option_strings if flag[1] == "-"]
             message = f"unknown option {word}; {nearest(word, known)}"
         raise ConfigError(f"{self.prog.removeprefix('finetune ')}: {message}")
+
+
+def _are_digits(word: str) -> bool:
+    """Whether a word is whole numbers with commas between them."""
+    return word.replace(",", "").isdecimal()
 
 
 def command_parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:

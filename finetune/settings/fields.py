@@ -216,6 +216,7 @@ def _add_flag(group: argparse._ArgumentGroup, setting: _Setting) -> None:
         options |= {"nargs": "?", "const": setting.alone}
     action = group.add_argument(typing.cast(str, setting.flag), **options)
     vars(action)["words"] = setting.words  # for the completion of shells
+    vars(action)["numbers"] = is_list(value) and _item(value) in (int, float)  # for the parser
     add_old_flags(group, setting.key, typing.cast(str, setting.flag))
 
 

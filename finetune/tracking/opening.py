@@ -57,12 +57,19 @@ class TrackingConfig:
             ConfigError: A logger is unknown, or the number of examples is negative.
         """
         check_values(self)
+        self.tags, self.logger = _split_at_commas(self.tags), _split_at_commas(self.logger)
         for name in self.logger:
             if name not in FURTHER:
                 raise ConfigError(
                     f"logger: expected {' or '.join(FURTHER)}, got {name!r} (Weights & Biases is "
                     "on unless --no-wandb is given)"
                 )
+
+
+def _split_at_commas(names: list[str]) -> list[str]:
+    """`a,b` is two names, as `a b` is on the command line."""
+    parts = [part.strip() for name in names for part in name.split(",")]
+    return [part for part in parts if part]
 
 
 def loggers(

@@ -49,6 +49,20 @@ def files_of(run: Path) -> set[str]:
     return {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["squad", "2.0", "--seeds", "1,2,30"],
+        ["squad", "2.0", "--seeds", "1", "2", "30"],
+        ["squad", "--seeds", "1,", "2,", "30", "2.0"],
+    ],
+    ids=" ".join,
+)
+def test_seeds_may_have_commas_or_blanks_between_them(words: list[str], call: Call) -> None:
+    run = ["--encoder", "none", "--out", "run", "--print-config", "--json"]
+    assert json.loads(call(*words, *run).out)["seeds"] == [1, 2, 30]
+
+
 # The whole road
 
 

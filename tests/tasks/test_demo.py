@@ -141,3 +141,18 @@ def test_the_pretrained_encoder_wins(tmp_path: Path) -> None:
         assert pretrained > scratch + 0.1, name
         assert pretrained > baseline + 0.1, name
         assert scratch >= baseline, name
+
+
+def test_where_the_command_is_not_on_the_path_the_line_that_puts_it_there_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / ".venv" / "bin" / "activate"
+    script.parent.mkdir(parents=True)
+    script.touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo.sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setenv("PATH", "")
+    assert demo._activation() == "  source .venv/bin/activate\n"
+    (script.parent / "finetune").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert demo._activation() == ""

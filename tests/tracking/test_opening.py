@@ -40,6 +40,12 @@ def test_name_of_a_logger_that_is_not_known_is_refused() -> None:
         TrackingConfig(table_examples=-1)
 
 
+def test_names_may_have_commas_between_them() -> None:
+    config = TrackingConfig(logger=["tensorboard,csv"], tags=["my tag, b", "c"])
+    assert config.logger == ["tensorboard", "csv"]
+    assert config.tags == ["my tag", "b", "c"]
+
+
 def test_tensorboard_that_is_not_installed_is_told_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
