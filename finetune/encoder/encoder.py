@@ -53,7 +53,7 @@ def initialize_weights(module: nn.Module, initializer_range: float) -> None:
 class Encoder(nn.Module):
     """A bidirectional transformer encoder (Devlin et al., 2019, section 3) and its variants.
 
-    A plain torch module: ids go in, hidden states come out, and any training loop can hold it.
+    A plain torch module: ids go in, hidden states come out, and any training loop can use it.
 
     >>> import torch
     >>> from finetune import Encoder, EncoderConfig

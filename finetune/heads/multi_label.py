@@ -1,4 +1,4 @@
-"""The multi-label head: any number of C classes hold for a text, each decided on its own."""
+"""The multi-label head: any number of C classes apply to a text, each decided on its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from finetune.heads.pooled import HeadConfig, PooledHead
 
 
 class MultiLabel(PooledHead):
-    """Whether each of C classes holds; a logit above 0 says yes.
+    """Whether each of C classes applies; a logit above 0 says yes.
 
     >>> import torch
     >>> from finetune import EncoderConfig, HeadConfig, MultiLabel
@@ -35,7 +35,7 @@ class MultiLabel(PooledHead):
 
         Args:
             logits: (B, C).
-            labels: 1 where the class holds, 0 where not, float (B, C).
+            labels: 1 where the class applies, 0 where not, float (B, C).
 
         Returns:
             Nats a decision, float32 scalar.

@@ -266,7 +266,7 @@ class Classification(PooledHead):
         if class_weights is not None and len(class_weights) != num_labels:
             raise ValueError(f"expected {num_labels} class weights, got {len(class_weights)}")
         weights = None if class_weights is None else torch.tensor(class_weights)
-        # A checkpoint holds what was learnt; the weights are a setting of the training.
+        # Not in checkpoints, which have what was learned: class weights are a setting of training.
         self.register_buffer("class_weights", weights, persistent=False)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ NOISES = 1.5
 
 The mean of ten losses less the lowest of ninety smoothed ones, of noise alone, is 0.5 of them on
 average and 1.2 in one curve of a hundred; with the noise itself estimated, one flat curve of a
-hundred passes (simulated; a test holds it).
+hundred passes (simulated; a test checks it).
 """
 
 Numbers = npt.NDArray[np.float64]
@@ -220,7 +220,7 @@ def find_rate(
     The run's schedule has no part in it, and fp16 is replaced by bfloat16, which needs no scaler.
 
     Args:
-        module: What is to be trained. `optimizer_config`, `peak_rates`, `phases` and `seed` hold.
+        module: What is to be trained, by its `optimizer_config`, `peak_rates`, `phases`, `seed`.
         batches: Training batches, in the order of the run; gone through again where they are few
             and can be (a loader can, a generator cannot).
         device: Where to run.
@@ -349,5 +349,5 @@ def _left_as_it_was(module: EncoderWithHead) -> Iterator[None]:
 
 
 def _tensors(module: EncoderWithHead) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers by name, also those that no state dict holds."""
+    """Parameters and buffers by name, also those that are in no state dict."""
     return itertools.chain(module.named_parameters(), module.named_buffers())

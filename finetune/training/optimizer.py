@@ -73,7 +73,7 @@ def parameter_groups(
 
     Returns:
         Groups with `name`, `layer`, `params`, `lr`, `peak_lr` and `weight_decay`. A tensor that two
-        layers share (tied embeddings) belongs to the lower one. Empty groups are kept: their number
+        layers share (tied embeddings) belongs to the lower one. Empty groups stay: their number
         depends on the layers alone.
     """
     rates = group_rates(len(layers), config.learning_rate, config.rate_decay)
@@ -98,7 +98,7 @@ def parameter_groups(
 def _split_by_decay(
     modules: Sequence[nn.Module], seen: set[int]
 ) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Matrices with decay, vectors (biases, norm weights) without; `seen` holds identities."""
+    """Matrices with decay, vectors (biases, norm weights) without; `seen` are identities."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for parameter in (p for module in modules for p in module.parameters()):

@@ -56,5 +56,5 @@ def uniform(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     Returns:
         The upper 53 bits as a fraction, float64, the same shape.
     """
-    # 53 bits are what a float64 holds exactly: one more could round up to 1.
+    # 53 bits are what a float64 stores exactly: one more could round up to 1.
     return np.asarray((bits >> np.uint64(11)) * 2.0**-53, dtype=np.float64)

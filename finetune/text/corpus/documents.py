@@ -1,7 +1,7 @@
 """Read documents from files, folders and hub data sets, one at a time.
 
 Text files (`.txt`, and WikiText's `.tokens`) are UTF-8. A blank line ends a document, whose lines
-are joined by spaces; or the file is one document, kept as it is. `.jsonl` and `.parquet` have one
+are joined by spaces; or the file is one document, as it is. `.jsonl` and `.parquet` have one
 document a row, in a named field. `.txt`, `.tokens` and `.jsonl` may be packed with gzip.
 `hf://NAME` is a data set that `datasets` streams. One document is in memory at a time, never a
 file (unless the file is the document).
@@ -158,7 +158,7 @@ def read_documents(
 
     Args:
         sources: What `corpus_sources` found.
-        text_field: Field of a row that holds the text (jsonl, parquet, hub).
+        text_field: Field of a row with the text (jsonl, parquet, hub).
         file_is_document: A text file is one document, whatever blank lines it has.
         advance: Called with the bytes that were read.
 

@@ -12,6 +12,9 @@ Each token of the stream is in exactly one block, except for the last few that f
 
 from __future__ import annotations
 
+import mmap
+import os
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from finetune.text.corpus.mapped import MappedFile
+from finetune.errors import DataError
 from finetune.text.corpus.tokens import TokenFolder
 
 FRAME = 2
@@ -51,6 +54,47 @@ class Packing:
     """Id of `[CLS]`."""
     sep_token_id: int
     """Id of `[SEP]`."""
+
+
+class MappedFile:
+    """A file of the cache as a flat array, mapped into memory and not read before it is used.
+
+    What lies behind the end of a file that was cut short under its map ends the process with
+    SIGBUS, which no handler of Python's can turn into a message. So a reader asks first, each
+    time, whether the file is still whole.
+    """
+
+    array: NDArray[Any]
+    """Its numbers; they may be read after `check`."""
+
+    def __init__(self, path: Path, dtype: DTypeLike) -> None:
+        """Map the file.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        self.path = path
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        self._size = os.fstat(self._file).st_size
+        if self._size:
+            content = mmap.mmap(self._file, self._size, access=mmap.ACCESS_READ)
+            self.array = np.frombuffer(content, dtype)
+        else:  # an empty file cannot be mapped
+            self.array = np.empty(0, dtype)
+
+    def check(self) -> None:
+        """Refuse a file that was cut short since it was mapped; it costs a microsecond.
+
+        Raises:
+            DataError: It was.
+        """
+        size = os.fstat(self._file).st_size
+        if size < self._size:
+            raise DataError(
+                f"{self.path}: expected {self._size:,} bytes, got {size:,}: it was cut short "
+                "while a run reads it; continue with --resume, it is made again"
+            )
 
 
 class Blocks:

@@ -1,4 +1,4 @@
-"""What is in a corpus, in numbers: printed when it is built, and kept beside it."""
+"""What is in a corpus, in numbers: printed when it is built, and stored beside it."""
 
 from __future__ import annotations
 

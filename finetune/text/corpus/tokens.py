@@ -232,7 +232,7 @@ def written_whole(path: Path) -> AbstractContextManager[Path]:
     """Make a folder that is there whole or not at all.
 
     Args:
-        path: The folder to make. What is there already is replaced if it is damaged, and kept if
+        path: The folder to make. What is there already is replaced if it is damaged, and stays if
             another process has made the same in the meantime.
 
     Returns:

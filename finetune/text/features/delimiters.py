@@ -1,7 +1,7 @@
 """What separates the cells of a CSV file: a comma, or what its first lines say or show.
 
 Excel writes semicolons where the decimal sign is a comma, and a first line such as `sep=;` names
-the separator. Without that line the header tells: names of columns hold no separators.
+the separator. Without that line the header shows it: names of columns have no separators in them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Delimited(NamedTuple):
 
 
 def find_delimiter(name: str, lines: Iterator[str]) -> Delimited:
-    """Tell what separates the cells of a table with a header.
+    """Find what separates the cells of a table with a header.
 
     Args:
         name: The file, for messages.
@@ -61,12 +61,12 @@ def find_delimiter(name: str, lines: Iterator[str]) -> Delimited:
 
 def _shown(header: str, where: str) -> str:
     """The separator that a header shows."""
-    bare = _QUOTED.sub("", header)
+    bare = _QUOTED.sub("", header)  # a separator inside quotes is part of a name
     shown = [delimiter for delimiter in DELIMITERS if delimiter in bare]
     if len(shown) > 1:
-        words = " and a ".join(DELIMITERS[delimiter] for delimiter in shown)
+        names = " and a ".join(DELIMITERS[delimiter] for delimiter in shown)
         raise DataError(
-            f"{where}: expected one separator between the names of the columns, got a {words}; "
+            f"{where}: expected one separator between the names of the columns, got a {names}; "
             f"put a first line sep={shown[0]} or sep={shown[1]} above the header"
         )
     return shown[0] if shown else ","

@@ -1,4 +1,4 @@
-"""Features on disk: a split is tokenized once and kept as flat arrays.
+"""Features on disk: a split is tokenized once and stored as flat arrays.
 
 What is read back are views of those arrays: a token costs 5 bytes, where lists of Python numbers
 would cost some 40.
@@ -32,8 +32,8 @@ def save_features(features: Sequence[Features], path: Path) -> None:
         "lengths": np.array([len(feature.input_ids) for feature in features]),
         "trimmed": np.array([feature.trimmed for feature in features], np.int32),
     }
-    for name, kept in (("labels", _labels), ("examples", _examples), ("contexts", _contexts)):
-        if (array := kept(features)) is not None:
+    for name, column in (("labels", _labels), ("examples", _examples), ("contexts", _contexts)):
+        if (array := column(features)) is not None:
             arrays[name] = array
     if features[0].offsets is not None:
         arrays["offsets"] = np.concatenate([f.offsets for f in features if f.offsets is not None])
@@ -66,7 +66,10 @@ def load_features(path: Path) -> list[Features] | None:
                 file.seek(0)
                 with np.load(file) as archive:
                     return list(_rows({name: archive[name] for name in archive.files}))
-    except (FileNotFoundError, NotADirectoryError):  # the latter: writing tells what is in the way
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+    ):  # the latter is reported by writing
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError):
         pass
@@ -93,6 +96,7 @@ def _rows(arrays: Arrays) -> Iterator[Features]:
         yield Features(
             ids,
             types,
+            # A span is a pair; classes of which any number may be right are a list.
             label=tuple(label) if context is not None and label is not None else label,
             trimmed=trimmed,
             example=example,

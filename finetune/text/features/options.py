@@ -59,10 +59,10 @@ def encode_choices(
 
 
 def _sequence(passage: list[int], second: list[int], space: int, template: Template) -> Features:
-    kept_second = min(len(second), space)
-    kept_passage = min(len(passage), space - kept_second)
-    before = [*template.prefix, *passage[:kept_passage], *template.middle]
-    after = [*second[:kept_second], *template.suffix]
+    second_length = min(len(second), space)
+    passage_length = min(len(passage), space - second_length)
+    before = [*template.prefix, *passage[:passage_length], *template.middle]
+    after = [*second[:second_length], *template.suffix]
     types = [0] * len(before) + [template.second_type] * len(after)
-    trimmed = len(passage) + len(second) - kept_passage - kept_second
+    trimmed = len(passage) + len(second) - passage_length - second_length
     return Features(before + after, types, trimmed=trimmed)

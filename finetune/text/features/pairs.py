@@ -27,7 +27,7 @@ _POOL_BATCHES = 100
 
 Span = tuple[int, int]
 Ids = Sequence[int] | NDArray[np.int32]
-"""Small numbers, one a token: a list, or a view of an array that holds many sequences."""
+"""Small numbers, one a token: a list, or a view of an array of many sequences."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class Features:
     """Segment of each token: 0 for the first text, 1 for the second (T,)."""
     label: int | float | Span | list[float] | None = None
     """Class number; a number to predict; first and last position of an answer, (0, 0) where there
-    is none and (-100, -100) where it is not to be learnt; 0.0 or 1.0 for each class; None if
+    is none and (-100, -100) where it is not to be learned; 0.0 or 1.0 for each class; None if
     unknown."""
     trimmed: int = 0
     """Tokens of its texts that did not fit and are in no sequence."""
@@ -57,7 +57,7 @@ class Features:
             return NotImplemented
         arrays = zip(self._arrays(), other._arrays(), strict=True)
         return self._values() == other._values() and all(
-            np.array_equal(mine, theirs) for mine, theirs in arrays
+            np.array_equal(array, other_array) for array, other_array in arrays
         )
 
     def _values(self) -> tuple[object, ...]:
@@ -110,11 +110,11 @@ def _single(ids: list[int], space: int, template: Template) -> Features:
 
 
 def _pair(first: list[int], second: list[int], space: int, template: Template) -> Features:
-    kept_first, kept_second = longest_first(len(first), len(second), space)
-    before = [*template.prefix, *first[:kept_first], *template.middle]
-    after = [*second[:kept_second], *template.suffix]
+    first_length, second_length = longest_first(len(first), len(second), space)
+    before = [*template.prefix, *first[:first_length], *template.middle]
+    after = [*second[:second_length], *template.suffix]
     types = [0] * len(before) + [template.second_type] * len(after)
-    trimmed = len(first) + len(second) - kept_first - kept_second
+    trimmed = len(first) + len(second) - first_length - second_length
     return Features(before + after, types, trimmed=trimmed)
 
 
@@ -167,7 +167,8 @@ def length_batches(
         for pool in _cut(order, batch_size * _POOL_BATCHES)
         for batch in _cut(pool[np.argsort(lengths[pool], kind="stable")], batch_size)
     ]
-    return [batches[place] for place in generator.permutation(len(batches))]
+    # Shuffled again: sorted pools would train on short texts first and on long ones last.
+    return [batches[number] for number in generator.permutation(len(batches))]
 
 
 def _cut(indices: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
@@ -227,22 +228,23 @@ def collate(
     import torch
 
     units = np.asarray(indices, dtype=np.int64)
-    lines = [
+    sequences = [
         features[row] for unit in units.tolist() for row in range(unit * rows, (unit + 1) * rows)
     ]
-    lengths = np.array([len(line.input_ids) for line in lines])
+    lengths = np.array([len(sequence.input_ids) for sequence in sequences])
     filled = np.arange(_round_up(int(lengths.max()), multiple)) < lengths[:, None]  # (B R, T)
     batch = {
         "index": torch.as_tensor(units),
-        "input_ids": _fill([line.input_ids for line in lines], filled, pad_token_id),
-        "token_type_ids": _fill([line.token_type_ids for line in lines], filled, 0),
+        "input_ids": _fill([sequence.input_ids for sequence in sequences], filled, pad_token_id),
+        "token_type_ids": _fill([sequence.token_type_ids for sequence in sequences], filled, 0),
     }
     if not filled.all():
         batch["attention_mask"] = torch.from_numpy(filled)
-    if lines[0].label is not None:
-        batch["labels"] = torch.tensor([line.label for line in lines[::rows]])
-    if lines[0].context is not None:
-        batch["context"] = torch.tensor([line.context for line in lines[::rows]])
+    units_first = sequences[::rows]  # label and context belong to a unit, not to each sequence
+    if units_first[0].label is not None:
+        batch["labels"] = torch.tensor([sequence.label for sequence in units_first])
+    if units_first[0].context is not None:
+        batch["context"] = torch.tensor([sequence.context for sequence in units_first])
     return batch
 
 

@@ -1,12 +1,13 @@
 """Rows of a user's file, one at a time: CSV, TSV, JSON lines and plain text, each also packed.
 
 A file is UTF-8, with or without a byte order mark, and its lines end in LF or CRLF and in nothing
-else: U+0085 and U+2028 are characters of a text. `.csv` follows RFC 4180: a cell in quotes may hold
+else: U+0085 and U+2028 are characters of a text. `.csv` follows RFC 4180: a cell in quotes may have
 commas, line breaks and doubled quotes, and be of any length; semicolons or tabs may stand in place
 of the commas (`text.delimiters`). `.tsv` knows no quotes: a cell ends at
-the tab and a row at the line's end. `.jsonl` (`.ndjson`, `.json`) holds an object a line, `.txt` a
+the tab and a row at the line's end. `.jsonl` (`.ndjson`, `.json`) has an object a line, `.txt` a
 text a line, empty ones included. An empty line is no row of the others, except in a TSV of a single
-column. Each may end in `.gz` as well. Memory holds one row, never a file.
+column. Each may end in `.gz` as well. One row is in memory at a time,
+never a file.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ OTHER_FILES = {
 
 
 def kind_of(path: Path | str) -> str:
-    """Tell the kind of a file's rows by the ending of its name, `.gz` aside.
+    """Read the kind of a file's rows off the ending of its name, `.gz` aside.
 
     Raises:
         DataError: The ending is none of `KINDS`.
@@ -81,8 +82,8 @@ def read_rows(path: Path | str, kind: str | None = None) -> Iterator[Row]:
 
     Args:
         path: The file; `-` for standard input.
-        kind: `csv`, `tsv`, `jsonl` or `text`; None tells it by the ending of the name, and on
-            standard input by the first line: `jsonl` where it begins with `{`, otherwise `text`.
+        kind: `csv`, `tsv`, `jsonl` or `text`; None reads it off the ending of the name, and on
+            standard input off the first line: `jsonl` where it begins with `{`, otherwise `text`.
 
     Yields:
         Where each row is, `FILE:LINE` (its first line), and its values: text by column of the
@@ -106,7 +107,7 @@ def read_rows(path: Path | str, kind: str | None = None) -> Iterator[Row]:
 
 
 def delimiter_of(path: Path) -> str:
-    """Tell what separates the cells of a CSV file with a header.
+    """Find what separates the cells of a CSV file with a header.
 
     Raises:
         DataError: The file is missing, damaged or not UTF-8, or its header has two separators.
@@ -155,7 +156,7 @@ def _opened(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def _text_lines(name: str, stream: BinaryIO) -> _Lines:
-    """Decode line by line; the ends are kept, because a cell of a CSV may go on behind them."""
+    """Decode line by line; the ends stay, because a cell of a CSV may go on behind them."""
     number = 0
     try:
         if hasattr(stream, "peek"):
@@ -252,9 +253,9 @@ def _tsv_records(name: str, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
 
 
 def _csv_rows(name: str, lines: _Lines) -> Iterator[Row]:
-    found = find_delimiter(name, lines)
-    records = _csv_records(name, found.lines, found.delimiter, found.before)
-    return _table(name, records, found.word)
+    table = find_delimiter(name, lines)
+    records = _csv_records(name, table.lines, table.delimiter, table.before)
+    return _table(name, records, table.word)
 
 
 def _tsv_rows(name: str, lines: _Lines) -> Iterator[Row]:
@@ -268,7 +269,7 @@ def _table(name: str, records: Iterator[tuple[str, list[str]]], separator: str) 
     # Spreadsheets pad rows with empty cells; a text behind the last name was cut at a separator.
     named = max(number for number, column in enumerate(header, start=1) if column)
     for where, cells in records:
-        if cells == [""] and len(header) > 1:
+        if cells == [""] and len(header) > 1:  # an empty line; in a table of one column, a text
             continue
         if len(cells) != len(header):
             raise DataError(
@@ -339,6 +340,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
             f'{where}: expected a JSON object such as {{"text": …}}, got {_shape(row)}; '
             "write one object a line (jq -c '.[]' does it for a list)"
         )
+    # Only an escape can spell half a character; other rows are spared the look.
     if "\\u" in line and not _is_unicode(row):
         raise DataError(
             f"{where}: expected text, got half of a surrogate pair (\\ud800 to \\udfff)"

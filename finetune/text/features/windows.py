@@ -21,7 +21,7 @@ from finetune.text.tokenizer.parallel import tokenizer_threads
 from finetune.text.tokenizer.tokenizer import Template, Tokenizer
 
 WITHOUT_ANSWER = ("auto", "cls", "drop")
-"""What is learnt from a window that does not hold the answer of an answerable question."""
+"""What is learned from a window without the answer of an answerable question."""
 
 NO_ANSWER: Span = (0, 0)
 """Label of a window that has no answer: [CLS] is first and last."""
@@ -99,53 +99,53 @@ def encode_windows(
         questions: N questions.
         contexts: N contexts; those that repeat are tokenized once.
         max_length: Tokens that a window may have, special tokens included.
-        config: Overlap of the windows and room of the question.
+        config: Overlap of the windows and longest question.
         answers: First character of each answer and the one after its last, in its context; None
             for a question without one. No labels where the whole argument is None.
         training: Answers will not be read off these: they carry no offsets, and windows may be
             left out.
-        drop: An answerable question's windows that do not hold its whole answer are not learnt
+        drop: An answerable question's windows without the whole of its answer are not learned
             from: left out in training, otherwise labelled (-100, -100). If false their label is
             (0, 0), as is that of every window of an unanswerable question.
 
     Returns:
         The windows of each question in order, one at least unless all are left out; the first of
-        a question tells in `trimmed` how many tokens the question has lost.
+        a question has in `trimmed` how many tokens the question has lost.
 
     Raises:
-        ConfigError: `max_length` leaves a context no more room than the stride.
+        ConfigError: `max_length` leaves a context no more space than the stride.
     """
     template = tokenizer.template(pair=True)
-    _check_room(template, max_length, config)
+    _check_space(template, max_length, config)
     with tokenizer_threads():
-        asked = tokenizer.encode_ids(questions)
-        read = tokenize_contexts(tokenizer, contexts)
+        question_ids = tokenizer.encode_ids(questions)
+        tokenized = tokenize_contexts(tokenizer, contexts)
     windows: list[Features] = []
-    for number, (question, context) in enumerate(zip(asked, contexts, strict=True)):
-        tokens, kept = read[context], question[: config.max_question_length]
-        pieces = cut(len(tokens.ids), max_length - template.size - len(kept), config.stride)
-        made = [_window(kept, tokens, piece, template) for piece in pieces]
+    for number, (question, context) in enumerate(zip(question_ids, contexts, strict=True)):
+        tokens, asked = tokenized[context], question[: config.max_question_length]
+        pieces = cut(len(tokens.ids), max_length - template.size - len(asked), config.stride)
+        of_question = [_window(asked, tokens, piece, template) for piece in pieces]
         if answers is not None:
-            _label(made, pieces, tokens, answers[number], drop)
+            _label(of_question, pieces, tokens, answers[number], drop)
         if training:
-            made = [window for window in made if window.label != NOT_LEARNT]
-        for window in made:
+            of_question = [window for window in of_question if window.label != NOT_LEARNT]
+        for window in of_question:
             window.example = number
             window.offsets = None if training else window.offsets
-        if made:
-            made[0].trimmed = len(question) - len(kept)
-        windows += made
+        if of_question:  # once a question, or its windows would count the loss several times
+            of_question[0].trimmed = len(question) - len(asked)
+        windows += of_question
     return windows
 
 
-def _check_room(template: Template, max_length: int, config: WindowConfig) -> None:
-    room = max_length - template.size - config.max_question_length
-    if room <= config.stride:
+def _check_space(template: Template, max_length: int, config: WindowConfig) -> None:
+    space = max_length - template.size - config.max_question_length
+    if space <= config.stride:
         raise ConfigError(
             f"stride ({config.stride}) must be less than the tokens of a context that fit into a "
             f"window: max_length {max_length} less max_question_length "
-            f"{config.max_question_length} and {template.size} special tokens leaves {room}; lower "
-            "stride or max_question_length, or raise max_length"
+            f"{config.max_question_length} and {template.size} special tokens leaves {space}; "
+            "lower stride or max_question_length, or raise max_length"
         )
 
 
@@ -160,13 +160,13 @@ def tokenize_contexts(tokenizer: Tokenizer, contexts: Sequence[str]) -> dict[str
         Text -> its tokens.
     """
     different = list(dict.fromkeys(contexts))
-    read = {}
+    tokenized = {}
     for start in range(0, len(different), _TOGETHER):
         texts = different[start : start + _TOGETHER]
         for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
             offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            read[text] = TokenizedContext(encoding.ids, without_space(text, offsets))
-    return read
+            tokenized[text] = TokenizedContext(encoding.ids, without_space(text, offsets))
+    return tokenized
 
 
 def without_space(text: str, offsets: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -182,32 +182,32 @@ def without_space(text: str, offsets: NDArray[np.int32]) -> NDArray[np.int32]:
     if not len(offsets):
         return offsets
     space = np.fromiter(map(str.isspace, text), dtype=bool, count=len(text))
-    place = np.arange(len(text), dtype=np.int32)
-    # First character at or after each place, and last one at or before it, that is no space.
-    later = np.minimum.accumulate(np.where(space, len(text), place)[::-1])[::-1]
-    earlier = np.maximum.accumulate(np.where(space, -1, place))
+    position = np.arange(len(text), dtype=np.int32)
+    # First character at or after each position, and last one at or before it, that is no space.
+    later = np.minimum.accumulate(np.where(space, len(text), position)[::-1])[::-1]
+    earlier = np.maximum.accumulate(np.where(space, -1, position))
     starts, ends = offsets[:, 0], offsets[:, 1]
     starts = np.where(starts < ends, np.minimum(np.append(later, len(text))[starts], ends), starts)
     ends = np.where(starts < ends, np.maximum(earlier[ends - 1] + 1, starts), ends)
     return np.stack((starts, ends), axis=1).astype(np.int32)
 
 
-def cut(count: int, room: int, stride: int) -> list[Span]:
+def cut(count: int, space: int, stride: int) -> list[Span]:
     """Cut a context into pieces that overlap.
 
     Args:
         count: Tokens of the context, 0 or more.
-        room: Tokens of a piece, more than `stride`.
+        space: Tokens of a piece, more than `stride`.
         stride: Tokens that a piece shares with the one before it.
 
     Returns:
-        First token of each piece and the one after its last; all but the last piece have `room`
+        First token of each piece and the one after its last; all but the last piece have `space`
         tokens, and a context without tokens is one empty piece.
     """
-    last_start = max(0, count - room)
-    steps = -(-last_start // (room - stride))
-    starts = range(0, (steps + 1) * (room - stride), room - stride)
-    return [(start, min(start + room, count)) for start in starts]
+    last_start = max(0, count - space)
+    steps = -(-last_start // (space - stride))
+    starts = range(0, (steps + 1) * (space - stride), space - stride)
+    return [(start, min(start + space, count)) for start in starts]
 
 
 def answer_tokens(offsets: NDArray[np.int32], answer: Span) -> Span | None:
@@ -246,10 +246,11 @@ def _label(
     drop: bool,
 ) -> None:
     """Give each window of a question its label."""
-    found = None if answer is None else answer_tokens(tokens.offsets, answer)
+    covered = None if answer is None else answer_tokens(tokens.offsets, answer)
     absent = NOT_LEARNT if drop and answer is not None else NO_ANSWER
     for window, (begin, end) in zip(windows, pieces, strict=True):
         window.label = absent
-        if found is not None and window.context and begin <= found[0] and found[1] < end:
+        # Only where the whole answer is in the window: half of it would teach a wrong end.
+        if covered is not None and window.context and begin <= covered[0] and covered[1] < end:
             shift = window.context[0] - begin
-            window.label = (found[0] + shift, found[1] + shift)
+            window.label = (covered[0] + shift, covered[1] + shift)

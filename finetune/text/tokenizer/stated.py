@@ -32,7 +32,7 @@ BERT_SETTINGS: dict[str, tuple[str, bool | None]] = {
     "strip_accents": ("strip_accents", None),  # None: accents go with the capitals
     "tokenize_chinese_chars": ("handle_chinese_chars", True),
 }
-"""Setting in tokenizer_config.json -> name in the library, and what holds where it is not said."""
+"""Setting in tokenizer_config.json -> name in the library, and its default."""
 
 MOST_UNUSED = 100_000
 """Ids without a token that a vocabulary may have, besides as many as it has tokens."""
@@ -48,7 +48,7 @@ def read_stated(folder: Path) -> dict[str, Any]:
     """Read the optional files.
 
     Args:
-        folder: May hold any of them.
+        folder: May have any of them.
 
     Returns:
         All keys together, the tokens of `added_tokens.json` below that key.
@@ -80,7 +80,7 @@ def role_names(stated: dict[str, Any], vocabulary: Container[str]) -> dict[str, 
     """Find the special token of each role: as stated, otherwise a usual name that is there.
 
     Args:
-        stated: Role -> name, or an object with the name as `content`; may hold other keys.
+        stated: Role -> name, or an object with the name as `content`; may have other keys.
         vocabulary: The tokens there are.
 
     Returns:
@@ -177,7 +177,7 @@ def flag(stated: dict[str, Any], key: str, default: bool | None, folder: Path) -
     Args:
         stated: What the folder states.
         key: The setting.
-        default: What holds where it is not said, or said to be null.
+        default: The value where it is missing, or null.
         folder: Named in errors.
 
     Raises:
@@ -193,10 +193,10 @@ def flag(stated: dict[str, Any], key: str, default: bool | None, folder: Path) -
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
+    """Read a file of one JSON object.
 
     Raises:
-        CheckpointError: It cannot be read or holds something else.
+        CheckpointError: It cannot be read or is something else.
     """
     refuse_placeholder_file(path, CheckpointError)
     try:

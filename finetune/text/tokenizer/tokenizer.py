@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -19,7 +19,6 @@ import numpy as np
 from finetune.errors import CheckpointError, DataError
 from finetune.files.checksums import check_files
 from finetune.files.writing import write_json, write_text
-from finetune.text.tokenizer.literal import reads_names_as_text
 from finetune.text.tokenizer.stated import ROLES
 from finetune.text.tokenizer.tokenizer_files import read_tokenizer
 
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 """What `save` writes."""
+# No character of any text: Unicode keeps it unassigned for ever.
+_UNREACHABLE = "\U0010ffff"
 
 
 class Encoding(NamedTuple):
@@ -111,7 +112,7 @@ class Tokenizer:
         """Read a folder written by `save`, by Hugging Face or by BERT's authors.
 
         Args:
-            folder: Holds `tokenizer.json`, or `vocab.txt`, or `vocab.json` with `merges.txt`, or
+            folder: Has `tokenizer.json`, or `vocab.txt`, or `vocab.json` with `merges.txt`, or
                 what `transformers` can convert, such as a sentencepiece model. Role names come
                 from `special_tokens_map.json` and `tokenizer_config.json`, or are the usual ones.
 
@@ -179,7 +180,7 @@ class Tokenizer:
     @cached_property
     def _reader(self) -> tokenizers.Tokenizer:
         """What encodes texts: the backend, to which the special tokens' names are only text."""
-        return reads_names_as_text(self.backend, self._as_text)
+        return _reading_names_as_text(self.backend, self._as_text)
 
     @cached_property
     def _has_words(self) -> bool:
@@ -198,10 +199,10 @@ class Tokenizer:
         Raises:
             DataError: A text is no Unicode text.
         """
-        found = _encoded(self._reader.encode_batch, texts)
+        encodings = _encoded(self._reader.encode_batch, texts)
         return [
             Encoding(encoding.ids, encoding.offsets, self._word_ids(text, encoding))
-            for text, encoding in zip(texts, found, strict=True)
+            for text, encoding in zip(texts, encodings, strict=True)
         ]
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -216,8 +217,7 @@ class Tokenizer:
         Raises:
             DataError: A text is no Unicode text.
         """
-        found = _encoded(self._reader.encode_batch_fast, texts)
-        return [encoding.ids for encoding in found]
+        return [encoding.ids for encoding in _encoded(self._reader.encode_batch_fast, texts)]
 
     def _word_ids(self, text: str, encoding: tokenizers.Encoding) -> list[int]:
         if self._has_words:
@@ -243,6 +243,7 @@ class Tokenizer:
         Returns:
             The template; BERT's where the tokenizer has no rule of its own.
         """
+        # Read off a sample: a tokenizer.json states this rule in one of several forms.
         sample = self.backend.encode("a", "a" if pair else None)
         if None not in sample.sequence_ids:
             middle = [self.sep_token_id] if pair else []
@@ -258,6 +259,49 @@ class Tokenizer:
             suffix=ids[ends[last] :].tolist(),
             second_type=int(sample.type_ids[starts[last]]) if pair else 0,
         )
+
+
+def _reading_names_as_text(
+    backend: tokenizers.Tokenizer, names: Collection[str]
+) -> tokenizers.Tokenizer:
+    """Copy a tokenizer so that some of its tokens are never found in a text.
+
+    The library turns a `[SEP]` that somebody wrote into the separator itself, so a text could end
+    its own sequence or hide as padding. Here such a name has no entry in the vocabulary: `[SEP]`
+    becomes the tokens of a bracket, a word and a bracket. All ids stay as they are.
+
+    Args:
+        backend: The tokenizer, which stays as it is. Its other added tokens are still found.
+        names: The tokens. The model must not know them either: sentencepiece has `<s>` among its
+            pieces, and an added token that is not looked for would be found there.
+
+    Returns:
+        A tokenizer with the same ids, for encoding texts without special tokens around them.
+    """
+    from tokenizers import Tokenizer, models
+
+    state = json.loads(backend.to_str())
+    for token in state["added_tokens"]:
+        token["content"] = _renamed(token["content"], names)
+    model = state["model"]
+    if model.get("unk_token") is not None:
+        model["unk_token"] = _renamed(model["unk_token"], names)
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {_renamed(name, names): number for name, number in model["vocab"].items()}
+        return Tokenizer.from_str(json.dumps(state))
+    pieces = [(_renamed(name, names), score) for name, score in model["vocab"]]
+    model["vocab"] = [list(piece) for piece in pieces]
+    copy: Any = Tokenizer.from_str(json.dumps(state))
+    # The library reads a score from a file with an error in its last digit, which may decide
+    # between two ways to cut a word: the scores are handed over as numbers.
+    copy.model = models.Unigram(
+        pieces, unk_id=model["unk_id"], byte_fallback=model.get("byte_fallback", False)
+    )
+    return copy  # type: ignore[no-any-return]
+
+
+def _renamed(name: str, names: Collection[str]) -> str:
+    return f"{_UNREACHABLE}{name}" if name in names else name
 
 
 def _encoded(encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[str]) -> list[Any]:
@@ -278,13 +322,14 @@ def _encoded(encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[s
 
 def _words_by_spaces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
     """Number words by white space, for tokenizers that have no words of their own."""
-    words: list[int] = []
+    numbers: list[int] = []
     word = -1
     for start, end in offsets:
+        # A token may have the space before it as its own first character (sentencepiece).
         after_space = text[max(start - 1, 0) : start].isspace() or text[start:end][:1].isspace()
-        word += not words or after_space
-        words.append(word)
-    return words
+        word += not numbers or after_space
+        numbers.append(word)
+    return numbers
 
 
 def _adds_prefix_space(backend: tokenizers.Tokenizer) -> bool:

@@ -58,7 +58,7 @@ def read_tokenizer(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
     """Read the tokenizer of a folder.
 
     Args:
-        folder: Holds a vocabulary in one of the forms above.
+        folder: Has a vocabulary in one of the forms above.
 
     Returns:
         The tokenizer, and the name of the special token of each role in `ROLES` that it has.
@@ -110,7 +110,7 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
 
 @contextmanager
 def _failures_as_errors(path: Path) -> Iterator[None]:
-    """Tell in one line of what the library cannot read, or panics at; its own report is left out.
+    """Report in one line what the library cannot read, or panics at, without its own report.
 
     Raises:
         CheckpointError: It failed.
@@ -128,7 +128,7 @@ def _failures_as_errors(path: Path) -> Iterator[None]:
 def _unheard() -> Iterator[None]:
     """Send the error stream of the process nowhere: a panic writes there before it is an error."""
     try:
-        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     except OSError:  # it is closed already
         yield
         return
@@ -136,8 +136,8 @@ def _unheard() -> Iterator[None]:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nowhere)
 
 
@@ -145,16 +145,16 @@ def _try_out(backend: tokenizers.Tokenizer, path: Path) -> None:
     """Encode a pair, so that what fails on every text, or on an unknown one, fails now."""
     with _failures_as_errors(path):
         sample = backend.encode(_SAMPLE, _SAMPLE)
-    most = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
-    if sample.ids and max(sample.ids) > most:
+    highest = max(backend.get_vocab(with_added_tokens=True).values(), default=0)
+    if sample.ids and max(sample.ids) > highest:
         raise CheckpointError(
-            f"{path}: not a readable tokenizer: expected ids up to {most} around a text, got "
+            f"{path}: not a readable tokenizer: expected ids up to {highest} around a text, got "
             f"{max(sample.ids)}; give the file as it was published with the weights"
         )
 
 
 def _ids_in(path: Path) -> dict[str, int]:
-    """The ids that a tokenizer.json gives its tokens; of other forms the library tells."""
+    """The ids that a tokenizer.json gives its tokens; the library reports other forms."""
     try:
         content = read_json(path)
     except CheckpointError:
@@ -164,9 +164,9 @@ def _ids_in(path: Path) -> dict[str, int]:
     tokens = list(vocabulary.items()) if isinstance(vocabulary, dict) else []
     if isinstance(vocabulary, list):  # of pieces with their scores
         tokens = [(str(number), number) for number in range(len(vocabulary))]
-    for each in added if isinstance(added, list) else []:
-        if isinstance(each, dict):
-            tokens.append((str(each.get("content")), each.get("id")))
+    for entry in added if isinstance(added, list) else []:
+        if isinstance(entry, dict):
+            tokens.append((str(entry.get("content")), entry.get("id")))
     return {token: number for token, number in tokens if isinstance(number, int)}
 
 
@@ -199,11 +199,11 @@ def _converted(folder: Path, *, named: bool) -> tuple[tokenizers.Tokenizer, dict
     from transformers import AutoTokenizer
     from transformers.convert_slow_tokenizer import convert_slow_tokenizer
 
-    found = next(name for name in _ALL_FILES if (folder / name).is_file())
-    refuse_placeholder_file(folder / found, CheckpointError)
+    file = next(name for name in _ALL_FILES if (folder / name).is_file())
+    refuse_placeholder_file(folder / file, CheckpointError)
     if not named:
         raise CheckpointError(
-            f"{folder}: expected the class of tokenizer that {found} is for, got none; write it "
+            f"{folder}: expected the class of tokenizer that {file} is for, got none; write it "
             'to tokenizer_config.json, as {"tokenizer_class": "AlbertTokenizer"}'
         )
     try:
@@ -215,21 +215,21 @@ def _converted(folder: Path, *, named: bool) -> tuple[tokenizers.Tokenizer, dict
     except Exception as error:  # many types: for a file, a class, a package that is missing
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise CheckpointError(
-            f"{folder}: expected a tokenizer that can be converted, got {found}, which cannot "
+            f"{folder}: expected a tokenizer that can be converted, got {file}, which cannot "
             f"({reason}); make a tokenizer.json where it works, with save_pretrained of its class"
         ) from error
-    _check_read(theirs, folder, found)
+    _check_read(theirs, folder, file)
     names = {role: getattr(theirs, role, None) for role in ROLES}
     return backend, role_names(names, backend.get_vocab(with_added_tokens=True))
 
 
-def _check_read(theirs: Any, folder: Path, found: str) -> None:
+def _check_read(theirs: Any, folder: Path, file: str) -> None:
     # A class that does not find its file gives, without a word, a vocabulary of special tokens.
     files = type(theirs).vocab_files_names.values()
     if not any((folder / name).is_file() for name in files):
         raise CheckpointError(
             f"{folder}: expected one of {', '.join(sorted(files))}, which {type(theirs).__name__} "
-            f"reads, got {found}; name another tokenizer_class in tokenizer_config.json"
+            f"reads, got {file}; name another tokenizer_class in tokenizer_config.json"
         )
 
 

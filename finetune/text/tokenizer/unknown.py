@@ -177,6 +177,6 @@ def lost_words(words: dict[str, int], letters: Collection[str]) -> float:
         words: Word -> how often it was seen.
         letters: The characters that are kept.
     """
-    kept = set(letters)
-    lost = sum(count for word, count in words.items() if not kept.issuperset(word))
+    alphabet = set(letters)
+    lost = sum(count for word, count in words.items() if not alphabet.issuperset(word))
     return lost / max(1, sum(words.values()))

@@ -73,7 +73,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """Learn a vocabulary; the same texts and settings give the same tokenizer.
 
     Args:
-        texts: The corpus, read once and not kept.
+        texts: The corpus, read once and not stored.
         config: What to learn.
 
     Returns:
@@ -82,7 +82,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     Raises:
         ConfigError: The corpus gives fewer tokens than `vocab_size`, or the letters alone are
             more than that.
-        DataError: The corpus holds no text.
+        DataError: The corpus has no text.
     """
     with tokenizer_threads():
         backend = ALGORITHMS[config.algorithm](_with_text(texts), config)
@@ -116,11 +116,11 @@ def _check_size(size: int, config: TokenizerConfig, letters: int = 0) -> None:
 
 
 def _with_text(texts: Iterable[str]) -> Iterator[str]:
-    found = False
+    has_text = False
     for text in texts:
-        found = found or not is_empty(text)
+        has_text = has_text or not is_empty(text)
         yield text
-    if not found:
+    if not has_text:
         raise DataError("expected text to learn a vocabulary from, got none in the corpus")
 
 
@@ -144,6 +144,7 @@ def _wordpiece(texts: Iterable[str], config: TokenizerConfig) -> tokenizers.Toke
 
 def _count_words(texts: Iterable[str], normalizer: Any, splitter: Any) -> dict[str, int]:
     """Count each word of the corpus as the tokenizer will see it, in sorted order."""
+    # Counted before it is normalized: most of a corpus is the same few thousand pieces.
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text.split())
@@ -151,7 +152,7 @@ def _count_words(texts: Iterable[str], normalizer: Any, splitter: Any) -> dict[s
     for piece, count in raw.items():
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(piece)):
             words[word] += count
-    return dict(sorted(words.items()))
+    return dict(sorted(words.items()))  # whatever the order of the texts
 
 
 def _wordpiece_vocabulary(words: dict[str, int], config: TokenizerConfig) -> dict[str, int]:
@@ -177,14 +178,14 @@ def _wordpiece_vocabulary(words: dict[str, int], config: TokenizerConfig) -> dic
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     learner.train_from_iterator(_repeated(words), trainer)
     vocabulary = dict(learner.get_vocab(with_added_tokens=True))
-    there = len(set().union(*words))
-    _check_size(len(vocabulary), config, there)
+    characters = len(set().union(*words))
+    _check_size(len(vocabulary), config, characters)
     if (lost := lost_words(words, letters)) > NOTICED:
         warnings.warn(
             f"{lost:.1%} of the corpus's words become {SPECIAL_TOKENS['unk_token']}: "
-            f"limit_alphabet keeps {len(letters):,} of {there:,} different characters; raise it "
-            f"(--limit-alphabet {there}, with a vocab_size that is larger still), or learn "
-            "--algorithm bpe, which knows every character",
+            f"limit_alphabet keeps {len(letters):,} of {characters:,} different characters; "
+            f"raise it (--limit-alphabet {characters}, with a vocab_size that is larger still), or "
+            "learn --algorithm bpe, which knows every character",
             stacklevel=2,
         )
     return vocabulary

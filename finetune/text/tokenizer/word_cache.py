@@ -21,7 +21,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import tokenizers
 
-# Words kept at most, about 40 MB of them; then the cache starts again.
+# Words cached at most, about 40 MB of them; then the cache starts again.
 _LIMIT = 1 << 17
 # The highest bit of a stored id says that the token starts a word.
 _START = np.uint32(1 << 31)
@@ -39,7 +39,7 @@ class WordCache:
 
         Args:
             tokenizer: Splits the words; where its scheme is not known to look at words alone,
-                whole texts are tokenized and nothing is kept.
+                whole texts are tokenized and nothing is cached.
         """
         self._tokenizer = tokenizer
         self._known: dict[str, bytes] = {}
@@ -64,8 +64,8 @@ class WordCache:
         cut = [self._cut(text) for text in texts]
         self._learn(set(chain.from_iterable(cut)) - self._known.keys())
         for words in cut:
-            found = np.frombuffer(b"".join(map(self._known.__getitem__, words)), np.uint32)
-            yield found & ~_START, found >= _START
+            marked = np.frombuffer(b"".join(map(self._known.__getitem__, words)), np.uint32)
+            yield marked & ~_START, marked >= _START
 
     def _learn(self, words: Collection[str]) -> None:
         encodings = self._tokenizer.encode_batch(list(words))

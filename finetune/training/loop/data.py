@@ -74,7 +74,7 @@ class OrderedData(pl.LightningDataModule):
         """Have each epoch's batches asked for again, whatever the Trainer's settings are.
 
         Raises:
-            ConfigError: The Trainer would share out again what is shared out already.
+            ConfigError: The Trainer would divide again what is divided among processes already.
         """
         if self.trainer is None:
             return

@@ -94,7 +94,7 @@ class FineTuner(EncoderWithHead):
                 the TaskData that the Trainer is given.
             optimizer: Rates and decay.
             schedule: Shape of the rate over the run.
-            regularization: What holds the weights near the pretrained ones, or steadies the loss.
+            regularization: Keeps the weights near the pretrained ones, or steadies the loss.
             seed: Keys the dropout of every step.
 
         Raises:
@@ -288,6 +288,6 @@ def predict(module: FineTuner, batches: Iterable[Mapping[str, Tensor]]) -> Outpu
 
 
 def is_degenerate(answers: Sequence[Answer]) -> bool:
-    """Whether every answer is the same: a run that has learnt nothing from its texts."""
+    """Whether every answer is the same: a run that has learned nothing from its texts."""
     # As text, since an answer may be a list of classes, which no set takes.
     return len(answers) > 1 and len({str(answer["prediction"]) for answer in answers}) == 1

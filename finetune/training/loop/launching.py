@@ -62,7 +62,7 @@ class OneMachine(LightningEnvironment):
 
     @property
     def main_port(self) -> int:
-        """Where the processes meet; the first one chooses, if nobody has."""
+        """Where the processes meet; the first one chooses, if none is given."""
         if self._port is None:
             self._port = find_free_network_port()
         return self._port

@@ -128,7 +128,7 @@ class EncoderWithHead(pl.LightningModule):
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Propagate a batch's loss back with its weight in the step.
 
-        The gradient of a step is that of one batch with all that the step's batches hold, over
+        The gradient of a step is that of one batch with all examples of the step, over
         accumulated batches and processes.
         """
         if self._labels is not None:
@@ -188,9 +188,9 @@ class EncoderWithHead(pl.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by global norm, and keep the norm that was found for the log.
+        """Clip by global norm, and store the norm before that for the log.
 
-        On logged steps the norm of each layer group is kept as well.
+        On logged steps the norm of each layer group is stored as well.
         """
         if gradient_clip_algorithm == "value":  # a user's Trainer may; it has no norm
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)

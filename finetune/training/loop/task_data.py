@@ -1,4 +1,4 @@
-"""A task's splits as batches: tokenized once, kept as arrays, batched by length."""
+"""A task's splits as batches: tokenized once, stored as arrays, batched by length."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TaskData(OrderedData):
             loader: Batch size and workers; 32 and none when left out.
             max_length: Longest sequence in tokens.
             seed: Keys the order.
-            cache_dir: Where tokenized splits are kept; None: in memory alone.
+            cache_dir: Where tokenized splits are stored; None: in memory alone.
         """
         super().__init__(loader or LoaderConfig(), seed=seed)
         self.task, self.tokenizer, self.max_length = task, tokenizer, max_length
@@ -96,7 +96,7 @@ class TaskData(OrderedData):
             training: To learn from; otherwise answers can be read off what comes of them.
 
         Raises:
-            DataError: Nothing in the split can be learnt from.
+            DataError: Nothing in the split can be learned from.
         """
         if (split, training) not in self._features:
             if self.cache_dir is None:
@@ -194,7 +194,7 @@ class TaskData(OrderedData):
 
         Returns:
             `files`; `examples`; `sequences`; `left_out`: examples of which no sequence can be
-            learnt from; `trimmed`: the fraction of examples that lost tokens; `skipped`: rows that
+            learned from; `trimmed`: the fraction of examples that lost tokens; `skipped`: rows that
             the task left out, by reason, if it left out any; and the task's facts.
         """
         examples, features = self.examples(split), self.features(split, training=training)

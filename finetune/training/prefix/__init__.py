@@ -1,1 +1,1 @@
-"""The frozen part of an encoder: its hidden states computed once, and kept."""
+"""The frozen part of an encoder: its hidden states computed once, and cached."""

@@ -71,7 +71,7 @@ class Phases:
 
         Args:
             layers: Layer groups by name, lowest first.
-            optimizer: Holds all of them.
+            optimizer: Has all of them.
             batches_done: Batches behind, since the start of the run.
         """
         plan = self.rates.plan

@@ -58,7 +58,7 @@ def plan_table(rows: Sequence[Row], policy: str, cached: Mapping[int, str] | Non
     Args:
         rows: What `plan_rows` gave.
         policy: What the plan is called.
-        cached: Boundary → what is kept of its prefix ("0.31 GiB"); None leaves the column out.
+        cached: Boundary → what is cached of its prefix ("0.31 GiB"); None leaves the column out.
     """
     head = ["phase", "epochs", "steps", "trainable", "parameters", "boundary"]
     lines = [[*_phase_cells(row)] for row in rows]

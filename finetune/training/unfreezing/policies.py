@@ -1,7 +1,7 @@
 """Unfreezing: policies as plans, and what a plan's phase means for the weights.
 
 A policy is a pure function that gives the phases of a run (`plan.py`). Applying a phase is
-`requires_grad` and the mode of the modules, and nothing else: the optimizer holds all groups from
+`requires_grad` and the mode of the modules, and nothing else: the optimizer has all groups from
 the first step, and what is frozen has no gradient, so neither its moments nor its weight decay move
 it. Frozen parts are in eval mode too. That is a small departure from ULMFiT, which keeps dropout
 on; it makes the frozen prefix a constant of each text, which may be computed once.
@@ -262,7 +262,7 @@ def _shorter_or_longer(config: UnfreezeConfig, plan: Plan, max_epochs: float) ->
 
 
 def _check_clock(config: UnfreezeConfig, plan: Plan) -> None:
-    """Under a limit in minutes nobody knows how many epochs the last phase will have."""
+    """Under a limit in minutes the epochs of the last phase are not known."""
     if plan.phases[-1].end is not None:
         raise ConfigError(
             "phases: under max_minutes the last phase runs until the time is over; leave its "
