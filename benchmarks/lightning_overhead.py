@@ -120,12 +120,14 @@ def pretrainer() -> Pretrainer:
 def main(words: Sequence[str] | None = None) -> None:
     """Compare in pretraining and in fine-tuning."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each")
+    parser.add_argument("--rounds", type=int, default=5, help="number of runs of each")
     parser.add_argument("--steps", type=int, default=60, help="steps of a pretraining run")
-    parser.add_argument("--rows", type=int, default=32, help="blocks in a batch of it")
+    parser.add_argument(
+        "--rows", type=int, default=32, help="blocks in a batch of the pretraining run"
+    )
     parser.add_argument("--length", type=int, default=128, help="tokens in a block")
     parser.add_argument("--examples", type=int, default=6400, help="sentences of a fine-tuning run")
-    parser.add_argument("--threads", type=int, help="threads of torch; all cores if not given")
+    parser.add_argument("--threads", type=int, help="threads of torch; default: all cores")
     options = parser.parse_args(words)
     prepare(options.threads)
     rows, length = options.rows, options.length

@@ -262,18 +262,23 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--encoder", required=True, help="Hugging Face folder or name, or checkpoint")
     add("--data", type=Path, required=True, help="folder with glue_data/, squad/ and race/")
     add("--out", type=Path, required=True, help="folder of all runs")
-    add("--tasks", type=names, default=list(TASKS), help=f"of {', '.join(TASKS)}")
+    add("--tasks", type=names, default=list(TASKS), help=f"any of {', '.join(TASKS)}")
     add("--recipes", nargs="+", default=["plain", "config"], help="plain, config, config:FLAGS")
     add("--choose", action="store_true", help="choose a recipe on training data, and run it too")
     add("--choose-seeds", type=numbers, default=[1], help="such as 1,2")
-    add("--choose-rows", type=int, help="choose on a sample of so many rows or questions")
+    add("--choose-rows", type=int, help="choose on a sample of this many rows or questions")
     add("--extras", action="store_true", help="choose among layer-wise decay and LP-FT too")
     add("--limit", type=limit, nargs="*", default=[], help="TASK=ROWS: train on a sample (GLUE)")
-    add("--race-questions", type=int, default=4000, help="questions of RACE to train on; 0: all")
+    add(
+        "--race-questions",
+        type=int,
+        default=4000,
+        help="number of RACE questions to train on; 0 = all",
+    )
     add("--seeds", type=numbers, default=[1, 2, 3], help="such as 1,2,3")
-    add("--threads", type=int, help="of torch in each run; all cores if not given")
-    add("--keep", action="store_true", help="keep the weights of runs that have ended")
-    add("--table", action="store_true", help="run nothing; the table of what has ended")
+    add("--threads", type=int, help="threads of torch in each run; default: all cores")
+    add("--keep", action="store_true", help="keep the weights of finished runs")
+    add("--table", action="store_true", help="run nothing; print the table of finished runs")
     options = parser.parse_args(words)
     options.limit = dict(options.limit)
     if unknown := [word for word in options.tasks if word not in TASKS]:

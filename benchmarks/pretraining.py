@@ -66,10 +66,10 @@ def turn(
 def main(words: Sequence[str] | None = None) -> None:
     """Compare at both sizes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=10, help="steps of each")
+    parser.add_argument("--rounds", type=int, default=10, help="number of steps of each")
     parser.add_argument("--rows", type=int, default=32, help="blocks in a batch")
     parser.add_argument("--length", type=int, default=128, help="tokens in a block")
-    parser.add_argument("--threads", type=int, help="threads of torch; all cores if not given")
+    parser.add_argument("--threads", type=int, help="threads of torch; default: all cores")
     options = parser.parse_args(words)
     prepare(options.threads)
     print(f"{options.rows}x{options.length} tokens, 15 % masked, {torch.get_num_threads()} threads")

@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Print windows a second: the median of some repetitions, and the range."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=4000)
-    parser.add_argument("--length", type=int, default=384, help="T")
+    parser.add_argument("--length", type=int, default=384, help="tokens in a sequence")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=7)
     settings = parser.parse_args(words)

@@ -234,19 +234,23 @@ def report(found: Mapping[str, Any]) -> str:
 def parse(words: Sequence[str] | None) -> argparse.Namespace:
     """Read the options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="folder with glue_data/; else made sequences")
-    parser.add_argument("--vocabulary", type=Path, help=f"tokenizer; else that of {VOCABULARY}")
-    parser.add_argument("--sets", default="cola,mrpc", help="of cola, mrpc, rte")
-    parser.add_argument("--policies", default=",".join(POLICIES), help="of those timed")
-    parser.add_argument("--fraction", type=float, default=1.0, help="part of the sequences")
+    parser.add_argument(
+        "--data", type=Path, help="folder with glue_data/; default: generated sequences"
+    )
+    parser.add_argument("--vocabulary", type=Path, help=f"tokenizer; default: that of {VOCABULARY}")
+    parser.add_argument("--sets", default="cola,mrpc", help="any of cola, mrpc, rte")
+    parser.add_argument("--policies", default=",".join(POLICIES), help="policies to time")
+    parser.add_argument("--fraction", type=float, default=1.0, help="fraction of the sequences")
     parser.add_argument("--quick", action="store_true", help=f"--fraction {QUICK}")
     parser.add_argument("--size", default="6x384", help="blocks x width, heads of 32")
-    parser.add_argument("--precision", default="fp32", help="of the cache: fp32, bf16")
+    parser.add_argument("--precision", default="fp32", help="precision of the cache: fp32, bf16")
     parser.add_argument("--gib", type=float, default=8.0, help="largest size of a cache")
-    parser.add_argument("--folder", type=Path, help="for the caches; else a temporary one")
+    parser.add_argument(
+        "--folder", type=Path, help="folder of the caches; default: a temporary folder"
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--threads", type=int, help="threads of torch; all cores if not given")
-    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--threads", type=int, help="threads of torch; default: all cores")
+    parser.add_argument("--json", type=Path, help="write all figures to this JSON file")
     options = parser.parse_args(words)
     for name, known in (("sets", TOKENS), ("policies", POLICIES)):
         chosen = getattr(options, name).split(",")

@@ -1,4 +1,4 @@
-"""Pretraining and fine-tuning under a Trainer of one's own, with its loggers and callbacks.
+"""Pretraining and fine-tuning with your own Trainer, loggers and callbacks.
 
     python examples/own_trainer.py CORPUS TRAIN VALIDATION OUT
 
@@ -36,7 +36,7 @@ RATE = OptimizerConfig(learning_rate=1e-2)
 
 
 class Diary(pl.Callback):
-    """A callback of one's own: it notes the monitored value after each validation."""
+    """Your own callback: it records the monitored value after each validation."""
 
     def __init__(self, monitor: str) -> None:
         """Say which value to note."""
@@ -108,4 +108,4 @@ def main(words: Sequence[str], epochs: int = 3) -> tuple[finetune.Predictor, Dia
 if __name__ == "__main__":
     answerer, _, diary = main(sys.argv[1:])
     print("validation:", *(f"{value:.3f}" for value in diary.values))
-    print(answerer.predict(["a text of one's own"])[0])
+    print(answerer.predict(["a new text"])[0])
