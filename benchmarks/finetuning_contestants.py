@@ -225,7 +225,8 @@ def theirs(turn: Turn) -> dict[str, Any]:
     import transformers as hf
     from torch.utils.data import SequentialSampler
 
-    from finetune.runs.folder import RunFolder, versions
+    from finetune.machine.circumstances import versions
+    from finetune.runs.folder import RunFolder
     from finetune.runs.predictions import write_predictions
     from tasks.glue.task import glue_task
 

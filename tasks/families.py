@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from finetune.runs.settings import FitRun
     from finetune.task.interface import Task
     from tasks.own.text import ClassifyTask
-    from tasks.run_settings import ChoiceRun, ClassifyRun, GlueRun, SpanRun
+    from tasks.run_settings import (
+        AnswerRun,
+        ChoiceRun,
+        ChooseRun,
+        ClassifyRun,
+        GlueRun,
+        OwnRun,
+        SpanRun,
+    )
 
 Labels = tuple[str, ...] | None
 
@@ -30,10 +38,10 @@ def _squad(run: SpanRun, labels: Labels) -> Task:
     return squad_task(_name(run), _data(run), run.files(), windows=run.windows, spans=run.spans)
 
 
-def _answer(run: SpanRun, labels: Labels) -> Task:
+def _answer(run: AnswerRun, labels: Labels) -> Task:
     from tasks.squad.task import answer_task
 
-    return answer_task(run.files(), windows=run.windows, spans=run.spans)
+    return answer_task(run.files(), windows=run.windows, spans=run.spans, name=_own_name(run))
 
 
 def _race(run: ChoiceRun, labels: Labels) -> Task:
@@ -42,10 +50,10 @@ def _race(run: ChoiceRun, labels: Labels) -> Task:
     return race_task(_name(run), _data(run), run.files(), labels=labels)
 
 
-def _choose(run: ChoiceRun, labels: Labels) -> Task:
+def _choose(run: ChooseRun, labels: Labels) -> Task:
     from tasks.own.choose import choose_task
 
-    return choose_task(run.files(), labels=labels)
+    return choose_task(run.files(), labels=labels, name=_own_name(run))
 
 
 def _classify(run: ClassifyRun, labels: Labels) -> Task:
@@ -53,7 +61,7 @@ def _classify(run: ClassifyRun, labels: Labels) -> Task:
     from tasks.own.text_sets import text_set_task
 
     if run.dataset is None:
-        return classify_task(run.files(), run.table, labels=labels)
+        return classify_task(run.files(), run.table, labels=labels, name=run.name)
     if run.train or run.validation:
         raise ConfigError(
             "--dataset names the data, and so do --train and --validation: give one of them"
@@ -62,11 +70,27 @@ def _classify(run: ClassifyRun, labels: Labels) -> Task:
 
 
 def _resolve_table(run: ClassifyRun, task: ClassifyTask) -> ClassifyRun:
-    return dataclasses.replace(run, table=task.resolved)
+    name = None if run.dataset is not None else _name(task)
+    return dataclasses.replace(run, table=task.resolved, name=name)
 
 
-def _name(run: FitRun) -> str:
-    return run.task.split("/", 1)[1]
+def _resolve_name(run: OwnRun, task: Task) -> OwnRun:
+    return dataclasses.replace(run, name=_name(task))
+
+
+def _own_name(run: OwnRun) -> str:
+    """The name of the user's data, by default that of the training file."""
+    from tasks.own.names import OWN, name_of
+
+    return run.name or (name_of(Path(run.train)) if run.train else OWN)
+
+
+def _name(named: FitRun | Task) -> str:
+    """What follows the family."""
+    from finetune.runs.settings import FitRun
+
+    task = named.task if isinstance(named, FitRun) else named.name
+    return task.split("/", 1)[1]
 
 
 def _data(run: FitRun) -> Path | None:
@@ -127,6 +151,18 @@ def _choice_run() -> type[ChoiceRun]:
     return ChoiceRun
 
 
+def _answer_run() -> type[AnswerRun]:
+    from tasks.run_settings import AnswerRun
+
+    return AnswerRun
+
+
+def _choose_run() -> type[ChooseRun]:
+    from tasks.run_settings import ChooseRun
+
+    return ChooseRun
+
+
 def _classify_run() -> type[ClassifyRun]:
     from tasks.run_settings import ClassifyRun
 
@@ -169,14 +205,16 @@ FAMILIES: dict[str, Family] = {
         "fine-tune on your own questions about passages",
         _answer,
         only="own",
-        settings=_span_run,
+        settings=_answer_run,
+        resolve=_resolve_name,
         group="your data",
     ),
     "choose": Family(
         "fine-tune on your own multiple-choice questions",
         _choose,
         only="own",
-        settings=_choice_run,
+        settings=_choose_run,
+        resolve=_resolve_name,
         group="your data",
     ),
 }

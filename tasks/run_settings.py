@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
+from finetune.errors import ConfigError
 from finetune.heads.span import SpanConfig
 from finetune.ranges import MOST_TOKENS, within
 from finetune.runs.settings import FitRun
 from finetune.text.features.windows import WindowConfig
+from tasks.own.names import OWN, slug
 from tasks.own.text import ClassifyConfig
 
 
@@ -15,6 +18,13 @@ def _text_sets() -> list[str]:
     from tasks.own.text_sets import TEXT_SETS
 
     return list(TEXT_SETS)
+
+
+def is_public(name: str) -> bool:
+    """Whether a name is that of a public set, in any usual spelling."""
+    from tasks.own.text_sets import TEXT_SETS, set_key
+
+    return set_key(name) in TEXT_SETS
 
 
 @dataclass
@@ -44,7 +54,41 @@ class ChoiceRun(FitRun):
 
 
 @dataclass
-class ClassifyRun(FitRun):
+class OwnRun(FitRun):
+    """Fine-tune an encoder on your own data."""
+
+    name: str | None = None
+    """Name of your data in reports and lists; none = from the training file and label column."""
+
+    def __post_init__(self) -> None:
+        """Check the values; name the task after the data, or the data after the task."""
+        super().__post_init__()
+        family, _, name = self.task.partition("/")
+        if self.name is None and name not in ("", OWN):
+            self.name = name
+        if self.name is None:
+            return
+        if not re.fullmatch(r"[\w.-]+", self.name):
+            raise ConfigError(
+                f"name: expected letters, digits, '.', '-' and '_', got '{self.name}'; choose "
+                f"one such as {slug(self.name)}"
+            )
+        if family:
+            self.task = f"{family}/{self.name}"
+
+
+@dataclass
+class AnswerRun(OwnRun, SpanRun):
+    """Fine-tune an encoder on your own questions whose answers are spans of a passage."""
+
+
+@dataclass
+class ChooseRun(OwnRun, ChoiceRun):
+    """Fine-tune an encoder on your own multiple-choice questions about a passage."""
+
+
+@dataclass
+class ClassifyRun(OwnRun):
     """Fine-tune an encoder to classify texts or text pairs, or to predict a number for each."""
 
     dataset: str | None = field(default=None, metadata={"words": _text_sets})
@@ -53,8 +97,16 @@ class ClassifyRun(FitRun):
 
     def __post_init__(self) -> None:
         """Check the values; name the task after the public set, or the set after the task."""
-        super().__post_init__()
-        if self.dataset is None and self.task not in ("", "classify/own"):
-            self.dataset = self.task.removeprefix("classify/")
-        if self.dataset is not None:
+        of_task = self.task.removeprefix("classify/")
+        is_own = of_task in ("", OWN) or (self.train is not None and not is_public(of_task))
+        if self.dataset is None and self.name is None and not is_own:
+            self.dataset = of_task
+        if self.dataset is not None and self.name is not None:
+            raise ConfigError("--dataset names the data, and so does --name: give one of them")
+        if self.name is not None and is_public(self.name):
+            raise ConfigError(f"name: '{self.name}' is a public data set; choose another --name")
+        if self.dataset is None:
+            super().__post_init__()
+        else:
+            FitRun.__post_init__(self)
             self.task = f"classify/{self.dataset}"

@@ -43,7 +43,10 @@ def _score_of(runs: Iterable[Run]) -> Callable[..., Any] | None:
 
     for run in runs:
         if run.folder is not None and RunFolder(run.folder).config_file.is_file():
-            return make_task(read_fit(run.folder)).score
+            # Of what the run answered, so that no training file is asked for the classes.
+            first = next(iter(run.rows(run.results["split"]) or ()), {})
+            labels = tuple(first.get("probabilities") or ()) or None
+            return make_task(read_fit(run.folder), labels).score
     return None
 
 

@@ -19,6 +19,7 @@ from finetune.cli.streams import drop_results, has_no_reader, usable_streams
 from finetune.console.output import one_line, quoted
 from finetune.console.tables import painted
 from finetune.errors import ConfigError, FinetuneError, nearest
+from finetune.machine.circumstances import recording_command
 from finetune.ranges import can_be_written
 
 GROUPS = ("start", "build", "benchmark", "your data", "use", "look", "measure")
@@ -58,7 +59,8 @@ def _run(words: list[str], more: Mapping[str, Command], *, is_program: bool) -> 
     try:
         with _signals_as_errors(is_program=is_program), _warnings_in_one_line():
             _check_words(words)
-            status = _status(words, command_table(more))
+            with recording_command(words):
+                status = _status(words, command_table(more))
             sys.stdout.flush()
             return status
     except (Exception, _Stopped) as error:

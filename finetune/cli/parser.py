@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -163,6 +163,7 @@ def read_settings(
     fixed: Mapping[str, object] | None = None,
     names: Sequence[str] = (),
     about: str = "",
+    check: Callable[[T, Iterable[str]], None] | None = None,
 ) -> T | None:
     """Settings of a command from its flags and --config; None where it has only printed them.
 
@@ -173,6 +174,7 @@ def read_settings(
         fixed: Settings that the command itself gives.
         names: Where a task comes first among the words: those there are, for --help.
         about: More lines for --help.
+        check: Is shown the settings and the keys that flags gave, and may refuse them.
     """
     from finetune.settings import fields as settings
 
@@ -197,6 +199,8 @@ def read_settings(
     if names:
         flags["task"] = f"{command}/{space.task}"
     result = settings.read(cls, space.config, flags)
+    if check is not None:
+        check(result, flags)
     if space.print_config:
         as_json = json.dumps(settings.plain(result), ensure_ascii=False)
         put(as_json if space.json else settings.dump(result).rstrip("\n"))

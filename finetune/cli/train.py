@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from finetune.cli.parser import read_settings
 from finetune.cli.results_table import show_results
+
+if TYPE_CHECKING:
+    from finetune.runs.settings import FitRun
 
 
 def tokenizer(words: list[str]) -> int:
@@ -58,8 +63,16 @@ def fine_tune(words: list[str]) -> int:
         fixed={"task": f"{word}/{family.only}"} if family.only else None,
         names=family.names(),
         about=family.about(),
+        check=_refuse_shape_flags,
     )
     if run is not None:
         trained = not (run.dry_run or run.find_lr)
         show_results(jobs.fit(run), Path(jobs.folder_of(run)), words, trained=trained)
     return 0
+
+
+def _refuse_shape_flags(run: FitRun, keys: Iterable[str]) -> None:
+    if any(key.startswith("encoder.") for key in keys):
+        from finetune.jobs.inputs import refuse_shape_flags
+
+        refuse_shape_flags(run, keys)

@@ -42,7 +42,7 @@ def compare(
         DataError: The groups differ in task, split or examples, or a run is on both sides.
         ConfigError: They do not both have the metric.
     """
-    if (a.task, a.split) != (b.task, b.split):
+    if not a.is_like(b):
         raise DataError(
             f"expected runs of one task, got {a.task} ({a.split}) in {a.name} and {b.task} "
             f"({b.split}) in {b.name}; compare runs of the same task and split"

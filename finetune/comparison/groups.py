@@ -63,6 +63,13 @@ class Group:
     """At least one, by ascending seed."""
     notes: tuple[str, ...] = ()
     """Remarks on where the runs come from."""
+    data: str = ""
+    """Digest of the scored examples; empty where it is not known."""
+
+    def is_like(self, other: Group) -> bool:
+        """Whether the scores of both are of the same task, or of the same examples."""
+        same_data = bool(self.data) and self.data == other.data
+        return self.split == other.split and (self.task == other.task or same_data)
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -13,8 +13,7 @@ from typing import Any
 
 from finetune.console.output import counted
 from finetune.export.source import Source
-from finetune.runs.inputs import SESSION_KEYS
-from finetune.runs.opening import INPUTS
+from finetune.runs.inputs import READ, SESSION_KEYS
 from finetune.runs.results import Results
 from finetune.settings.values import write
 
@@ -37,9 +36,8 @@ DOES = {
 }
 MOST_CLASSES = 20
 """Classes that the card names; the model's config.json has all of them."""
-FILES = (*INPUTS, "test", "data", "corpus")
 SHOWN_ELSEWHERE = ("task", "seed", "seeds", "encoder", "trainer.log_every_steps")
-NOT_SHOWN = (*SESSION_KEYS, *FILES, *SHOWN_ELSEWHERE)
+NOT_SHOWN = (*SESSION_KEYS, *READ, *SHOWN_ELSEWHERE)
 """Settings that change no number, that name files, or that are elsewhere in the card."""
 
 

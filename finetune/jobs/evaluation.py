@@ -14,10 +14,16 @@ from finetune.heads import HeadConfig
 from finetune.machine.processes import first_process_only
 from finetune.runs.families import make_task, read_fit
 from finetune.runs.folder import RunFolder, cache_folder, say
-from finetune.runs.predictions import Origin, read_origin, read_predictions, write_predictions
+from finetune.runs.predictions import (
+    Origin,
+    read_origin,
+    read_predictions,
+    write_predictions,
+    write_texts,
+)
 from finetune.runs.results import Results, over_seeds
 from finetune.runs.settings import FitRun
-from finetune.task.interface import Answer, Task, examples_digest
+from finetune.task.interface import Answer, Example, Task, examples_digest
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.finetuner import FineTuner, is_degenerate, predict
 from finetune.training.loop.task_data import TaskData
@@ -123,9 +129,25 @@ def load_scorer(source: Path, run: FitRun) -> Scorer:
 
 @first_process_only
 def write_answers(
-    task: Task, folder: RunFolder, split: str, answers: Sequence[Answer], origin: Origin
+    task: Task,
+    folder: RunFolder,
+    split: str,
+    answers: Sequence[Answer],
+    origin: Origin,
+    examples: Sequence[Example] = (),
 ) -> None:
-    """Write RUN/predictions/SPLIT.jsonl, and the files in the benchmark's own form."""
+    """Write RUN/predictions/SPLIT.jsonl, texts of the examples, and the benchmark's own files.
+
+    Args:
+        task: Whose answers these are.
+        folder: RUN.
+        split: The split.
+        answers: Those to all its examples, in order.
+        origin: What they are of.
+        examples: Left out, no texts are kept.
+    """
+    if examples:
+        write_texts(examples, answers, folder.texts(split), origin)
     write_predictions(answers, folder.predictions(split), origin)
     folder.write_submission(task.submission(split, answers))
 
@@ -142,7 +164,8 @@ def score_splits(
     more: Results = {"collapsed": False, "predictions": {}}
     for number, split in enumerate(splits):
         answers = scorer.answers(split)
-        write_answers(scorer.task, folder, split, answers, scorer.origin(split))
+        examples = scorer.data.examples(split)
+        write_answers(scorer.task, folder, split, answers, scorer.origin(split), examples)
         more["predictions"][split] = asdict(scorer.origin(split))
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in scorer.task.score(answers).items()}
@@ -237,7 +260,7 @@ def _score_fixed(
     counts, origins = [], {}
     for number, split in enumerate(splits):
         answers, origins[split] = fixed_answers(task, split)
-        write_answers(task, folder, split, answers, origins[split])
+        write_answers(task, folder, split, answers, origins[split], task.examples(split))
         prefix = f"{split}/" if number else ""
         metrics |= {prefix + name: value for name, value in task.score(answers).items()}
         counts.append(len(answers))

@@ -17,7 +17,7 @@ from finetune.jobs.preparation import Preparation, prepare, show_data
 from finetune.jobs.session import Session, check_machine
 from finetune.jobs.untrained import answer_without_training, check_untrained, is_trained
 from finetune.machine.processes import is_first_process, join
-from finetune.runs.families import complete, family_of, make_task
+from finetune.runs.families import complete, family_of, make_task, with_recorded_name
 from finetune.runs.folder import RunFolder
 from finetune.runs.opening import check_folder, open_folder, settle_folder
 from finetune.runs.results import Results, over_seeds
@@ -32,13 +32,13 @@ def fit(run: FitRun) -> Results:
     >>> import finetune
     >>> from finetune.tracking import TrackingConfig
     >>> run = finetune.FitRun(
-    ...     "runs/pretrained", "classify/own", out="runs/own",
+    ...     "runs/pretrained", "classify/reviews", out="runs/own",
     ...     train="data/train.csv", validation="data/validation.csv",
     ...     tracking=TrackingConfig(wandb=False),
     ... )
     >>> results = finetune.fit(run)
     >>> results["task"], sorted(results["metrics"])
-    ('classify/own', ['accuracy', 'macro_f1'])
+    ('classify/reviews', ['accuracy', 'macro_f1'])
 
     Args:
         run: All settings; a plain FitRun leaves those of the task's family at their defaults.
@@ -52,7 +52,7 @@ def fit(run: FitRun) -> Results:
         DataError: A file is missing or has a wrong row.
     """
     join(run.trainer.devices)
-    run = complete(dataclasses.replace(run, out=folder_of(run)))
+    run = with_recorded_name(complete(dataclasses.replace(run, out=folder_of(run))))
     task = make_task(run)
     run = family_of(run.task).resolve(run, task)
     check_settings(run, task)
@@ -236,8 +236,9 @@ def _score_best(
 def _score_test(scorer: Scorer, folder: RunFolder, split: str) -> Results:
     """Answer the test file that was named; score it if it has labels."""
     answers = scorer.answers(split)
-    write_answers(scorer.task, folder, split, answers, scorer.origin(split))
-    labelled = all(example.label is not None for example in scorer.data.examples(split))
+    examples = scorer.data.examples(split)
+    write_answers(scorer.task, folder, split, answers, scorer.origin(split), examples)
+    labelled = all(example.label is not None for example in examples)
     metrics = scorer.task.score(answers) if labelled else {}
     skipped = scorer.task.skipped(split)
     return {

@@ -1,15 +1,22 @@
-"""The inputs of each kind of run, by content; `run_inputs` keeps and compares them."""
+"""The inputs of each kind of run, by content; `run_inputs` keeps and compares them.
+
+And the encoder's shape, which is that of the checkpoint that a run starts from.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from finetune.checkpoints.folder import WEIGHTS, Checkpoint
+from finetune.checkpoints.hub import find_checkpoint
 from finetune.encoder import EncoderConfig
+from finetune.errors import ConfigError
 from finetune.runs.inputs import Input, Inputs
+from finetune.runs.settings import FitRun
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.task_data import TaskData
 
@@ -55,3 +62,55 @@ def example_inputs(data: TaskData, splits: Iterable[str]) -> Inputs:
 
 def _first(files: list[Path]) -> str:
     return ", ".join([*map(str, files[:1]), *(["…"] if len(files) > 1 else [])])
+
+
+def with_shape(run: FitRun, start: Checkpoint | None, tokenizer: Tokenizer) -> FitRun:
+    """The settings with the shape of the encoder that is used, to be recorded with the run.
+
+    Args:
+        run: The settings.
+        start: The checkpoint that the encoder is read from; None for random weights.
+        tokenizer: Its vocabulary is that of an encoder of random weights.
+    """
+    if start is not None:
+        return dataclasses.replace(run, encoder=start.encoder_config)
+    encoder = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
+    return dataclasses.replace(run, encoder=encoder)
+
+
+def other_shape(given: EncoderConfig, start: Checkpoint) -> str:
+    """Say which settings of an `encoder` section are not used; "" where none is lost.
+
+    The section may be that of a config.yaml which is used again with another encoder, so it is no
+    error. Defaults are not told from settings that were left out.
+    """
+    used, usual = start.encoder_config.to_dict(), EncoderConfig().to_dict()
+    lost = [
+        f"{name} {value} (the checkpoint has {used[name]})"
+        for name, value in given.to_dict().items()
+        if value not in (used[name], usual[name]) and name != "vocab_size"
+    ]
+    return f"encoder: settings that are not used: {', '.join(lost)}" if lost else ""
+
+
+def refuse_shape_flags(run: FitRun, keys: Iterable[str]) -> None:
+    """Refuse flags of the encoder's shape beside a checkpoint, which has its own.
+
+    Args:
+        run: The settings.
+        keys: Those that were given as flags, such as `encoder.hidden_size`.
+
+    Raises:
+        ConfigError: One of them is of the encoder, and the encoder is no new one.
+    """
+    names = [key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")]
+    if not names or run.encoder_from == "none":
+        return
+    config = find_checkpoint(run.encoder_from, run.cache_dir).encoder_config.to_dict()
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+    values = ", ".join(f"{name} {config[name]}" for name in names)
+    dropout = "; --dropout sets the encoder's dropout" if "dropout" in flags else ""
+    raise ConfigError(
+        f"{flags}: expected no settings of the encoder beside --encoder {run.encoder_from}, which "
+        f"has {values}; leave them out, or start from --encoder none{dropout}"
+    )

@@ -14,7 +14,13 @@ from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import PooledHead
 from finetune.jobs.caching import Choice, choose, row_sets, sizes
 from finetune.jobs.evaluation import task_data
-from finetune.jobs.inputs import encoder_inputs, example_inputs, tokenizer_input
+from finetune.jobs.inputs import (
+    encoder_inputs,
+    example_inputs,
+    other_shape,
+    tokenizer_input,
+    with_shape,
+)
 from finetune.jobs.pretraining import check_length, with_dropout
 from finetune.machine.processes import is_first_process
 from finetune.runs.folder import say
@@ -87,6 +93,8 @@ def prepare(run: FitRun, task: Task) -> Preparation:
     start = None
     if run.encoder_from != "none":
         start = find_checkpoint(run.encoder_from, run.cache_dir)
+        if unused := other_shape(run.encoder, start):
+            say(unused)
     tokenizer, config = _tokenizer_and_shape(run, start)
     check_length(run.max_length, config)
     trains_all = run.unfreezing.unfreeze == "all" and run.unfreezing.phases is None
@@ -100,6 +108,7 @@ def prepare(run: FitRun, task: Task) -> Preparation:
     plan = put_plan(run, module, data)
     sets = row_sets(module.phases, data)
     choice = choose(run, module, sets)
+    run = with_shape(run, start, tokenizer)  # what is recorded is what is used
     return Preparation(run, module, tokenizer, data, baseline, plan, sets, choice, start)
 
 

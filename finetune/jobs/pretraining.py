@@ -103,6 +103,7 @@ def pretrain(run: PretrainRun) -> Results:
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
     tokenizer = _tokenizer_for(run, folder)
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
+    run = dataclasses.replace(run, encoder=config)  # what is recorded is what is used
     check_training(config, run.trainer, language_model=True)
     digests = source_digests(run.corpus)
     inputs = {

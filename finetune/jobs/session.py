@@ -15,8 +15,10 @@ from finetune import tracking
 from finetune.checkpoints.folder import load_checkpoint, load_trainer_state, save_checkpoint
 from finetune.encoder.benchmark import matmul_ceiling, peak_gib
 from finetune.jobs.artifacts import artifacts_of
+from finetune.machine.circumstances import circumstances
 from finetune.machine.processes import is_first_process
-from finetune.runs.folder import RunFolder, say, versions
+from finetune.runs.folder import RunFolder, say
+from finetune.runs.inputs import with_full_paths
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.task.interface import Task
@@ -163,7 +165,7 @@ class Session:
         return tracking.loggers(
             self.run.tracking,
             self.folder.path,
-            dataclasses.asdict(self.run),
+            dataclasses.asdict(with_full_paths(self.run)),
             name=name,
             group=group,
             kind=_kind(self.run),
@@ -238,7 +240,7 @@ class Session:
             "train_seconds": self.seconds,
             "examples_per_second": self.rows_seen / self.seconds if self.seconds else 0.0,
             "peak_gib": max(self.largest_gib, self._peak_gib()),
-            "versions": versions(),
+            **circumstances(),
         }
 
     def close(self, results: Results) -> None:

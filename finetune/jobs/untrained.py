@@ -10,7 +10,8 @@ from typing import Any
 from finetune.console.output import counted
 from finetune.errors import ConfigError
 from finetune.jobs.evaluation import checkpoint_of, fixed_answers, load_scorer, write_answers
-from finetune.runs.folder import RunFolder, say, versions
+from finetune.machine.circumstances import circumstances
+from finetune.runs.folder import RunFolder, say
 from finetune.runs.inputs import Input
 from finetune.runs.opening import check_folder, open_folder
 from finetune.runs.predictions import Origin
@@ -72,6 +73,7 @@ def _by_another_head(run: FitRun, task: Task, folder: RunFolder) -> Results:
         return _dry(
             task, split, len(scorer.data.examples(split)), f"the head of {run.encoder_from}"
         )
+    run = dataclasses.replace(run, encoder=scorer.module.encoder.config)
     answers = scorer.answers(split)
     results = _write(run, task, folder, split, answers, scorer.origin(split), {})
     say(f"{counted(len(answers), 'answer')}: {folder.predictions(split)} (no labels, no score)")
@@ -112,7 +114,7 @@ def _write(
         "examples": len(answers),
         "seed": run.seed,
         "encoder": run.encoder_from,
-        "versions": versions(),
+        **circumstances(),
         "predictions": {split: dataclasses.asdict(origin)},
         **more,
     }
@@ -122,6 +124,6 @@ def _write(
     }
     with folder.hold():
         open_folder(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
-        write_answers(task, folder, split, answers, origin)
+        write_answers(task, folder, split, answers, origin, task.examples(split))
         folder.write_results(results)
     return results

@@ -161,7 +161,7 @@ def _hardest_of(
     hard = found.attempt(run.name, lambda: hardest(seeds)) if seeds else None
     if not hard:
         return None
-    known = found.attempt(run.name, lambda: texts.of(run, split))
+    known = found.attempt(run.name, lambda: texts.of(run, split, [one.id for one in hard]))
     note = None
     if known is None:
         what = f"texts of its examples are not shown: {found.problems[-1].what}"

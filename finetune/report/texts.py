@@ -1,9 +1,10 @@
-"""The texts of examples, which predictions files leave out: read again from the task's data."""
+"""The texts of examples: those in the run's folder, else read again from the task's data."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,24 @@ class Texts:
     """A folder to look in, in place of the one that the run was made with."""
     _read: dict[Any, dict[Key, Example]] = dataclasses.field(default_factory=dict)
 
-    def of(self, run: ReportedRun, split: str) -> dict[Key, Example]:
-        """The examples of a split by id.
+    def of(self, run: ReportedRun, split: str, ids: Iterable[Key]) -> dict[Key, Example]:
+        """Examples of a split by id: those that the run keeps, if all that are asked for are there.
+
+        Args:
+            run: The run.
+            split: The split.
+            ids: Of the examples to show.
 
         Raises:
             ConfigError: The run's settings cannot be read, or its data came from the hub.
             DataError: A file is not where it was, or is not in its official form.
         """
+        if self.data is None:
+            kept: dict[Key, Example] = {}
+            for seed in run.seeds:
+                kept |= seed.folder.read_texts(split)
+            if kept.keys() >= set(ids):
+                return kept
         task, key = self._task(run)
         if (key, split) not in self._read:
             self._read[key, split] = {example.id: example for example in task.examples(split)}

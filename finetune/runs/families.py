@@ -222,4 +222,27 @@ def read_fit(folder: Path) -> FitRun:
     task = run.read_config().get("task")
     if not task:
         return run.read_settings(_fit_run())  # says what is wrong with it
-    return run.read_settings(family_of(str(task)).settings())
+    family = family_of(str(task))
+    settings = run.read_settings(family.settings())
+    # Earlier versions called all data of one's own by one name, and their results do.
+    return _named(settings, family.only) if _is_unnamed(settings) else settings
+
+
+def with_recorded_name(run: FitRun) -> FitRun:
+    """A run that is resumed, with the name of one's own data under which it was begun."""
+    from finetune.runs.folder import RunFolder
+
+    if not run.resume or not _is_unnamed(run):
+        return run
+    task = str(RunFolder(Path(str(run.out))).read_config().get("task") or "")
+    return _named(run, task.partition("/")[2]) if "/" in task else run
+
+
+def _is_unnamed(run: FitRun) -> bool:
+    """Whether the data are one's own, and have no name yet."""
+    only = family_of(run.task).only
+    return bool(only) and run.task.endswith(f"/{only}") and getattr(run, "name", "") is None
+
+
+def _named(run: FitRun, name: str) -> FitRun:
+    return dataclasses.replace(run, name=name)  # type: ignore[call-arg]

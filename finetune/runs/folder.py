@@ -6,6 +6,7 @@ RUN/metrics.jsonl    a line a log step
 RUN/results.json     what came out
 RUN/checkpoints/     best: the weights to keep; last: all that resuming needs
 RUN/predictions/     a file a split
+RUN/texts/           texts of the examples that were answered worst, a file a split
 RUN/seed-1/ …        the same for each of several seeds; results.json above them is of all
 RUN/running.lock     while a process writes here: locked by it (`RunFolder.hold`)
 
@@ -15,11 +16,9 @@ Whoever wants to know anything of a run's files asks `RunFolder`.
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -36,6 +35,7 @@ from finetune.checkpoints.seed_folders import (
     PREDICTIONS,
     RESULTS,
     SUBMISSION,
+    TEXTS,
     TOKENIZER,
     seed_folder,
     seed_folders,
@@ -46,8 +46,9 @@ from finetune.files.cache_folder import cache_folder as cache_folder
 from finetune.files.writing import is_temporary, write_text
 from finetune.machine.processes import first_process_only, is_first_process
 from finetune.metrics.semantics import best_index, headline
+from finetune.runs.inputs import moved_along
 from finetune.runs.lock import held, is_running
-from finetune.runs.predictions import read_origin, read_predictions
+from finetune.runs.predictions import read_origin, read_predictions, read_texts
 from finetune.runs.results import Results, checked_runs, of_several
 from finetune.settings import fields as settings
 from finetune.settings.renames import with_new_names
@@ -55,6 +56,7 @@ from finetune.settings.values import load
 
 if TYPE_CHECKING:
     from finetune.comparison import Run
+    from finetune.task.interface import Example
 
 T = TypeVar("T")
 
@@ -102,6 +104,10 @@ class RunFolder:
     def predictions_files(self, begins: str = "") -> list[Path]:
         """The answers on every split whose name begins so, by name."""
         return sorted(self.path.glob(f"{PREDICTIONS}/{begins}*.jsonl"))
+
+    def texts(self, split: str) -> Path:
+        """The texts of the examples of a split that were answered worst."""
+        return self.path / TEXTS / f"{split}.jsonl"
 
     def outputs(self) -> dict[str, dict[str, Path]]:
         """Kind, `predictions` or `submission` -> path inside that folder -> file, by name."""
@@ -191,7 +197,7 @@ class RunFolder:
         return self.seed(best.seed)
 
     def read_settings(self, cls: type[T]) -> T:
-        """Read the settings that the run was made with.
+        """Read the settings that the run was made with; files that were moved along are found.
 
         Args:
             cls: The kind of run that is wanted, a dataclass of settings.
@@ -208,7 +214,8 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path}: expected a run that was made to {wanted}, got one of another kind"
             )
-        return settings.read(cls, self.config_file, warn=False)  # a record is not to be edited
+        run = settings.read(cls, self.config_file, warn=False)  # a record is not to be edited
+        return moved_along(run, self.path)
 
     def read_config(self) -> dict[str, Any]:
         """Read config.yaml of any kind of run, old names as new ones; {} where there is none.
@@ -298,6 +305,12 @@ class RunFolder:
         file = self.predictions(split)
         return read_predictions(file) if file.is_file() else None
 
+    def read_texts(self, split: str) -> dict[int | str, Example]:
+        """The examples of a split whose texts lie here, by id; {} where none are of its answers."""
+        answers = self.predictions(split)
+        origin = read_origin(answers) if answers.is_file() else None
+        return {} if origin is None else read_texts(self.texts(split), origin)
+
     def foreign_splits(self, results: Mapping[str, Any]) -> list[str]:
         """The splits whose predictions are not those that the results were computed from.
 
@@ -317,9 +330,7 @@ class RunFolder:
         return f"{name} contains other answers than those scored in {RESULTS}"
 
     def hold(self) -> AbstractContextManager[None]:
-        """Keep the folder for this process while the block runs: others see a run there.
-
-        It is made if it is not there.
+        """Keep the folder, made if need be, for this process while the block runs.
 
         Raises:
             ConfigError: Another process holds it.
@@ -374,18 +385,6 @@ def _step(line: bytes) -> dict[str, Any] | None:
 def _origin(predictions: Path) -> dict[str, str] | None:
     origin = read_origin(predictions)
     return None if origin is None else dataclasses.asdict(origin)
-
-
-def versions() -> dict[str, str]:
-    """Python and the libraries that a number may depend on."""
-    names = ("torch", "pytorch-lightning", "tokenizers", "transformers", "numpy", "finetune")
-    found = {"python": platform.python_version()}
-    for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 @first_process_only

@@ -13,6 +13,7 @@ from finetune.console.output import are, counted
 from finetune.errors import DataError
 from finetune.runs.folder import RunFolder
 from finetune.runs.listing import Listing, run_folders
+from finetune.runs.results import data_of
 
 Places = Path | Sequence[Path]
 
@@ -66,7 +67,7 @@ def group_of(found: Sequence[Run], name: str) -> Group:
             "one out"
         )
     ((task, split),) = kinds
-    return Group(name, task, split, tuple(runs))
+    return Group(name, task, split, tuple(runs), data=data_of(runs[0].results))
 
 
 def _kind(kind: tuple[str, str]) -> str:

@@ -1,17 +1,20 @@
 """What a run is made from: its settings, and its inputs by content (RUN/inputs.json).
 
 A resumed run has the settings that it began with, and reads the same examples or corpus,
-tokenizer and encoder. Where their files lie, how they are packed and when they were written does
-not matter. inputs.json is written first: what has settings in its folder can be resumed.
+tokenizer and encoder. How these files are packed and when they were written does not matter.
+Paths are recorded in full in config.yaml, and as they were typed in inputs.json, which is written
+first: what has settings in its folder can be resumed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from finetune.checkpoints.seed_folders import CONFIG
 from finetune.errors import ConfigError
@@ -23,6 +26,7 @@ SESSION_KEYS = (
     "dry_run",
     "find_lr",
     "out",
+    "name",
     "tracking",
     "trainer.progress",
     "loader.num_workers",
@@ -34,6 +38,11 @@ SESSION_KEYS = (
 """Settings that may differ when a run is resumed: they change no number."""
 FILE = "inputs.json"
 """Name of an input -> its `digest` and `place`."""
+READ = ("encoder_from", "tokenizer", "data", "train", "validation", "test", "corpus")
+"""Settings that name files and folders to read; `encoder_from` may be a name on the hub."""
+WRITTEN = ("out", "cache_dir")
+"""Settings that name folders to write."""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -43,11 +52,63 @@ class Input:
     digest: str
     """Hash of its content."""
     place: str
-    """Where it is, for people."""
+    """Where it is, as it was typed; config.yaml has the whole path."""
 
 
 Inputs = Mapping[str, Input]
 """Name, such as `train examples` -> what it is."""
+
+
+def with_full_paths(run: R) -> R:
+    """The settings with absolute paths, as config.yaml has them: they hold wherever one stands.
+
+    Args:
+        run: The settings, a dataclass. What names no file that is there, such as an encoder on
+            the hub, stays as it is.
+    """
+    full = {name: _each(value, os.path.abspath) for name, value in paths_in(run, WRITTEN)}
+    for name, value in paths_in(run):
+        full[name] = _each(value, lambda place: os.path.abspath(place) if _is(place) else place)
+    return dataclasses.replace(run, **full)  # type: ignore[type-var]
+
+
+def moved_along(run: R, folder: Path) -> R:
+    """The settings of a run whose folder may have been moved, with what it reads.
+
+    A file that is not where it was is looked for at the same place relative to the run's folder.
+
+    Args:
+        run: The settings as they were recorded, a dataclass.
+        folder: Where the run's folder is now.
+    """
+    out = getattr(run, "out", None)
+    if out is None:
+        return run
+
+    def place_now(place: str) -> str:
+        there = os.path.normpath(folder / os.path.relpath(place, out))
+        return there if not _is(place) and _is(there) else place
+
+    return dataclasses.replace(  # type: ignore[type-var]
+        run, **{name: _each(value, place_now) for name, value in paths_in(run)}
+    )
+
+
+def paths_in(run: object, names: Sequence[str] = READ) -> Iterator[tuple[str, str | list[str]]]:
+    """The settings that name files or folders, of those with these names: name and value."""
+    for name in names:
+        value = getattr(run, name, None)
+        if isinstance(value, str | list) and value != "none":  # `data` may be a section
+            yield name, value
+
+
+def _each(value: str | list[str], change: Callable[[str], str]) -> str | list[str]:
+    """A path, or each of several, changed."""
+    return change(value) if isinstance(value, str) else [change(one) for one in value]
+
+
+def _is(place: str) -> bool:
+    return os.path.exists(place)
 
 
 def write_inputs(folder: Path, inputs: Inputs) -> None:
@@ -122,14 +183,22 @@ def check_settings(folder: Path, before: object, now: object) -> None:
     Raises:
         ConfigError: One that changes numbers is another one.
     """
+    before, now = with_full_paths(before), with_full_paths(now)
     was = _flat(asdict(before))  # type: ignore[call-overload]
+    free = (*SESSION_KEYS, *_of_inputs(now))
     for key, value in _flat(asdict(now)).items():  # type: ignore[call-overload]
-        may_differ = any(key == free or key.startswith(free + ".") for free in SESSION_KEYS)
+        may_differ = any(key == name or key.startswith(f"{name}.") for name in free)
         if not may_differ and was[key] != value:
             raise ConfigError(
                 f"{folder}: {key} was {was[key]!r} when the run began and is {value!r} now; "
                 f"resume with the settings of its {CONFIG}, or start another run"
             )
+
+
+def _of_inputs(run: object) -> tuple[str, ...]:
+    """Settings that follow from what a run reads, whose digests are compared in their place."""
+    is_given = getattr(run, "encoder_from", "none") != "none"
+    return ("encoder",) if is_given else ("encoder.vocab_size",)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

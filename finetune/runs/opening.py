@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from finetune.checkpoints.seed_folders import (
@@ -14,6 +15,7 @@ from finetune.checkpoints.seed_folders import (
     RESULTS,
     SUBMISSION,
     TABLE,
+    TEXTS,
     TOKENIZER,
 )
 from finetune.errors import ConfigError
@@ -31,6 +33,7 @@ PARTS = (
     METRICS,
     TABLE,
     PREDICTIONS,
+    TEXTS,
     SUBMISSION,
     TOKENIZER,
     "wandb",
@@ -42,8 +45,6 @@ PARTS = (
 A kill on the way leaves a run that can be resumed or has not started: the results go before
 the checkpoints that they are made of, and the settings last.
 """
-INPUTS = ("encoder_from", "tokenizer", "train", "validation")
-"""Settings that name a file or folder, which `--overwrite` must not remove."""
 
 
 @first_process_only
@@ -95,9 +96,8 @@ def _check_content(folder: RunFolder, run: object, *, resume: bool, overwrite: b
 
 def _check_inputs_outside(folder: RunFolder, run: object) -> None:
     removed = {path.resolve() for path in _parts(folder)}
-    for name in INPUTS:
-        source = getattr(run, name, None)
-        if source is not None and Path(source).exists():
+    for _, given in run_inputs.paths_in(run):
+        for source in filter(os.path.exists, [given] if isinstance(given, str) else given):
             place = Path(source).resolve()
             if place == folder.path.resolve() or removed & {place, *place.parents}:
                 raise ConfigError(
@@ -160,7 +160,7 @@ def open_folder(
     clear_folder(folder)
     if inputs is not None:  # first: what has a config.yaml can be resumed
         run_inputs.write_inputs(folder.path, inputs)
-    write_text(folder.config_file, settings.dump(_without_mode(run)))
+    write_text(folder.config_file, settings.dump(run_inputs.with_full_paths(_without_mode(run))))
 
 
 def _compare_inputs(folder: RunFolder, inputs: run_inputs.Inputs) -> None:

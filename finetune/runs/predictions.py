@@ -3,20 +3,27 @@
 Beside SPLIT.jsonl, SPLIT.json says whose answers to what they are: digests of the checkpoint, of
 the examples, and of the predictions file itself. The last one ties the two files together: where
 one of them is written or changed alone, or a kill comes between them, the answers are not trusted.
+Texts of the examples that were answered worst lie in a file of their own (`write_texts`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finetune.errors import DataError
 from finetune.files.checksums import file_digest
 from finetune.files.placeholders import refuse_placeholder_file
 from finetune.files.writing import new_file, write_json
+
+if TYPE_CHECKING:
+    from finetune.task.interface import Example
+
+MOST_MIB = 1.0
+"""Of texts that are kept with the answers on a split, so that a report needs the run alone."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,57 @@ def read_origin(path: Path) -> Origin | None:
         return Origin(**content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def write_texts(
+    examples: Sequence[Example], rows: Sequence[Mapping[str, Any]], path: Path, origin: Origin
+) -> None:
+    """Keep the texts of labelled examples, so that they can be shown when their files are gone.
+
+    Those that were answered worst come first, until `MOST_MIB` is full.
+
+    Args:
+        examples: Those of a split.
+        rows: The answers to them, in the same order.
+        path: The file to write: a line that says of which data, then one for each example.
+        origin: Whose answers to what the rows are.
+    """
+    from finetune.comparison.answers import wrongness
+
+    pairs = [pair for pair in zip(examples, rows, strict=True) if _has_gold(pair[1])]
+    pairs.sort(key=lambda pair: -wrongness(dict(pair[1])))  # equals stay in the data's order
+    left = int(MOST_MIB * 2**20)
+    with new_file(path) as file:
+        file.write(json.dumps({"data": origin.data}) + "\n")
+        for example, _ in pairs:
+            line = _line({"id": example.id, "texts": example.texts, "group": example.group})
+            if (left := left - len(line)) < 0:
+                break
+            file.write(line)
+
+
+def read_texts(path: Path, origin: Origin) -> dict[int | str, Example]:
+    """Read the examples of a file that `write_texts` wrote, by id, without their labels.
+
+    Args:
+        path: The file.
+        origin: Of the answers; {} comes back where the texts are of other data, or damaged.
+    """
+    from finetune.task.interface import Example
+
+    try:
+        about, *rows = map(json.loads, path.read_bytes().splitlines())
+        if about["data"] != origin.data:
+            return {}
+        return {
+            row["id"]: Example(row["id"], tuple(row["texts"]), group=row["group"]) for row in rows
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _has_gold(row: Mapping[str, Any]) -> bool:
+    return "label" in row or "answers" in row
 
 
 def read_predictions(path: Path) -> list[dict[str, Any]]:

@@ -37,6 +37,14 @@ class RunResults(TypedDict):
     peak_gib: NotRequired[float]
     versions: NotRequired[dict[str, str]]
     """Of Python and the libraries."""
+    machine: NotRequired[dict[str, Any]]
+    """System, processor, cores, memory in GiB and GPU."""
+    finished: NotRequired[str]
+    """Date and time of its end, with the offset from UTC."""
+    command: NotRequired[str | None]
+    """The command line as it was typed; None from Python."""
+    folder: NotRequired[str]
+    """The folder that it was typed in."""
     collapsed: NotRequired[bool]
     """Whether every example got one and the same answer."""
     predictions: NotRequired[dict[str, dict[str, str]]]
@@ -134,6 +142,16 @@ class SpanPrediction(Prediction):
     nbest: list[SpanCandidate]
     answers: NotRequired[list[dict[str, Any]]]
     """The gold: `text` and `start` of each."""
+
+
+def data_of(results: Mapping[str, Any]) -> str:
+    """Digest of the examples that a run's metrics are of; "" where it does not say.
+
+    Args:
+        results: Those of one seed.
+    """
+    origins = results.get("predictions") or {}
+    return str((origins.get(results.get("split")) or {}).get("data") or "")
 
 
 def over_seeds(runs: Sequence[Results]) -> Results:

@@ -20,6 +20,7 @@ from finetune.console.output import counted
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.task.interface import Example
 from finetune.text.tokenizer.visible import is_empty
+from tasks.own.names import OWN
 from tasks.own.options import (
     FEWEST_OPTIONS,
     MOST_OPTIONS,
@@ -49,7 +50,9 @@ Rows = Sequence[tuple[str, Mapping[str, Any]]]
 """Where each row is, and its fields, unfolded."""
 
 
-def choose_task(files: Mapping[str, Path], labels: Sequence[str] | None = None) -> ChooseTask:
+def choose_task(
+    files: Mapping[str, Path], labels: Sequence[str] | None = None, name: str = OWN
+) -> ChooseTask:
     """Make a task of the user's files.
 
     Args:
@@ -57,6 +60,7 @@ def choose_task(files: Mapping[str, Path], labels: Sequence[str] | None = None) 
             JSONL, CSV or TSV, or one of these with .gz.
         labels: The letters of the options in the order of a trained head's logits; None: read off
             the first question.
+        name: Of the data.
 
     Returns:
         The task; no file is opened yet.
@@ -71,7 +75,7 @@ def choose_task(files: Mapping[str, Path], labels: Sequence[str] | None = None) 
             "choose/own: expected a head for the options A, B, …, got one for "
             f"{', '.join(labels) or 'no options'}; name a run that has learnt to choose"
         )
-    return ChooseTask(files, None if labels is None else tuple(labels))
+    return ChooseTask(files, None if labels is None else tuple(labels), name)
 
 
 def chosen(answer: Any, options: Sequence[str], where: str) -> int:
@@ -121,7 +125,13 @@ class ChooseTask(ChoiceTask):
     order: tuple[str, ...] | None = None
     """The letters in the order of a trained head's logits; None: those of the first question."""
 
-    name = "choose/own"
+    given_name: str = OWN
+    """What the user calls the data."""
+
+    @property
+    def name(self) -> str:
+        """`choose/` and the name of the data."""
+        return f"choose/{self.given_name}"
 
     @property
     def train_split(self) -> str | None:

@@ -12,6 +12,7 @@ from finetune.errors import DataError
 from finetune.text.features.rows import delimiter_of, kind_of, read_rows
 from tasks.own.columns import Columns, find_columns, id_column
 from tasks.own.labelled_texts import LabelledText
+from tasks.own.names import name_of
 from tasks.sources.reader import UniqueIds
 
 SPLITS = ("train", "validation", "test")
@@ -32,8 +33,15 @@ class OwnTable:
     label_column: str | None = None
     """The label, likewise."""
 
-    name = "classify/own"
+    given_name: str | None = None
+    """What the user calls the data; None names them after the training file."""
+
     classes = None
+
+    @property
+    def name(self) -> str:
+        """`classify/` and the name of the data."""
+        return f"classify/{self.given_name or name_of(self.paths['train'], self.columns.label)}"
 
     @property
     def splits(self) -> tuple[str, ...]:

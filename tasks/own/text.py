@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 
 
 def classify_task(
-    files: Mapping[str, Path], config: ClassifyConfig, labels: Sequence[str] | None = None
+    files: Mapping[str, Path],
+    config: ClassifyConfig,
+    labels: Sequence[str] | None = None,
+    name: str | None = None,
 ) -> ClassifyTask:
     """The task that the user's own tables make.
 
@@ -56,6 +59,7 @@ def classify_task(
         files: Split -> file: train, validation, test.
         config: Columns and kind of the labels.
         labels: The classes in the order of a trained head's logits; None: `class_order`.
+        name: Of the data; None names them after the training file and its label column.
 
     Returns:
         The task; no file is opened yet.
@@ -66,7 +70,8 @@ def classify_task(
     check_files("classify/own", files, SPLITS)
     if "train" not in files:
         raise ConfigError("own tables need a file to train on: --train FILE (.csv, .tsv, .jsonl)")
-    source = OwnTable(dict(files), config.text_column, config.pair_column, config.label_column)
+    columns = (config.text_column, config.pair_column, config.label_column)
+    source = OwnTable(dict(files), *columns, name)
     return ClassifyTask(source, config, None if labels is None else tuple(labels))
 
 
@@ -116,7 +121,7 @@ class ClassifyTask(Task):
         Raises:
             DataError: The labels are unclear.
         """
-        return self._column.kind
+        return self._column.kind if self.config.kind == "auto" else self.config.kind
 
     @cached_property
     def _table(self) -> LabelledRows:

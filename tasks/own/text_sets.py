@@ -27,6 +27,11 @@ TEXT_SETS: dict[str, type[TextSet]] = {
 """Name of a set -> class that reads it."""
 
 
+def set_key(name: str) -> str:
+    """A name in any usual spelling, as `TEXT_SETS` has those of public sets."""
+    return name.lower().removeprefix("classify/").replace("-", "").replace("_", "")
+
+
 @dataclass(frozen=True)
 class TextSetTask(ClassifyTask):
     """A public set, whose classes are known."""
@@ -74,7 +79,7 @@ def text_set_task(
         ConfigError: There is no such set or split, or a setting is for own tables only.
         CheckpointError: The labels are not those of the set.
     """
-    key = name.lower().removeprefix("classify/").replace("-", "").replace("_", "")
+    key = set_key(name)
     if key not in TEXT_SETS:
         raise ConfigError(f"unknown data set '{name}'; {nearest(key, TEXT_SETS)}")
     config = config or ClassifyConfig()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.task.interface import Answer, Example, GoldAnswer, Outputs, Task
 from finetune.text.tokenizer.visible import is_empty
+from tasks.own.names import OWN
 from tasks.sources.hub import cache_files
 from tasks.sources.reader import (
     BY_DATA,
@@ -99,6 +100,7 @@ def answer_task(
     windows: WindowConfig,
     spans: SpanConfig,
     labels: Sequence[str] | None = None,
+    name: str = OWN,
 ) -> SquadTask:
     """The user's own questions on passages; see `squad_files.read_own` for their form.
 
@@ -107,6 +109,7 @@ def answer_task(
         windows: How long contexts are cut.
         spans: How answers are read off.
         labels: The classes of a trained head: it must have none.
+        name: Of the data.
 
     Returns:
         The task; no file is opened yet.
@@ -115,7 +118,8 @@ def answer_task(
         ConfigError: A file was named for another split.
         CheckpointError: The trained head has classes.
     """
-    return _checked(SquadTask(windows, spans, None, None, dict(files)), labels)
+    task = SquadTask(windows, spans, None, None, dict(files), given_name=name)
+    return _checked(task, labels)
 
 
 def _checked(task: SquadTask, labels: Sequence[str] | None) -> SquadTask:
@@ -142,6 +146,8 @@ class SquadTask(Task):
     """The folder that holds `squad/`; None asks the hub."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """Split -> file, before any other place."""
+    given_name: str = OWN
+    """What the user calls the data, where it is not SQuAD."""
 
     labels = ()
     train_split = "train"
@@ -151,8 +157,8 @@ class SquadTask(Task):
 
     @property
     def name(self) -> str:
-        """`squad/` and the version, or `answer/own`."""
-        return f"squad/{self.official}" if self.official else "answer/own"
+        """`squad/` and the version, or `answer/` and the name of the user's own data."""
+        return f"squad/{self.official}" if self.official else f"answer/{self.given_name}"
 
     @functools.cached_property
     def version(self) -> str:

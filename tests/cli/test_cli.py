@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +97,8 @@ def test_a_run_folder_holds_what_it_should(world: World) -> None:
     parts |= {"checkpoints/last/trainer.pt"}
     assert files_of(world.pretrained) == parts
     assert files_of(world.tuned) == parts | {
-        f"predictions/validation.{end}" for end in ("json", "jsonl")
+        *(f"predictions/validation.{end}" for end in ("json", "jsonl")),
+        "texts/validation.jsonl",
     }
 
 
@@ -119,6 +122,10 @@ def test_results_say_what_came_out_of_what(world: World) -> None:
     assert results["train_seconds"] > 0
     assert results["examples_per_second"] > 0
     assert results["versions"]["torch"]
+    assert results["machine"]["cores"] > 0
+    assert datetime.fromisoformat(results["finished"]).utcoffset() is not None
+    assert results["command"].startswith("finetune glue sst2 --config ")
+    assert results["folder"] == os.getcwd()
     assert 0 <= results["metrics"]["accuracy"] <= 1
 
 
@@ -304,6 +311,7 @@ def test_printed_config_is_that_of_the_run(world: World, call: Call) -> None:
     words = world.pretrain(world.pretrained, "--tokenizer", world.tokenizer)
     printed = yaml.safe_load(call(*words, "--print-config").out)
     used = yaml.safe_load((world.pretrained / "config.yaml").read_text())
+    printed["encoder"]["vocab_size"] = 60  # what the tokenizer has, which no setting says
     assert printed == {**used, "cache_dir": None}
 
 

@@ -66,7 +66,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     )
     run = FitRun(
         str(made.adapted),
-        "classify/own",
+        "classify/reviews",
         str(made.tuned),
         train=str(root / "train.csv"),
         validation=str(root / "validation.csv"),

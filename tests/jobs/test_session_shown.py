@@ -77,7 +77,7 @@ def test_summary_holds_the_best_values_and_the_results(chain: Chain) -> None:
 
 def test_seeds_are_one_group_and_runs_of_their_own(chain: Chain) -> None:
     one, two = (read.run_record(seed(chain, number)) for number in (1, 2))
-    assert one.run_group == two.run_group == "classify/own · adapted · tuned"
+    assert one.run_group == two.run_group == "classify/reviews · adapted · tuned"
     assert (one.display_name, two.display_name) == ("tuned/seed-1", "tuned/seed-2")
     assert one.run_id != two.run_id
     assert one.job_type == "fine-tune"

@@ -14,6 +14,7 @@ from finetune.files.cache_folder import cache_folder
 from finetune.files.writing import TEMPORARY
 from finetune.runs import opening
 from finetune.runs.folder import RunFolder
+from finetune.runs.inputs import with_full_paths
 from finetune.runs.opening import check_folder, clear_folder, open_folder
 from finetune.runs.results import over_seeds, summarise
 
@@ -63,7 +64,7 @@ def checkpoint(folder: Path) -> None:
 def test_a_new_folder_is_made_with_the_settings_in_it(tmp_path: Path) -> None:
     run = Run(seeds=[1, 2], rate=1e-7)
     start(tmp_path / "a" / "run", run)
-    assert RunFolder(tmp_path / "a" / "run").read_settings(Run) == run
+    assert RunFolder(tmp_path / "a" / "run").read_settings(Run) == with_full_paths(run)
     assert [path.name for path in (tmp_path / "a" / "run").iterdir()] == ["config.yaml"]
 
 
@@ -232,7 +233,7 @@ def test_a_folder_with_nothing_but_what_a_killed_run_had_begun_takes_a_run(
     check_folder(RunFolder(tmp_path), Run(), resume=False, overwrite=overwrite)
     start(tmp_path, overwrite=overwrite)
     assert not left(tmp_path).exists()
-    assert RunFolder(tmp_path).read_settings(Run) == Run()
+    assert RunFolder(tmp_path).read_settings(Run) == with_full_paths(Run())
 
 
 def test_a_checkpoint_that_was_cut_off_is_no_start(tmp_path: Path) -> None:
@@ -288,4 +289,4 @@ class Replacing(Run):
 
 def test_settings_that_are_used_again_do_not_replace_the_run(tmp_path: Path) -> None:
     start(tmp_path, Replacing(overwrite=True), overwrite=True)
-    assert RunFolder(tmp_path).read_settings(Replacing) == Replacing()
+    assert RunFolder(tmp_path).read_settings(Replacing) == with_full_paths(Replacing())

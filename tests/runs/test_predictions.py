@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from finetune.errors import DataError
-from finetune.runs.predictions import read_predictions, write_predictions
+from finetune.runs import predictions
+from finetune.runs.predictions import (
+    Origin,
+    read_predictions,
+    read_texts,
+    write_predictions,
+    write_texts,
+)
+from finetune.task.interface import Example
 
 ROWS: list[dict[str, Any]] = [
     {"id": 0, "prediction": "yes", "probabilities": {"yes": 0.75, "no": 0.25}, "label": "no"},
@@ -71,3 +80,31 @@ def test_bad_line_is_an_error_with_file_and_line(tmp_path: Path, line: bytes, me
 def test_missing_file_is_an_error_that_says_who_writes_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected a predictions file at .*none.jsonl, got none"):
         read_predictions(tmp_path / "none.jsonl")
+
+
+def test_texts_are_kept_worst_first_until_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = [Example(n, (f"text {n}",), "a", group="g") for n in range(4)]
+    rows = [
+        {"id": n, "prediction": "a", "label": "a", "probabilities": {"a": share}}
+        for n, share in enumerate((0.9, 0.2, 0.5, 0.1))
+    ]
+    origin, path = Origin("t", "weights", "data"), tmp_path / "texts" / "validation.jsonl"
+    write_texts(examples, rows, path, origin)
+    kept = read_texts(path, origin)
+    assert list(kept) == [3, 1, 2, 0]
+    assert kept[3] == Example(3, ("text 3",), group="g")
+    assert read_texts(path, replace(origin, data="other")) == {}
+    assert read_texts(tmp_path / "none.jsonl", origin) == {}
+    path.write_text(path.read_text()[:-4])  # damaged
+    assert read_texts(path, origin) == {}
+    monkeypatch.setattr(predictions, "MOST_MIB", 120 / 2**20)
+    write_texts(examples, rows, path, origin)
+    assert list(read_texts(path, origin)) == [3, 1]
+
+
+def test_no_texts_are_kept_of_examples_without_an_answer(tmp_path: Path) -> None:
+    origin, path = Origin("t", "weights", "data"), tmp_path / "test.jsonl"
+    write_texts([Example(0, ("text",))], [{"id": 0, "prediction": "a"}], path, origin)
+    assert read_texts(path, origin) == {}

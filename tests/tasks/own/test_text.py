@@ -15,6 +15,7 @@ from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
 from finetune.text.features.pairs import collate
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from tasks.own.names import slug
 from tasks.own.text import ClassifyConfig, ClassifyTask, classify_task
 from tests.made.nets import tiny_config
 
@@ -59,11 +60,12 @@ TWO = table(("good", "pos"), ("bad", "neg"), ("fine", "pos"))
 
 
 class TestClasses:
-    def test_rows_become_examples_with_ids_and_names(self, make: Any) -> None:
+    def test_rows_become_examples_with_ids_and_names(self, make: Any, tmp_path: Path) -> None:
         task = make(table((9, "good", "pos"), ("k", "bad", "neg"), header="id,text,label"))
         read = [(row.id, row.texts, row.label) for row in task.examples("train")]
         assert read == [(9, ("good",), "pos"), ("k", ("bad",), "neg")]
-        assert (task.name, task.kind, task.labels) == ("classify/own", "classes", ("neg", "pos"))
+        assert (task.kind, task.labels) == ("classes", ("neg", "pos"))
+        assert task.name == f"classify/{slug(tmp_path.name)}"  # of train.csv in that folder
         assert task.monitor == "accuracy"
 
     @pytest.mark.parametrize(
@@ -390,7 +392,7 @@ class TestBadInput:
     def test_missing_file_and_missing_split_are_told(self, make: Any, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"no\.csv: expected the train file, got none"):
             classify_task({"train": tmp_path / "no.csv"}, ClassifyConfig()).examples("train")
-        with pytest.raises(DataError, match="classify/own has no split 'test'"):
+        with pytest.raises(DataError, match="classify/.* has no split 'test'"):
             make(TWO).examples("test")
         with pytest.raises(ConfigError, match="own tables need a file to train on: --train FILE"):
             classify_task({}, ClassifyConfig())

@@ -1,0 +1,38 @@
+"""Names of a user's own data: `reviews-sentiment` of reviews.csv and its column `sentiment`.
+
+Without them all tables would be one task, `classify/own`, and stand beside each other in reports.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+OWN = "own"
+"""The name of data that have none, as earlier versions recorded them."""
+GENERIC = ("train", "training", "data", "dataset")
+"""Names of files that say nothing: the folder's name is taken."""
+USUAL_LABELS = ("label", "labels")
+"""Names of label columns that say nothing."""
+
+
+def slug(text: str) -> str:
+    """A text as a name: letters, digits, `.`, `-` and `_`."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.") or OWN
+
+
+def name_of(file: Path, label_column: str | None = None) -> str:
+    """The name of data that the user has not named.
+
+    >>> name_of(Path("reviews.csv"), "sentiment"), name_of(Path("data/spam/train.jsonl"), "label")
+    ('reviews-sentiment', 'spam')
+
+    Args:
+        file: The training file.
+        label_column: Its column of labels, if it is a table.
+    """
+    stem = file.name.split(".")[0]
+    if stem.lower() in GENERIC:
+        stem = file.absolute().parent.name or stem
+    parts = [stem] if label_column in (None, *USUAL_LABELS) else [stem, str(label_column)]
+    return slug("-".join(parts))
