@@ -22,28 +22,7 @@ if TYPE_CHECKING:
     from finetune.comparison.seeds import SeedTests, Spread, holm, seed_tests, seeds_needed, spread
     from finetune.comparison.tables import as_text, summary
 
-_HOMES = {
-    "Answer": "groups",
-    "Bootstrap": "examples",
-    "Comparison": "differences",
-    "Difference": "differences",
-    "Group": "groups",
-    "McNemar": "examples",
-    "Run": "groups",
-    "SeedTests": "seeds",
-    "Spread": "seeds",
-    "as_json": "differences",
-    "as_text": "tables",
-    "compare": "comparing",
-    "corrected": "comparing",
-    "holm": "seeds",
-    "mcnemar": "examples",
-    "paired_bootstrap": "examples",
-    "seed_tests": "seeds",
-    "seeds_needed": "seeds",
-    "spread": "seeds",
-    "summary": "tables",
-}
+_MODULES = ("groups", "differences", "seeds", "tables", "comparing", "examples")
 
 __all__ = [
     "Answer",
@@ -70,9 +49,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'finetune.comparison' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"finetune.comparison.{_HOMES[name]}"), name)
+    for module in _MODULES if name in __all__ else ():
+        loaded = importlib.import_module(f"{__name__}.{module}")
+        if hasattr(loaded, name):
+            return getattr(loaded, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

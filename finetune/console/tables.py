@@ -35,6 +35,17 @@ def _cut(text: str, width: int) -> str:
     return f"{text}…"
 
 
+def aligned(table: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Lay cells out in columns; `sides` has < (left) or > (right) for each."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=False)
+        ).rstrip()
+        for line in table
+    ]
+
+
 def table(rows: Iterable[Sequence[str]], header: Sequence[str], width: int = WIDTH) -> str:
     """Lay out a table in plain text: the first column to the left, numbers to the right.
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from finetune.console.output import counted
+from finetune.console.tables import aligned
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.feedforward import GATED_ACTIVATIONS
 from finetune.machine.memory import FLOAT, TRAINED, in_gib
@@ -193,7 +194,9 @@ def describe(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> str:
     rows.append(["all", f"{weights:,}", *map(_millions, totals)])
     remarks = [line for remark in _remarks(config) for line in textwrap.wrap(remark, WIDTH)]
     unit = "Millions of operations a token, forward, in sequences of T tokens:"
-    return "\n".join([_headline(config), "", unit, *_aligned(rows), "", *remarks])
+    return "\n".join(
+        [_headline(config), "", unit, *aligned(rows, "<" + ">" * len(rows[0])), "", *remarks]
+    )
 
 
 def counts(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
@@ -285,17 +288,6 @@ def _lm_head(config: EncoderConfig, lm_share: float) -> PartCost:
 
 def _millions(flops: float) -> str:
     return f"{flops / 1e6:,.2f}"
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
 
 
 def _headline(config: EncoderConfig) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from finetune.errors import CheckpointError
 from finetune.export.card import model_card
 from finetune.export.place import CARD
 from finetune.export.source import Source, find_source
-from finetune.files.writing import new_folder
+from finetune.files.writing import new_folder, write_json
 from finetune.text.tokenizer.tokenizer import Tokenizer
 
 WAYS_OUT = "take --format onnx, or finetune.load from Python"
@@ -52,7 +51,7 @@ def export_hf(run: Path, out: Path) -> None:
     card = model_card(source, title=out.name, usage=_usage(kind, out.name), library="transformers")
 
     with new_folder(out) as folder:
-        _write_json(folder / CONFIG, settings)
+        write_json(folder / CONFIG, settings)
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
         # safetensors makes a file that only its owner may read; the folder is to be shared.
         shutil.copymode(folder / CONFIG, folder / WEIGHTS)
@@ -143,11 +142,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source, kind: s
     settings["model_input_names"] = ["input_ids", *segments, "attention_mask"]
     if kind not in (None, "masked_lm"):  # for those two, a [MASK] in a text means the mask
         settings["split_special_tokens"] = True  # a [SEP] in a text is plain text, as in training
-    _write_json(path, settings)
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, settings)
 
 
 CLASSIFY = """\

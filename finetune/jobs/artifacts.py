@@ -15,6 +15,7 @@ from typing import Any
 
 from finetune.checkpoints.folder import WEIGHTS, Checkpoint, load_checkpoint
 from finetune.checkpoints.hub import find_checkpoint
+from finetune.files.checksums import file_digest
 from finetune.runs.folder import RunFolder
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
@@ -55,7 +56,7 @@ def _start(run: PretrainRun | AdaptRun | FitRun) -> Checkpoint | None:
 
 
 def _encoder(checkpoint: Checkpoint, *, used: bool) -> Artifact:
-    digest = _hash(checkpoint.folder / WEIGHTS)
+    digest = file_digest(checkpoint.folder / WEIGHTS)
     about = {"weights_sha256": digest, "encoder": checkpoint.encoder_config.to_dict()}
     facts: dict[str, Any] = {"folder": str(checkpoint.folder), "head": checkpoint.head.get("kind")}
     return Artifact(
@@ -85,7 +86,7 @@ def _tokenizer_files(folder: Path) -> Iterator[Path]:
 
 def _checkpoint(best: Checkpoint) -> Artifact:
     files = {path.name: path for path in sorted(best.folder.iterdir()) if path.is_file()}
-    return Artifact(f"checkpoint-{_hash(files[WEIGHTS])[:_DIGITS]}", "model", files=files)
+    return Artifact(f"checkpoint-{file_digest(files[WEIGHTS])[:_DIGITS]}", "model", files=files)
 
 
 def _outputs(
@@ -101,11 +102,6 @@ def _outputs(
     for kind, files in folder.outputs().items():
         if files:
             yield Artifact(f"{kind}-{name}", kind, files=files, facts={"task": results["task"]})
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _json(content: Any) -> str:

@@ -38,29 +38,7 @@ if TYPE_CHECKING:
         tuned_threshold,
     )
 
-_HOMES = {
-    "METRICS": "scores",
-    "Metric": "scores",
-    "accuracy": "scores",
-    "best_threshold": "spans",
-    "class_report": "classes",
-    "confusion_matrix": "classes",
-    "exact_match": "spans",
-    "f1": "scores",
-    "indicators": "classes",
-    "load": "scores",
-    "load_spans": "spans",
-    "macro_f1": "classes",
-    "matthews_correlation": "scores",
-    "micro_f1": "classes",
-    "normalize_answer": "spans",
-    "pearson": "scores",
-    "span_scores": "spans",
-    "spearman": "scores",
-    "subset_accuracy": "classes",
-    "token_f1": "spans",
-    "tuned_threshold": "spans",
-}
+_MODULES = ("scores", "classes", "spans")
 
 __all__ = [
     "METRICS",
@@ -88,9 +66,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'finetune.metrics' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"finetune.metrics.{_HOMES[name]}"), name)
+    for module in _MODULES if name in __all__ else ():
+        loaded = importlib.import_module(f"{__name__}.{module}")
+        if hasattr(loaded, name):
+            return getattr(loaded, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

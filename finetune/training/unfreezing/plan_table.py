@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finetune.console.output import counted
+from finetune.console.tables import aligned
 from finetune.training.unfreezing.rates import RatePlan
 
 Row = dict[str, Any]
@@ -73,9 +74,9 @@ def plan_table(rows: Sequence[Row], policy: str, cached: Mapping[int, str] | Non
     return "\n".join(
         [
             title,
-            *_aligned([head, *lines], "><><>><"),
+            *aligned([head, *lines], "><><>><"),
             "",
-            *_aligned([rate_head, *rate_lines], "><>>>"),
+            *aligned([rate_head, *rate_lines], "><>>>"),
         ]
     )
 
@@ -126,14 +127,3 @@ def _points(points: dict[str, float] | None) -> list[str]:
     if points is None:
         return ["by the clock"] * 3
     return [f"{points[point]:.2e}" for point in ("start", "peak", "end")]
-
-
-def _aligned(table: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """Columns under one another; `sides` has < or > for each column."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=False)
-        ).rstrip()
-        for line in table
-    ]
