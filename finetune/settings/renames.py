@@ -14,6 +14,7 @@ NAMES = {
     "unfreezing.span": "unfreezing.schedule_scope",
     "unfreezing.rewarm_fraction": "unfreezing.thaw_warmup_ratio",
     "unfreezing.moments": "unfreezing.optimizer_state",
+    "table.unlabeled": "table.missing",
 }
 """Old dotted key -> the key that it has now, in the same section."""
 VALUES = {"unfreezing.optimizer_state": {"kept": "keep", "cleared": "reset"}}

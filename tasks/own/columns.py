@@ -6,8 +6,9 @@ for the flag that names one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from finetune.errors import DataError, nearest
 
@@ -46,6 +47,14 @@ IDS = ("id", "idx", "index", "guid", "uid")
 """Usual names of a row's id."""
 
 
+_INDICATORS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+
+
+def as_indicator(raw: Any) -> bool | None:
+    """Whether a cell says that a class applies, by 1 or 0; None where it says neither."""
+    return _INDICATORS.get(str(raw).strip().lower())
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns that a task reads, by their names in the file."""
@@ -70,6 +79,7 @@ def find_columns(
     *,
     where: str,
     labelled: bool = True,
+    identity: str | None = None,
 ) -> Columns:
     """Choose columns: those that are named, and for the others the ones with usual names.
 
@@ -78,11 +88,12 @@ def find_columns(
 
     Args:
         header: The columns of the table, or the fields of its first row.
-        text: The text column, where the user names it.
+        text: The text column, where the user names it; or several, joined by commas.
         pair: The column of the second text, likewise.
-        label: The label column, likewise.
+        label: The label column, likewise; or several, one a class.
         where: `FILE:LINE` of the header, for messages.
         labelled: False where the table need not have a label.
+        identity: The column of the id, where the user names it.
 
     Returns:
         The columns; without a label if there is none and it need not be there.
@@ -90,8 +101,8 @@ def find_columns(
     Raises:
         DataError: A named column is missing or named twice, or none or several would do.
     """
-    search = _Search(tuple(header), where)
-    for name in (text, pair, label):
+    search = _Search(header, where)
+    for name in (text, pair, label, identity):
         search.take_named(name)
     label = label or search.one_of(LABELS, needed=labelled)
     if text is None and pair is None:
@@ -112,6 +123,11 @@ def id_column(header: Iterable[str]) -> str | None:
     return next((name for name in header if plain(name) in IDS), None)
 
 
+def names_in(named: str, header: Collection[str]) -> list[str]:
+    """The columns that a setting names: one, or several joined by commas."""
+    return [named] if named in header else [name.strip() for name in named.split(",")]
+
+
 def plain(name: str) -> str:
     """A column's name without case, spaces, `_` and `-`."""
     return name.lower().replace(" ", "").replace("_", "").replace("-", "")
@@ -120,13 +136,16 @@ def plain(name: str) -> str:
 class _Search:
     """A header, and what of it has a role already."""
 
-    def __init__(self, header: Sequence[str], where: str) -> None:
-        self.header, self.where = header, where
+    def __init__(self, header: Iterable[str], where: str) -> None:
+        self.row: Mapping[str, Any] = header if isinstance(header, Mapping) else {}
+        self.header, self.where = tuple(header), where
         self.taken: list[str] = []
 
-    def take_named(self, name: str | None) -> None:
-        if name is None:
-            return
+    def take_named(self, named: str | None) -> None:
+        for name in () if named is None else names_in(named, self.header):
+            self._take(name)
+
+    def _take(self, name: str) -> None:
         if name not in self.header:
             raise DataError(
                 f"{self.where}: expected a column '{name}', got {self._listed()}; "
@@ -177,7 +196,17 @@ class _Search:
     def unclear(self, role: str, usual: Sequence[str]) -> DataError:
         return DataError(
             f"{self.where}: expected a {role} column ({', '.join(usual[:4])}, …), got "
-            f"{self._listed()}; say which by --{role}-column"
+            f"{self._listed()}; say which by --{role}-column{self._one_hot(role)}"
+        )
+
+    def _one_hot(self, role: str) -> str:
+        """How to read several columns of 0 and 1 as classes, where there are such."""
+        names = [name for name in self.free() if as_indicator(self.row.get(name)) is not None]
+        if role != "label" or len(names) < 2:
+            return ""
+        return (
+            f", or, if each of {', '.join(names)} says by 0 or 1 whether a class applies, by "
+            f"--label-column {','.join(names)}"
         )
 
     def _listed(self) -> str:

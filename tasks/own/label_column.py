@@ -28,8 +28,9 @@ from tasks.own.label_kinds import (
     whole_name,
 )
 from tasks.own.labelled_texts import LabelledText
+from tasks.sources.reader import line_list
 
-UNLABELED = ("error", "drop", "class")
+MISSING = ("error", "drop", "class")
 """What becomes of rows without a label: an error; left out; or their marks are names of classes."""
 MARKS = ("-", "-1", "nan")
 """What stands in public sets where a row has no label, besides an empty cell."""
@@ -85,7 +86,7 @@ def find_column(
     *,
     kind: str = "auto",
     separator: str | None = None,
-    unlabeled: str = "error",
+    missing: str = "error",
     decimal_commas: bool = False,
 ) -> LabelColumn:
     """Tell how labels are read by all rows that there are.
@@ -94,7 +95,7 @@ def find_column(
         splits: Split -> its rows; those of a test file may lack their labels.
         kind: One of `KINDS`, or `auto`: see `find_kind`.
         separator: What joins the classes of a row, where the user names it.
-        unlabeled: One of `UNLABELED`.
+        missing: One of `MISSING`.
         decimal_commas: Whether the table is one that has decimal commas.
 
     Raises:
@@ -103,14 +104,14 @@ def find_column(
     rows = [row for own in splits.values() for row in own]
     names = {_mark(row.label) for row in rows}
     learnt = {_mark(row.label) for row in splits["train"]}
-    marks = frozenset() if unlabeled == "class" else _marks(names)
+    marks = frozenset() if missing == "class" else _marks(names)
     labelled = [row for row in rows if not _is_empty(row.label) and _mark(row.label) not in marks]
     if kind == "auto":
         kind = find_kind(labelled, separator, decimal_commas=decimal_commas)
     if (
         kind != REGRESSION
-        and unlabeled != "class"
-        and _is_minus_a_mark(names - marks, learnt, unlabeled)
+        and missing != "class"
+        and _is_minus_a_mark(names - marks, learnt, missing)
     ):
         marks |= {"-1"}
         labelled = [row for row in labelled if _mark(row.label) != "-1"]
@@ -124,11 +125,11 @@ def known_column(
     kind: str,
     *,
     separator: str | None = None,
-    unlabeled: str = "error",
+    missing: str = "error",
     decimal_commas: bool = False,
 ) -> LabelColumn:
     """How labels are read for a head that has learnt its classes, whatever the files hold."""
-    marks = frozenset() if unlabeled == "class" else frozenset(MARKS) - set(labels)
+    marks = frozenset() if missing == "class" else frozenset(MARKS) - set(labels)
     if kind == REGRESSION:
         marks -= {"-1"}
     is_whole = bool(labels) and all(whole_name(name) == name for name in labels)
@@ -205,24 +206,25 @@ def check_commas(rows: Rows) -> None:
         )
 
 
-def unlabeled_error(missing: Rows, count: int, column: LabelColumn) -> DataError:
+def unlabeled_error(unlabeled: Rows, count: int, column: LabelColumn) -> DataError:
     """The notice about rows without a label where nobody asked to leave them out.
 
     Args:
-        missing: The rows, at least one.
+        unlabeled: The rows, at least one.
         count: Of all rows in their file.
         column: How labels are read.
     """
-    first = missing[0]
+    first = unlabeled[0]
     is_mark = not _is_empty(first.label)
     sign = ", which usually marks a row without a label" if is_mark else ""
-    other = "; --unlabeled class reads it as the name of a class" if is_mark else ""
+    other = "; --missing class reads it as the name of a class" if is_mark else ""
     if column.kind == MULTI_LABEL:
         other += "; [] says that no class applies"
     cell = shown(first.label) if is_mark or first.label is not None else "none"
     return DataError(
-        f"{first.where}: expected a label, got {cell}{sign} (in {len(missing):,} of {count:,} "
-        f"rows); --unlabeled drop leaves such rows out{other}"
+        f"{first.where}: expected a label, got {cell}{sign} (in {len(unlabeled):,} of {count:,} "
+        f"rows{line_list([row.where for row in unlabeled])}); --missing drop leaves such rows out"
+        f"{other}"
     )
 
 
@@ -264,7 +266,7 @@ def _marks(names: set[str]) -> frozenset[str]:
     return frozenset({"nan", "-"} if "+" not in names else {"nan"})
 
 
-def _is_minus_a_mark(names: set[str], learnt: set[str], unlabeled: str) -> bool:
+def _is_minus_a_mark(names: set[str], learnt: set[str], missing: str) -> bool:
     """Whether -1 stands for no label: the classes are numbers from 0 on.
 
     Of -1, 0 and 1 in training data nobody can know; they are classes unless rows without a label
@@ -274,7 +276,7 @@ def _is_minus_a_mark(names: set[str], learnt: set[str], unlabeled: str) -> bool:
     numbers = others and all(name.isascii() and name.isdecimal() for name in others)
     if "-1" not in names or not numbers or "0" not in others:
         return False
-    return unlabeled == "drop" or others != {"0", "1"} or "-1" not in learnt
+    return missing == "drop" or others != {"0", "1"} or "-1" not in learnt
 
 
 def _are_lists(rows: Rows) -> bool:

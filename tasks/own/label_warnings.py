@@ -72,9 +72,9 @@ def _warnings(
     warnings = [*_singles(counts), *_like_the_header(counts, label_column), *_twins(counts)]
     if column.kind == CLASSES and config.kind == "auto":
         warnings += [*_decimals(raw, column), *_codes(raw), *_joined(counts)]
-    if config.unlabeled != "class" and (present := [mark for mark in MARKS if mark in counts]):
+    if config.missing != "class" and (present := [mark for mark in MARKS if mark in counts]):
         warnings.append(
-            f"'{present[0]}' is read as a class; if it marks rows without a label, --unlabeled "
+            f"'{present[0]}' is read as a class; if it marks rows without a label, --missing "
             "drop leaves them out"
         )
     return warnings

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
+from pathlib import Path
+
+import numpy as np
 
 from finetune.console.output import counted
 from finetune.errors import DataError
 from tasks.own.classify_config import ClassifyConfig
 from tasks.own.label_column import LabelColumn, find_column, known_column, unlabeled_error
-from tasks.own.label_kinds import CLASSES
-from tasks.own.labelled_texts import LabelledText, Source
+from tasks.own.label_kinds import CLASSES, REGRESSION, read_number, whole_name
+from tasks.own.labelled_texts import LabelledText, Source, held_out
+
+PARTS = ("train", "validation")
+"""The splits that the training file is cut into where rows are held out."""
+NUMBER_STRATA = 10
+"""Rows of a regression are drawn from so many ranges of their labels."""
+
+
+class UnknownLabel(DataError):
+    """A row is of a class that the training data lack."""
 
 
 class LabelledRows:
@@ -28,7 +40,22 @@ class LabelledRows:
         """
         self.source, self.config, self.order = source, config, order
         self._read: dict[str, list[LabelledText]] = {}
-        self._missing: dict[str, list[LabelledText]] = {}
+        self._unlabeled: dict[str, list[LabelledText]] = {}
+        self._textless: dict[str, int] = {}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits of the source, and the one that is held out."""
+        if self.config.holdout is None:
+            return self.source.splits
+        return (*PARTS, *(split for split in self.source.splits if split not in PARTS))
+
+    def files(self, split: str) -> list[Path]:
+        """The files of a split."""
+        return self.source.files(self._read_from(split))
+
+    def _read_from(self, split: str) -> str:
+        return "train" if self.config.holdout is not None and split in PARTS else split
 
     @cached_property
     def column(self) -> LabelColumn:
@@ -45,31 +72,72 @@ class LabelledRows:
                 self.order,
                 config.kind,
                 separator=config.separator,
-                unlabeled=config.unlabeled,
+                missing=config.missing,
                 decimal_commas=source.decimal_commas,
             )
         return find_column(
-            {split: self.rows(split) for split in source.splits},
+            {split: self._file_rows(split) for split in source.splits},
             kind=config.kind,
             separator=config.separator,
-            unlabeled=config.unlabeled,
+            missing=config.missing,
             decimal_commas=source.decimal_commas,
         )
 
+    def _file_rows(self, split: str) -> list[LabelledText]:
+        """All rows of a split's file that have a text."""
+        if split not in self._read:
+            rows = list(self.source.rows(split))
+            self._read[split] = [row for row in rows if row.texts]
+            self._textless[split] = len(rows) - len(self._read[split])
+        return self._read[split]
+
     def rows(self, split: str) -> list[LabelledText]:
         """All rows of a split."""
-        if split not in self._read:
-            self._read[split] = list(self.source.rows(split))
-        return self._read[split]
+        rows = self._file_rows(self._read_from(split))
+        if self.config.holdout is None or split not in PARTS:
+            return rows
+        return [
+            row
+            for row, is_out in zip(rows, self._held_out, strict=True)
+            if is_out == (split == "validation")
+        ]
+
+    @cached_property
+    def _held_out(self) -> list[bool]:
+        """Of each row of the training file, whether it is held out."""
+        rows, config = self._file_rows("train"), self.config
+        assert config.holdout is not None
+        strata = self._strata(rows)
+        return held_out(rows, strata, fraction=config.holdout, seed=config.holdout_seed)
+
+    def _strata(self, rows: Sequence[LabelledText]) -> list[Hashable]:
+        """The classes of rows, or the range that their number is in."""
+        if self.column.kind != REGRESSION:
+            return [str(row.label) for row in rows]
+        numbers = [
+            None if self.column.is_unlabeled(row.label) else read_number(row.label, row.where)
+            for row in rows
+        ]
+        known = [number for number in numbers if number is not None]
+        inner = np.linspace(0, 1, min(NUMBER_STRATA, max(1, len(known) // 2)) + 1)[1:-1]
+        limits = np.quantile(known or [0.0], inner)
+        return [None if one is None else int(np.searchsorted(limits, one)) for one in numbers]
 
     def unlabeled(self, split: str) -> list[LabelledText]:
         """The rows that are to have a label and lack it; none in a test file without labels."""
-        if split not in self._missing:
+        if split not in self._unlabeled:
             rows = self.rows(split)
-            missing = [row for row in rows if self.column.is_unlabeled(row.label)]
-            withheld = split == "test" and len(missing) == len(rows)
-            self._missing[split] = [] if withheld else missing
-        return self._missing[split]
+            unlabeled = [row for row in rows if self.column.is_unlabeled(row.label)]
+            withheld = split == "test" and len(unlabeled) == len(rows)
+            self._unlabeled[split] = [] if withheld else unlabeled
+        return self._unlabeled[split]
+
+    def skipped(self, split: str) -> dict[str, int]:
+        """Rows of a split that are left out, by reason."""
+        counts = {"unlabeled_rows": len(self.unlabeled(split))}
+        if split != "validation" or self._read_from(split) == split:  # counted once
+            counts["rows_without_text"] = self._textless.get(split, 0)
+        return counts
 
     def labelled(self, split: str) -> list[LabelledText]:
         """The rows of a split that are learnt from or scored.
@@ -77,14 +145,38 @@ class LabelledRows:
         Raises:
             DataError: Rows lack their label and are not to be left out, or all of them lack it.
         """
-        rows, missing = self.rows(split), self.unlabeled(split)
-        if not missing:
+        rows, unlabeled = self.rows(split), self.unlabeled(split)
+        if not unlabeled:
             return rows
-        if self.config.unlabeled != "drop":
-            raise unlabeled_error(missing, len(rows), self.column)
-        if len(missing) == len(rows):
+        if self.config.missing != "drop":
+            raise unlabeled_error(unlabeled, len(rows), self.column)
+        if len(unlabeled) == len(rows):
             raise DataError(
-                f"{self.source.files(split)[0]}: expected rows with a label, got none in "
+                f"{self.files(split)[0]}: expected rows with a label, got none in "
                 f"{counted(len(rows), 'row')}; name another file or column"
             )
         return [row for row in rows if not self.column.is_unlabeled(row.label)]
+
+
+def known_class(name: str, labels: Sequence[str], where: str) -> str:
+    """A class of the training data, where a whole number may be written in another way.
+
+    Raises:
+        UnknownLabel: They have no such class.
+    """
+    if name in labels:
+        return name
+    whole = whole_name(name)
+    same = [label for label in labels if whole and whole_name(label) == whole]
+    if len(same) != 1:
+        raise UnknownLabel(
+            f"{where}: expected a class that the training data have ({listed(labels)}), got "
+            f"'{name}'; --unknown-label drop leaves such rows out"
+        )
+    return same[0]
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """The first names in one line, and how many there are."""
+    rest = f", … ({len(names)} in all)" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + rest

@@ -1,10 +1,12 @@
-"""Texts with what was written beside them as their label, and where such rows come from."""
+"""Texts with what was written beside them as their label, where they come from, how they split."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from tasks.own.columns import Columns
 
@@ -16,6 +18,7 @@ class LabelledText(NamedTuple):
     """`FILE:LINE`."""
     id: int | str
     texts: tuple[str, ...]
+    """None of them where the text is null, in a table of which such rows are left out."""
     label: Any
     """Text, a JSON value, or None where there is none."""
 
@@ -51,3 +54,31 @@ class Source(Protocol):
 
     def read(self, row: Mapping[str, Any], where: str, number: int) -> LabelledText:
         """Read one row of a user's input."""
+
+
+def held_out(
+    rows: Sequence[LabelledText], strata: Sequence[Hashable], *, fraction: float, seed: int
+) -> list[bool]:
+    """Choose validation rows among training rows: a fraction of the texts of each stratum.
+
+    Args:
+        rows: N rows.
+        strata: Of each row what it is like, such as its class (N,).
+        fraction: How many of the different texts.
+        seed: Keys the choice.
+
+    Returns:
+        True for those held out (N,): of each stratum that has two texts at least one. Equal texts
+        are on one side.
+    """
+    texts_of: dict[Hashable, dict[tuple[str, ...], None]] = {}
+    for row, stratum in zip(rows, strata, strict=True):
+        texts_of.setdefault(stratum, {})[row.texts] = None
+    chosen: set[tuple[str, ...]] = set()
+    for number, stratum in enumerate(sorted(texts_of, key=str)):
+        texts = list(texts_of[stratum])
+        count = max(1, round(len(texts) / (1 / fraction))) if len(texts) > 1 else 0
+        count = min(count, len(texts) - 1)  # one to learn from
+        order = np.random.default_rng([seed, number]).permutation(len(texts))
+        chosen.update(texts[index] for index in order[:count].tolist())
+    return [row.texts in chosen for row in rows]

@@ -10,10 +10,10 @@ from typing import Any
 
 from finetune.errors import DataError
 from finetune.text.features.rows import delimiter_of, kind_of, read_rows
-from tasks.own.columns import Columns, find_columns, id_column
+from tasks.own.columns import Columns, as_indicator, find_columns, id_column, names_in
 from tasks.own.labelled_texts import LabelledText
 from tasks.own.names import name_of
-from tasks.sources.reader import UniqueIds
+from tasks.sources.reader import BadRows, UniqueIds
 
 SPLITS = ("train", "validation", "test")
 LONGEST_NUMBER = 18
@@ -32,6 +32,10 @@ class OwnTable:
     """The second text, likewise."""
     label_column: str | None = None
     """The label, likewise."""
+    id_column: str | None = None
+    """The row's id, likewise."""
+    drop_missing: bool = False
+    """Rows whose text is null are read without texts, so that they can be left out."""
 
     given_name: str | None = None
     """What the user calls the data; None names them after the training file."""
@@ -59,7 +63,8 @@ class OwnTable:
             return Columns(self.text_column, self.pair_column, self.label_column)
         where, row = next(self._rows("train"))
         named = (self.text_column, self.pair_column, self.label_column)
-        return find_columns(row, *named, where=_header_place(self.paths["train"], where))
+        where = _header_place(self.paths["train"], where)
+        return find_columns(row, *named, where=where, identity=self.id_column)
 
     @cached_property
     def decimal_commas(self) -> bool:
@@ -100,22 +105,46 @@ class OwnTable:
         Raises:
             DataError: The file or a row of it is bad (file and line).
         """
-        named, ids, seen = self.columns, None, UniqueIds()
-        for number, (where, row) in enumerate(self._rows(split)):
-            if number == 0:
-                header = _header_place(self.paths[split], where)
-                label = self._label_in(row, split)
-                find_columns(row, named.text, named.pair, label, where=header, labelled=False)
-                ids = id_column(name for name in row if name not in named.chosen().values())
-            read = self._read(row, where, number, ids)
-            if ids is not None:
-                hint = f"; correct it, or rename column '{ids}' if it contains no ids"
-                seen.add(read.id, where, hint)
-            yield read
+        ids, seen, bad = None, UniqueIds(), BadRows()
+        number = 0
+        for number, (where, row) in enumerate(self._rows(split), start=1):
+            if number == 1:
+                ids = self._check_header(row, where, split)
+            with bad.collected():
+                read = self._read(row, where, number - 1, ids)
+                if ids is not None:
+                    hint = f"; correct it, or rename column '{ids}' if it contains no ids"
+                    seen.add(read.id, where, hint)
+                yield read
+        way_out = "correct them; --missing drop leaves out rows whose text is null"
+        bad.report(self.paths[split], number, way_out)
 
-    def _label_in(self, row: Mapping[str, Any], split: str) -> str | None:
-        """The label column, where this split must have it."""
-        return self.columns.label if split != "test" or self.columns.label in row else None
+    def _check_header(self, row: Mapping[str, Any], where: str, split: str) -> str | None:
+        """Check that a split has the columns; returns that of the ids."""
+        columns, label = self.columns, self.columns.label
+        if split == "test" and not self._has_label(row):
+            label = None
+        find_columns(
+            row,
+            columns.text,
+            columns.pair,
+            label,
+            where=_header_place(self.paths[split], where),
+            labelled=False,
+            identity=self.id_column,
+        )
+        return self._id_column(row)
+
+    def _has_label(self, row: Mapping[str, Any]) -> bool:
+        label = self.columns.label
+        return label is not None and set(names_in(label, row)) <= set(row)
+
+    def _id_column(self, row: Mapping[str, Any]) -> str | None:
+        """The column of the ids: the one that is named, or one with a usual name."""
+        if self.id_column is not None:
+            return self.id_column if self.id_column in row else None
+        taken = [one for named in self.columns.chosen().values() for one in names_in(named, row)]
+        return id_column(name for name in row if name not in taken)
 
     def read(self, row: Mapping[str, Any], where: str, number: int) -> LabelledText:
         """Read one row of a user's input: a row of such a table, or a bare text.
@@ -126,24 +155,60 @@ class OwnTable:
         columns = self.columns
         if set(row) == {"text"} and columns.pair is None:
             row = {columns.text: row["text"]}
-        ids = id_column(name for name in row if name not in (columns.text, columns.pair))
-        return self._read(row, where, number, ids)
+        return self._read(row, where, number, self._id_column(row), labelled=False)
 
     def _read(
-        self, row: Mapping[str, Any], where: str, number: int, ids: str | None
+        self,
+        row: Mapping[str, Any],
+        where: str,
+        number: int,
+        ids: str | None,
+        *,
+        labelled: bool = True,
     ) -> LabelledText:
-        columns = self.columns
-        texts = [_text(row, columns.text, where)]
-        if columns.pair is not None:
-            texts.append(_text(row, columns.pair, where))
+        sides = [name for name in (self.columns.text, self.columns.pair) if name is not None]
+        texts: tuple[str, ...] = ()
+        if not (self.drop_missing and any(_is_null(row, name) for name in sides)):
+            texts = tuple(_joined(row, name, where) for name in sides)
         identity = number if ids is None else row_id(row.get(ids), where)
-        label = None if columns.label is None else row.get(columns.label)
-        return LabelledText(where, identity, tuple(texts), label)
+        label = self._label(row, where) if labelled else None
+        return LabelledText(where, identity, texts, label)
+
+    def _label(self, row: Mapping[str, Any], where: str) -> Any:
+        """What the label column holds; of several, the names of those that hold 1."""
+        if self.columns.label is None or not self._has_label(row):
+            return None
+        names = names_in(self.columns.label, row)
+        if len(names) == 1:
+            return row[names[0]]
+        return [name for name in names if _holds(row, name, where)]
 
 
 def _header_place(path: Path, first_row: str) -> str:
     """Where the columns are named: in a table's first line, or by the fields of the first row."""
     return first_row if kind_of(path) == "jsonl" else f"{path}:1"
+
+
+def _holds(row: Mapping[str, Any], column: str, where: str) -> bool:
+    holds = as_indicator(row[column])
+    if holds is None:
+        raise DataError(
+            f"{where}: expected 0 or 1 in '{column}', one of several label columns, got "
+            f"'{str(row[column])[:60]}'; correct the row"
+        )
+    return holds
+
+
+def _is_null(row: Mapping[str, Any], named: str) -> bool:
+    names = names_in(named, row)
+    return all(name in row and row[name] is None for name in names)
+
+
+def _joined(row: Mapping[str, Any], named: str, where: str) -> str:
+    """The text of a column, or those of several, as far as they are not null."""
+    names = names_in(named, row)
+    some = [name for name in names if row.get(name, "") is not None] or names
+    return " ".join(_text(row, name, where) for name in some)
 
 
 def _text(row: Mapping[str, Any], column: str, where: str) -> str:

@@ -12,31 +12,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finetune.console.output import counted
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.task.answers.classes import class_answers, constant_answers, number_answers
 from finetune.task.answers.multi_label import lists, multi_label_answers
 from finetune.task.interface import Answer, Example, Label, Outputs, Task, most_frequent
 from finetune.text.tokenizer.visible import is_empty
 from tasks.own.classify_config import ClassifyConfig
-from tasks.own.label_column import (
-    LabelColumn,
-    check_commas,
-    check_header,
-)
+from tasks.own.label_column import LabelColumn, check_commas, check_header
 from tasks.own.label_kinds import (
     CLASSES,
     MULTI_LABEL,
     REGRESSION,
     balanced_weights,
     class_order,
-    whole_name,
 )
 from tasks.own.label_warnings import class_counts, notes_of
-from tasks.own.labelled_rows import LabelledRows
+from tasks.own.labelled_rows import LabelledRows, UnknownLabel, known_class, listed
 from tasks.own.labelled_texts import LabelledText, Source
 from tasks.own.own_table import SPLITS, OwnTable
 from tasks.own.text_scores import METRICS_OF, report_of
-from tasks.sources.reader import check_files, check_split, check_texts
+from tasks.sources.reader import BadRows, check_files, check_split, check_texts
 
 __all__ = ["ClassifyConfig", "ClassifyTask", "classify_task"]
 
@@ -70,8 +66,20 @@ def classify_task(
     check_files("classify/own", files, SPLITS)
     if "train" not in files:
         raise ConfigError("own tables need a file to train on: --train FILE (.csv, .tsv, .jsonl)")
-    columns = (config.text_column, config.pair_column, config.label_column)
-    source = OwnTable(dict(files), *columns, name)
+    if config.holdout is not None and "validation" in files:
+        raise ConfigError(
+            f"holdout {config.holdout} takes rows to validate on from the training file, and "
+            f"--validation names {files['validation']}; give one of them"
+        )
+    source = OwnTable(
+        dict(files),
+        config.text_column,
+        config.pair_column,
+        config.label_column,
+        config.id_column,
+        drop_missing=config.missing == "drop",
+        given_name=name,
+    )
     return ClassifyTask(source, config, None if labels is None else tuple(labels))
 
 
@@ -97,12 +105,12 @@ class ClassifyTask(Task):
     @property
     def validation_splits(self) -> tuple[str, ...]:
         """`validation`, if there is one."""
-        return tuple(split for split in self.source.splits if split == "validation")
+        return tuple(split for split in self._table.splits if split == "validation")
 
     @property
     def test_splits(self) -> tuple[str, ...]:
         """`test`, if there is one."""
-        return tuple(split for split in self.source.splits if split == "test")
+        return tuple(split for split in self._table.splits if split == "test")
 
     @property
     def monitor(self) -> str:
@@ -147,8 +155,11 @@ class ClassifyTask(Task):
         if self.source.classes is not None:
             return self.source.classes
         names: set[str] = set()
-        for row in self._table.labelled("train"):
-            names |= set(self._names(self._column.read(row.label, row.where)))
+        rows, bad = self._table.labelled("train"), BadRows()
+        for row in rows:
+            with bad.collected():
+                names |= set(self._names(self._column.read(row.label, row.where)))
+        bad.report(self.data_files("train")[0], len(rows))
         return tuple(class_order(names))
 
     def check_order(self) -> None:
@@ -159,14 +170,19 @@ class ClassifyTask(Task):
         """
         if self.order is not None and sorted(self.order) != sorted(self._own_labels):
             raise CheckpointError(
-                f"{self.name}: expected a head for the classes {_listed(self._own_labels)}, got "
-                f"one for {_listed(self.order)}; name a run that has learnt them"
+                f"{self.name}: expected a head for the classes {listed(self._own_labels)}, got "
+                f"one for {listed(self.order)}; name a run that has learnt them"
             )
 
     def skipped(self, split: str) -> dict[str, int]:
-        """Rows without a label that were left out, as the settings say."""
-        missing = len(self._table.unlabeled(split))
-        return {"unlabeled_rows": missing} if missing else {}
+        """Rows that were left out, as the settings say: without a label or a text, or unknown."""
+        counts = {**self._table.skipped(split), "unknown_labels": self._unknown.get(split, 0)}
+        return {reason: count for reason, count in counts.items() if count}
+
+    @cached_property
+    def _unknown(self) -> dict[str, int]:
+        """Split -> rows of unknown classes that were left out, of those read so far."""
+        return {}
 
     @property
     def resolved(self) -> ClassifyConfig:
@@ -187,17 +203,42 @@ class ClassifyTask(Task):
 
     def data_files(self, split: str) -> list[Path]:
         """The file of a split."""
-        return self.source.files(split)
+        return self._table.files(split)
 
     def examples(self, split: str) -> list[Example]:
         """Read a split; see `Task.examples`."""
-        check_split(self.name, split, self.source.splits)
+        check_split(self.name, split, self._table.splits)
         rows = self._table.labelled(split)
         self._check_labels(rows)
-        examples = [Example(row.id, row.texts, self._known_label(row)) for row in rows]
+        labels = self._labels_of(rows, split)
+        examples = [
+            Example(row.id, row.texts, labels[row.where]) for row in rows if row.where in labels
+        ]
         if split == self.train_split:
             self._check_training(examples, rows)
         return examples
+
+    def _labels_of(self, rows: Sequence[LabelledText], split: str) -> dict[str, Label | None]:
+        """Where a row is -> its label; rows of unknown classes are an error or left out."""
+        known = self.labels  # refuses bad training rows, all at once
+        labels: dict[str, Label | None] = {}
+        bad, dropped = BadRows(), 0
+        for row in rows:
+            with bad.collected():
+                try:
+                    labels[row.where] = self._known_label(row)
+                except UnknownLabel:
+                    if self.config.unknown_label != "drop" or split == self.train_split:
+                        raise
+                    dropped += 1
+        bad.report(self.data_files(split)[0], len(rows))
+        self._unknown[split] = dropped
+        if not labels:
+            raise DataError(
+                f"{self.data_files(split)[0]}: expected rows with a class that the training data "
+                f"have ({listed(known)}), got none in {counted(len(rows), 'row')}"
+            )
+        return labels
 
     def _check_labels(self, rows: Sequence[LabelledText]) -> None:
         columns = self.source.columns
@@ -211,24 +252,11 @@ class ClassifyTask(Task):
             return None
         label = self._column.read(row.label, row.where)
         if isinstance(label, str):
-            return self._known_class(label, row.where)
+            return known_class(label, self.labels, row.where)
         if self.kind == MULTI_LABEL:
-            names = {self._known_class(name, row.where) for name in self._names(label)}
+            names = {known_class(name, self.labels, row.where) for name in self._names(label)}
             return tuple(class_order(names))
         return label
-
-    def _known_class(self, name: str, where: str) -> str:
-        """A class of the training data, where a whole number may be written in another way."""
-        if name in self.labels:
-            return name
-        whole = whole_name(name)
-        same = [label for label in self.labels if whole and whole_name(label) == whole]
-        if len(same) != 1:
-            raise DataError(
-                f"{where}: expected a class that the training data have "
-                f"({_listed(self.labels)}), got '{name}'"
-            )
-        return same[0]
 
     @staticmethod
     def _names(label: Label) -> tuple[str, ...]:
@@ -267,9 +295,8 @@ class ClassifyTask(Task):
     def notes(self) -> list[str]:
         """What the labels of each split are, with their counts, and what may be a misreading."""
         labels = {}
-        for split in self.source.splits:
-            rows = self._table.labelled(split)
-            labels[split] = [self._known_label(row) for row in rows]
+        for split in self._table.splits:
+            labels[split] = list(self._labels_of(self._table.labelled(split), split).values())
         return notes_of(
             labels,
             self._table.labelled("train"),
@@ -368,8 +395,3 @@ class ClassifyTask(Task):
                 f"{self.name}: expected answers with labels, got some without; score a split "
                 "whose file has a label column"
             )
-
-
-def _listed(names: Sequence[str], most: int = 10) -> str:
-    rest = f", … ({len(names)} in all)" if len(names) > most else ""
-    return (", ".join(names[:most]) or "none") + rest

@@ -15,12 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from finetune.errors import DataError
 from finetune.text.features.rows import read_records
 from tasks.own.columns import id_column
-from tasks.own.labelled_texts import LabelledText
+from tasks.own.labelled_texts import LabelledText, held_out
 from tasks.own.own_table import SPLITS, row_id
 from tasks.sources.archives import ENDINGS, read_members
 from tasks.sources.reader import BY_DATA, decode, first_of, plain_or_gzipped, read_bytes
@@ -29,27 +27,6 @@ HELD_OUT = 10
 """One in so many training texts of a class is held out for validation."""
 HELD_OUT_SEED = 20180118
 """Keys which ones: the same for every run, whatever its own seed."""
-
-
-def held_out(rows: Sequence[LabelledText]) -> list[bool]:
-    """Choose the validation rows among training rows: a tenth of the texts of each class.
-
-    Args:
-        rows: N rows.
-
-    Returns:
-        True for those held out (N,): of each class that has two texts at least one.
-    """
-    texts_of: dict[str, dict[tuple[str, ...], None]] = {}
-    for row in rows:
-        texts_of.setdefault(row.label, {})[row.texts] = None
-    chosen: set[tuple[str, ...]] = set()
-    for number, label in enumerate(sorted(texts_of)):
-        texts = list(texts_of[label])
-        count = max(1, round(len(texts) / HELD_OUT)) if len(texts) > 1 else 0
-        order = np.random.default_rng([HELD_OUT_SEED, number]).permutation(len(texts))
-        chosen.update(texts[index] for index in order[:count].tolist())
-    return [row.texts in chosen for row in rows]
 
 
 @dataclass(frozen=True)
@@ -84,7 +61,8 @@ class TextSet:
         rows = list(self.official("train"))
         if not rows:
             raise DataError(f"{self.files('train')[0]}: expected rows of examples, got none")
-        return rows, held_out(rows)
+        labels = [row.label for row in rows]
+        return rows, held_out(rows, labels, fraction=1 / HELD_OUT, seed=HELD_OUT_SEED)
 
     def files(self, split: str) -> list[Path]:
         """The file, folder or archive of a split.

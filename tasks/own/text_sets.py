@@ -83,11 +83,12 @@ def text_set_task(
     if key not in TEXT_SETS:
         raise ConfigError(f"unknown data set '{name}'; {nearest(key, TEXT_SETS)}")
     config = config or ClassifyConfig()
-    own_only = (config.text_column, config.pair_column, config.label_column, config.separator)
-    if config.kind not in ("auto", CLASSES) or any(own_only) or config.unlabeled != "error":
+    columns = (config.text_column, config.pair_column, config.label_column, config.id_column)
+    own_only = (*columns, config.separator, config.holdout)
+    if config.kind not in ("auto", CLASSES) or any(own_only) or config.missing != "error":
         raise ConfigError(
             f"dataset {key}: its columns and classes are known; leave out the settings of columns, "
-            "kind, separator and unlabeled"
+            "kind, separator, missing and holdout"
         )
     for split in files or {}:
         if split not in ("train", "test"):

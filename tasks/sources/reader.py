@@ -7,7 +7,8 @@ whatever the form: known splits, ids of their own, and texts to train on.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from finetune.console.output import counted
@@ -20,6 +21,8 @@ from finetune.text.tokenizer.visible import is_empty
 
 BY_DATA = "--data DIR (or FINETUNE_DATA) names the folder with"
 """How to say where official files are."""
+LISTED = 5
+"""Bad rows that a message names."""
 
 
 def data_folder(data: Path | None) -> Path | None:
@@ -124,6 +127,51 @@ def check_files(name: str, files: Mapping[str, Path], splits: Collection[str]) -
         if split not in splits:
             raise ConfigError(
                 f"{name} has no {split} split, got the file {path} for it; {nearest(split, splits)}"
+            )
+
+
+def line_list(places: Sequence[str]) -> str:
+    """The lines of several rows, `: lines 3, 5, 9, …`; nothing of a single one."""
+    if len(places) < 2:
+        return ""
+    lines = ", ".join(place.rpartition(":")[2].removeprefix(" row ") for place in places[:LISTED])
+    return f": lines {lines}{', …' * (len(places) > LISTED)}"
+
+
+class BadRows:
+    """The rows of a file that cannot be used, reported together."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._reasons: list[str] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """In the block, what is wrong with a row is kept for the report."""
+        try:
+            yield
+        except DataError as error:
+            self._reasons.append(str(error))
+
+    def report(self, file: Path, count: int, hint: str = "correct them") -> None:
+        """Refuse a file that has such rows.
+
+        Args:
+            file: The file.
+            count: Rows that were read.
+            hint: What to do about them.
+
+        Raises:
+            DataError: There are some. One is named by itself; of several the first five.
+        """
+        if len(self._reasons) == 1:
+            raise DataError(self._reasons[0])
+        if self._reasons:
+            more = len(self._reasons) - LISTED
+            listed = [*self._reasons[:LISTED], *([f"and {more:,} more"] if more > 0 else [])]
+            raise DataError(
+                f"{file}: expected rows to learn from, got {len(self._reasons):,} of {count:,} "
+                f"that cannot be used; {hint}" + "".join(f"\n  {line}" for line in listed)
             )
 
 

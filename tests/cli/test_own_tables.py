@@ -59,11 +59,11 @@ def test_rows_without_a_label_are_counted_wherever_they_are_left_out(
     held_out = table(tmp_path / "held-out.csv", ["0", "1", "2", "-1"] * 3)
     asked = words(world, tmp_path, train, held_out)
     refuses(
-        r".*train.csv:5: expected a label, got an empty cell \(in 8 of 20 rows\); --unlabeled "
-        "drop leaves such rows out",
+        r".*train.csv:5: expected a label, got an empty cell \(in 8 of 20 rows: lines 5, 6, "
+        r"10, 11, 15, …\); --missing drop leaves such rows out",
         *asked,
     )
-    done = call(*asked, "--unlabeled", "drop", "--test", held_out)
+    done = call(*asked, "--missing", "drop", "--test", held_out)
     assert done.status == 0, done.err
     assert ", unlabeled rows skipped: 8\n" in done.err
     assert 'labels (column "label"): 3 classes: 0 4, 1 4, 2 4\n' in done.err

@@ -17,6 +17,7 @@ from finetune.settings.renames import NAMES
 from finetune.training.regularization import RegularizationConfig
 from finetune.training.unfreezing.policies import UnfreezeConfig
 from tasks.__main__ import main
+from tasks.run_settings import ClassifyRun
 
 OLD = """\
 encoder_from: none
@@ -58,7 +59,8 @@ def test_old_keys_of_a_file_are_read_with_a_warning_each(old_file: Path) -> None
 
 @pytest.mark.parametrize("old", NAMES)
 def test_every_new_name_is_a_setting(old: str) -> None:
-    assert f"{NAMES[old]}." in "".join(f"{key}." for key in _keys(settings.plain(NEW)))
+    keys = (*_keys(settings.plain(NEW)), *_keys(settings.plain(ClassifyRun("none"))))
+    assert f"{NAMES[old]}." in "".join(f"{key}." for key in keys)
 
 
 def _keys(content: dict[str, object], prefix: str = "") -> list[str]:

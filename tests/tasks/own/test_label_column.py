@@ -224,16 +224,14 @@ class TestRowsWithoutALabel:
         last = len(column)
         for rows in (column, column[-1:] + column[:-1]):  # wherever they stand
             message = rf"jsonl:[1{last}]: expected a label, got {found}.* \(in 1 of {last} rows\)"
-            with pytest.raises(DataError, match=f"{message}; --unlabeled drop leaves"):
+            with pytest.raises(DataError, match=f"{message}; --missing drop leaves"):
                 own(tmp_path, rows).examples("train")
-            task = own(tmp_path, rows, rows, unlabeled="drop")
+            task = own(tmp_path, rows, rows, missing="drop")
             for split in ("train", "validation"):
                 assert len(read(task, split)) == last - 1
                 assert task.skipped(split) == {"unlabeled_rows": 1}
             assert not any(mark in task.labels for mark in ("-", "-1", "nan"))
-            trained = own(
-                tmp_path, rows, rows, unlabeled="drop", kind=task.kind, labels=task.labels
-            )
+            trained = own(tmp_path, rows, rows, missing="drop", kind=task.kind, labels=task.labels)
             if task.labels:
                 assert read(trained, "validation") == read(task, "validation")
 
@@ -248,20 +246,20 @@ class TestRowsWithoutALabel:
     def test_they_are_a_class_on_request(
         self, tmp_path: Path, column: list[Any], labels: tuple[str, ...]
     ) -> None:
-        task = own(tmp_path, column, unlabeled="class")
+        task = own(tmp_path, column, missing="class")
         assert task.labels == labels
         assert not any("warning" in line for line in task.notes())
 
     @pytest.mark.parametrize("column", [["+", "-"], [-1, 1], ["-1.5", "-1"], [-1, -2, 0]])
     def test_signs_and_amounts_are_labels(self, tmp_path: Path, column: list[Any]) -> None:
-        task = own(tmp_path, column * 2, unlabeled="drop")
+        task = own(tmp_path, column * 2, missing="drop")
         assert (len(read(task)), task.skipped("train")) == (2 * len(column), {})
 
     def test_minus_one_beside_zero_and_one_is_a_class_with_a_warning(self, tmp_path: Path) -> None:
         task = own(tmp_path, [-1, 0, 1] * 2)
         assert task.labels == ("-1", "0", "1")
         assert task.notes()[-1].startswith("warning: '-1' is read as a class; if it marks rows")
-        task = own(tmp_path, [-1, 0, 1] * 2, unlabeled="drop")
+        task = own(tmp_path, [-1, 0, 1] * 2, missing="drop")
         assert (task.labels, task.skipped("train")) == (("0", "1"), {"unlabeled_rows": 2})
 
     @pytest.mark.parametrize("mark", [-1, "-", "", None])
@@ -269,16 +267,16 @@ class TestRowsWithoutALabel:
         task = own(tmp_path, [0, 1], [0], [mark, mark])
         assert (read(task, "test"), task.skipped("test")) == ([None, None], {})
         assert [line for line in task.notes() if "of test" in line] == []
-        task = own(tmp_path, [0, 1], [0], [mark, 1], unlabeled="drop")
+        task = own(tmp_path, [0, 1], [0], [mark, 1], missing="drop")
         assert (read(task, "test"), task.skipped("test")) == (["1"], {"unlabeled_rows": 1})
 
     def test_file_without_any_label_is_refused(self, tmp_path: Path) -> None:
-        task = own(tmp_path, ["a", "b"], ["", ""], unlabeled="drop")
+        task = own(tmp_path, ["a", "b"], ["", ""], missing="drop")
         with pytest.raises(DataError, match="expected rows with a label, got none in 2 rows"):
             task.examples("validation")
 
     def test_empty_cell_with_a_separator_is_no_class(self, tmp_path: Path) -> None:
-        task = own(tmp_path, ["a;b", ""], separator=";", delimiter=",", unlabeled="drop")
+        task = own(tmp_path, ["a;b", ""], separator=";", delimiter=",", missing="drop")
         assert read(task) == [("a", "b"), ()]
 
 

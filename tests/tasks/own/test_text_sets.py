@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import CheckpointError, ConfigError, DataError
-from tasks.own.labelled_texts import LabelledText
+from tasks.own.labelled_texts import LabelledText, held_out
 from tasks.own.text import ClassifyConfig
-from tasks.own.text_set_files import held_out
 from tasks.own.text_sets import TEXT_SETS, text_set_task
 
 REVIEWS = {
@@ -124,6 +123,10 @@ class TestEverySet:
         assert (example.id, example.texts) == (3, ("a line",))
 
 
+def split(rows: list[LabelledText]) -> list[bool]:
+    return held_out(rows, [row.label for row in rows], fraction=0.1, seed=1)
+
+
 class TestHoldingOut:
     def rows(self, *pairs: tuple[str, str]) -> list[LabelledText]:
         return [LabelledText("f:1", number, (text,), y) for number, (text, y) in enumerate(pairs)]
@@ -132,18 +135,18 @@ class TestHoldingOut:
         rows = self.rows(
             *((f"a{n}", "a") for n in range(200)), *((f"b{n}", "b") for n in range(50))
         )
-        out = held_out(rows)
+        out = split(rows)
         counts = {y: sum(o for o, r in zip(out, rows, strict=True) if r.label == y) for y in "ab"}
         assert counts == {"a": 20, "b": 5}
 
     def test_rare_class_stays_in_training(self) -> None:
-        assert held_out(self.rows(("x", "a"), ("y", "b"), ("z", "b"))).count(True) == 1
-        assert held_out(self.rows(("x", "a"))) == [False]
+        assert split(self.rows(("x", "a"), ("y", "b"), ("z", "b"))).count(True) == 1
+        assert split(self.rows(("x", "a"))) == [False]
 
     def test_equal_texts_stay_together(self) -> None:
         rows = self.rows(*((f"t{n % 30}", "a") for n in range(90)), ("t0", "b"), ("u", "b"))
         out = {True: set(), False: set()}
-        for row, is_out in zip(rows, held_out(rows), strict=True):
+        for row, is_out in zip(rows, split(rows), strict=True):
             out[is_out].add(row.texts)
         assert not out[True] & out[False]
 
