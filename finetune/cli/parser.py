@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from finetune.console.output import put, quoted
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import Range
+from finetune.settings.renames import our_flag
 
 T = TypeVar("T")
 
@@ -67,7 +68,9 @@ class _Parser(argparse.ArgumentParser):
             word = message.split()[2].split("=")[0]
             shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
             known = [flag for action in shown for flag in action.option_strings if flag[1] == "-"]
-            message = f"unknown option {word}; {nearest(word, known)}"
+            ours = our_flag(word, known)
+            hint = f"it is {ours} here" if ours else nearest(word, known)
+            message = f"unknown option {word}; {hint}"
         raise ConfigError(f"{self.prog.removeprefix('finetune ')}: {message}")
 
 

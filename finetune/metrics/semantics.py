@@ -89,7 +89,7 @@ def best_index(metric: str, values: Sequence[float]) -> int:
 
 
 def headline(metrics: Iterable[str]) -> str | None:
-    """The metric that stands for a run: the first of its results, as tasks put it there.
+    """The metric that stands for a run: the first of its results; for SQuAD, F1.
 
     Args:
         metrics: Names in the order of the results.
@@ -97,7 +97,11 @@ def headline(metrics: Iterable[str]) -> str | None:
     Returns:
         The first that is not a setting such as a threshold; None where there is none.
     """
-    return next((name for name in metrics if meaning(name).better), None)
+    names = [name for name in metrics if meaning(name).better]
+    # SQuAD's checkpoints are chosen by F1, and its leaderboard is sorted by it.
+    if names[:1] == ["exact_match"] and "f1" in names:
+        return "f1"
+    return names[0] if names else None
 
 
 def chance_level(metric: str, choices: int) -> float | None:

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 from finetune.console.output import quoted
 from finetune.errors import ConfigError, nearest
-from finetune.settings.renames import add_old_flags, new_value, with_new_names
+from finetune.settings.renames import add_old_flags, new_value, our_flag, with_new_names
 from finetune.settings.values import convert, expected, is_list, load, show, without_none, write
 
 T = TypeVar("T")
@@ -243,6 +243,9 @@ class _Source:
     def unknown(self, key: str, legal: list[str]) -> ConfigError:
         """Name the key that was meant: one of the same section, or one that belongs elsewhere."""
         name = key.rpartition(".")[2]
+        by_flag = {setting.flag: setting.key for setting in _settings(self.cls) if setting.flag}
+        if (flag := our_flag(name, by_flag)) is not None:
+            return ConfigError(f"{self.name}: unknown key '{key}'; it is '{by_flag[flag]}' here")
         hint = nearest(name, legal)
         settings = reversed(list(_settings(self.cls)))  # of two with one name the first is kept
         elsewhere = {setting.key.rpartition(".")[2]: setting for setting in settings}

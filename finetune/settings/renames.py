@@ -1,10 +1,13 @@
-"""Settings that had another name, and values that had another spelling: both are still read."""
+"""Settings that had another name, and values that had another spelling: both are still read.
+
+And the names that other tools have for our settings: who writes one is told ours.
+"""
 
 from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from finetune.errors import ConfigError
@@ -19,6 +22,96 @@ NAMES = {
 """Old dotted key -> the key that it has now, in the same section."""
 VALUES = {"unfreezing.optimizer_state": {"kept": "keep", "cleared": "reset"}}
 """Dotted key of now -> old spelling of a value -> new spelling."""
+
+OTHER_TOOLS = {
+    # the Trainer of Hugging Face, and its example scripts
+    "lr": "--learning-rate",
+    "epochs": "--max-epochs",
+    "num_epochs": "--max-epochs",
+    "num_train_epochs": "--max-epochs",
+    "train_batch_size": "--batch-size",
+    "per_device_train_batch_size": "--batch-size",
+    "per_device_eval_batch_size": "--batch-size",
+    "eval_batch_size": "--batch-size",
+    "model": "--encoder",
+    "model_name": "--encoder",
+    "model_name_or_path": "--encoder",
+    "pretrained_model_name_or_path": "--encoder",
+    "config_name": "--config",
+    "tokenizer_name": "--tokenizer",
+    "data_dir": "--data",
+    "dataset_name": "--dataset",
+    "task_name": "--task",
+    "train_file": "--train",
+    "validation_file": "--validation",
+    "eval_file": "--validation",
+    "test_file": "--test",
+    "output_dir": "--out",
+    "overwrite_output_dir": "--overwrite",
+    "resume_from_checkpoint": "--resume",
+    "max_seq_length": "--max-length",
+    "max_seq_len": "--max-length",
+    "text_column_name": "--text-column",
+    "label_column_name": "--label-column",
+    "doc_stride": "--stride",
+    "max_query_length": "--max-question-length",
+    "n_best_size": "--n-best",
+    "version_2_with_negative": "--without-answer",
+    "mlm_probability": "--mask-rate",
+    "gradient_accumulation_steps": "--accumulate-grad-batches",
+    "max_grad_norm": "--gradient-clip",
+    "lr_scheduler_type": "--schedule",
+    "warmup_steps": "--warmup-ratio",
+    "num_warmup_steps": "--warmup-ratio",
+    "beta1": "--adam-beta1",
+    "beta2": "--adam-beta2",
+    "label_smoothing_factor": "--label-smoothing",
+    "early_stopping_patience": "--patience",
+    "logging_steps": "--log-every-steps",
+    "eval_steps": "--validate-every-steps",
+    "save_steps": "--checkpoint-every-steps",
+    "dataloader_num_workers": "--num-workers",
+    "fp16": "--precision",
+    "bf16": "--precision",
+    "no_cuda": "--accelerator",
+    "use_cpu": "--accelerator",
+    "device": "--accelerator",
+    "report_to": "--logger",
+    "layerwise_lr_decay": "--rate-decay",
+    "llrd": "--rate-decay",
+    "freeze_encoder": "--unfreeze",
+    # fastai
+    "bs": "--batch-size",
+    "wd": "--weight-decay",
+    "n_epoch": "--max-epochs",
+    "lr_max": "--learning-rate",
+    "lr_find": "--find-lr",
+    "drop_mult": "--dropout",
+    "freeze_epochs": "--head-epochs",
+    "freeze_to": "--phases",
+    "seq_len": "--max-length",
+    # Lightning
+    "gpus": "--devices",
+    "gradient_clip_val": "--gradient-clip",
+    "val_check_interval": "--validate-every-steps",
+    "log_every_n_steps": "--log-every-steps",
+    "ckpt_path": "--resume",
+    "default_root_dir": "--out",
+    "max_time": "--max-minutes",
+    "enable_progress_bar": "--progress",
+}
+"""A name that other tools have for a setting -> our flag."""
+
+
+def our_flag(name: str, flags: Collection[str]) -> str | None:
+    """The flag that stands for a name of another tool; None for any other name.
+
+    Args:
+        name: A flag or a key, with dashes or underscores.
+        flags: Those that there are.
+    """
+    flag = OTHER_TOOLS.get(name.lstrip("-").replace("-", "_").lower())
+    return flag if flag in flags else None
 
 
 def with_new_names(content: Any, *, warn: bool = False, source: str = "", prefix: str = "") -> Any:

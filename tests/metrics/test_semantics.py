@@ -96,6 +96,7 @@ def test_the_headline_is_the_first_that_is_no_setting() -> None:
     assert headline(["best_f1_threshold", "f1", "accuracy"]) == "f1"
     assert headline({"loss": 2.0, "masked_accuracy": 0.3}) == "loss"
     assert headline([]) is None
+    assert headline(["exact_match", "f1", "best_f1"]) == "f1"
 
 
 @pytest.mark.parametrize("choices", [1, 2, 4])

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import ConfigError
+from finetune.runs.families import families
 from finetune.runs.folder import RunFolder
 from finetune.runs.opening import check_folder
-from finetune.runs.settings import FitRun
+from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.settings import fields as settings
-from finetune.settings.renames import NAMES
+from finetune.settings.renames import NAMES, OTHER_TOOLS
 from finetune.training.regularization import RegularizationConfig
 from finetune.training.unfreezing.policies import UnfreezeConfig
 from tasks.__main__ import main
@@ -122,3 +123,42 @@ def test_a_run_of_an_earlier_version_is_read_without_a_word(tmp_path: Path) -> N
     read = RunFolder(run).read_config()
     assert read["unfreezing"]["optimizer_state"] == "reset"
     assert read["regularization"] == {"mixout": 0.5}
+
+
+# Names of other tools
+
+
+def test_each_name_of_another_tool_leads_to_a_flag_and_is_none_of_ours() -> None:
+    kinds = [PretrainRun, AdaptRun, *(family.settings() for family in families().values())]
+    ours = {setting.flag for kind in kinds for setting in settings._settings(kind)}
+    assert set(OTHER_TOOLS.values()) <= ours | {"--config"}
+    assert not {"--" + name.replace("_", "-") for name in OTHER_TOOLS} & ours
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("--lr", "--learning-rate"),
+        ("--epochs", "--max-epochs"),
+        ("--per-device-train-batch-size", "--batch-size"),
+        ("--per_device_train_batch_size", "--batch-size"),
+        ("--model_name_or_path", "--encoder"),
+        ("--output_dir", "--out"),
+    ],
+)
+def test_who_writes_the_name_of_another_tool_is_told_ours(
+    theirs: str, ours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["glue", "sst2", "--encoder", "none", theirs, "1"]) == 2
+    told = capsys.readouterr().err
+    assert told == f"finetune: glue: unknown option {theirs}; it is {ours} here\n"
+
+
+def test_key_of_another_tool_in_a_file_leads_to_ours(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("encoder_from: none\nlearning_rate_scheduler: 1\nlr: 0.1\n")
+    with pytest.raises(ConfigError, match="unknown key 'learning_rate_scheduler'; (did|choose)"):
+        settings.read(FitRun, file)
+    file.write_text("encoder_from: none\nlr: 0.1\n")
+    with pytest.raises(ConfigError, match="unknown key 'lr'; it is 'optimizer.learning_rate' here"):
+        settings.read(FitRun, file)
