@@ -179,7 +179,7 @@ def bench(
     ceiling = matmul_ceiling(device, dtype)
     step_ms = median_step_ms(step, device, seconds=seconds)
     tokens_per_second = batch_size * length / step_ms * 1e3
-    flops = forward_flops_per_token(config, length, lm_share=0.0)
+    flops = forward_flops_per_token(config, length, lm_fraction=0.0)
     return BenchResult(
         device=device_name(device),
         threads=torch.get_num_threads(),

@@ -24,7 +24,7 @@ LENGTHS = (64, 256, 1024, 4096)
 """Tokens of a sequence, T, for which costs are shown: four columns fit a terminal."""
 WIDTH = 80
 """Columns of text at most."""
-MASKED_SHARE = 0.15
+MASKED_FRACTION = 0.15
 """Fraction of the tokens that the LM head sees: BERT's masking rate. A causal one sees them all."""
 
 HALF = 2
@@ -40,23 +40,27 @@ class PartCost(NamedTuple):
     """Floating-point operations a token, forward."""
 
 
-def lm_head_share(config: EncoderConfig) -> float:
+def lm_head_fraction(config: EncoderConfig) -> float:
     """Fraction of the tokens that the language-model head usually sees, in [0, 1]."""
-    return 1.0 if config.causal else MASKED_SHARE
+    return 1.0 if config.causal else MASKED_FRACTION
 
 
-def cost(config: EncoderConfig, length: int, lm_share: float | None = None) -> dict[str, PartCost]:
+def cost(
+    config: EncoderConfig, length: int, lm_fraction: float | None = None
+) -> dict[str, PartCost]:
     """Count an encoder and its language-model head, part by part.
 
     Args:
         config: Sizes and variants.
         length: Tokens in a sequence, T; only scores and mixing depend on it.
-        lm_share: Fraction of the tokens that the LM head sees, in [0, 1]; None: as usual, all of
+        lm_fraction: Fraction of the tokens that the LM head sees, in [0, 1]; None: as usual, all of
             them where the encoder is causal, otherwise 15 %.
 
     Returns:
         Name of the part -> its cost. The parameters add up to those of the two modules.
     """
+    if lm_fraction is None:
+        lm_fraction = lm_head_fraction(config)
     size, blocks = config.hidden_size, config.num_hidden_layers
     scores = [_scores(config, depth, length) for depth in range(1, blocks + 1)]
     return {
@@ -67,7 +71,7 @@ def cost(config: EncoderConfig, length: int, lm_share: float | None = None) -> d
         ),
         "feed-forward": _feed_forward(config),
         "norms": PartCost(2 * size * _norms(config), 0),
-        "lm head": _lm_head(config, lm_head_share(config) if lm_share is None else lm_share),
+        "lm head": _lm_head(config, lm_fraction),
     }
 
 
@@ -103,19 +107,19 @@ def _norms(config: EncoderConfig) -> int:
 
 
 def forward_flops_per_token(
-    config: EncoderConfig, length: int, lm_share: float | None = None
+    config: EncoderConfig, length: int, lm_fraction: float | None = None
 ) -> float:
     """Add up a forward pass; a training step costs three of them (Kaplan et al., 2020, table 1).
 
     Args:
         config: Sizes and variants.
         length: Tokens in a sequence, T.
-        lm_share: As for `cost`; 0 without that head.
+        lm_fraction: As for `cost`; 0 without that head.
 
     Returns:
         Floating-point operations a token.
     """
-    return sum(part.flops for part in cost(config, length, lm_share).values())
+    return sum(part.flops for part in cost(config, length, lm_fraction).values())
 
 
 def training_flops_per_token(
@@ -278,12 +282,12 @@ def _feed_forward(config: EncoderConfig) -> PartCost:
     return PartCost(blocks * parameters, blocks * 2 * size * (width + inner))
 
 
-def _lm_head(config: EncoderConfig, lm_share: float) -> PartCost:
+def _lm_head(config: EncoderConfig, lm_fraction: float) -> PartCost:
     size, hidden, vocabulary = config.word_embedding_size, config.hidden_size, config.vocab_size
     parameters = _linear(hidden, size) + 2 * size + vocabulary
     if not config.tie_word_embeddings:
         parameters += vocabulary * size
-    return PartCost(parameters, lm_share * 2 * (hidden * size + size * vocabulary))
+    return PartCost(parameters, lm_fraction * 2 * (hidden * size + size * vocabulary))
 
 
 def _millions(flops: float) -> str:
@@ -307,7 +311,7 @@ def _remarks(config: EncoderConfig) -> list[str]:
         f"attention with its projections at T = {whole:,}.",
         f"The weights take {in_gib(weights * FLOAT)} in float32; with gradients and Adam's moments "
         f"{in_gib(weights * TRAINED)}, besides what a batch needs.",
-        f"The LM head sees {lm_head_share(config):.0%} of the tokens"
+        f"The LM head sees {lm_head_fraction(config):.0%} of the tokens"
         f"{' (it is causal)' if config.causal else ' (the masked ones)'}.",
     ]
     if config.local_attention:

@@ -60,7 +60,7 @@ class Unpadded(Padded):
             multiple: N is a multiple of this, twice as much at least.
         """
         indices = mask.reshape(-1).nonzero().squeeze(1)
-        # Two tiles at least: kernels of a matrix product differ from those of a few rows.
+        # Twice the multiple at least: so it was measured, as of two sequences (`prefix/states.py`).
         extra = max(-len(indices) % multiple, 2 * multiple - len(indices))
         repeated = torch.cat([indices, indices[:1].expand(extra)])
         return cls(repeated, len(indices), (mask.shape[0], mask.shape[1]))

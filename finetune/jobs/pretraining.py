@@ -158,7 +158,7 @@ def train_language_model(
     """
     folder = RunFolder(Path(run.out))
     say(corpus.statistics.as_text())
-    module.lm_share = None if module.encoder.config.causal else run.masks.mask_rate
+    module.lm_fraction = None if module.encoder.config.causal else run.masks.mask_rate
     for message in corpus.statistics.warnings() if is_first_process() else ():
         warnings.warn(message, stacklevel=2)
     data = corpus_data(run, module, tokenizer, corpus, text)

@@ -123,22 +123,24 @@ def suggest(rates: Sequence[float], losses: Sequence[float]) -> Suggestion:
     Returns:
         The rates, or the reason why there are none.
     """
-    known = list(itertools.takewhile(math.isfinite, losses))
-    if len(known) <= SETTLING:
-        return _nothing(f"only {len(known)} losses came before the end, too few to read a rate off")
-    smoothed = smooth(known)
-    lowest = min(range(SETTLING, len(known)), key=smoothed.__getitem__)
-    start = float(np.mean(known[:SETTLING]))
-    fall, noise = start - smoothed[lowest], _noise(known[: lowest + 1])
+    finite = list(itertools.takewhile(math.isfinite, losses))
+    if len(finite) <= SETTLING:
+        return _nothing(
+            f"only {len(finite)} losses came before the end, too few to read a rate off"
+        )
+    smoothed = smooth(finite)
+    lowest = min(range(SETTLING, len(finite)), key=smoothed.__getitem__)
+    start = float(np.mean(finite[:SETTLING]))
+    fall, noise = start - smoothed[lowest], _noise(finite[: lowest + 1])
     if fall < max(NOISES * noise, LEAST_FALL * abs(start)):
         return _nothing(
             f"the loss did not fall: from {start:.4g} to {smoothed[lowest]:.4g} at best, which "
             f"batches that differ by {noise:.2g} explain"
         )
-    step = _steepest(known[: lowest + 1])
+    step = _steepest(finite[: lowest + 1])
     steepest = None if step is None else rates[step]
     tenth, finding = rates[lowest] / 10, f"from {start:.4g} to {smoothed[lowest]:.4g}"
-    if steepest is not None and steepest < tenth and lowest == len(known) - 1:
+    if steepest is not None and steepest < tenth and lowest == len(finite) - 1:
         reason = f"the loss fell {finding} without rising again, and fastest at this rate"
         return Suggestion(steepest, rates[lowest], steepest, reason)
     reason = f"the loss fell {finding} at {rates[lowest]:.1e}, and this is a tenth of that rate"

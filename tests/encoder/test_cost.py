@@ -58,7 +58,7 @@ def test_counted_operations_are_those_that_torch_counts(
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         batch = {"input_ids": torch.ones(1, length, dtype=torch.long)}
         head(encoder(batch, output_attentions=True).last_hidden_state[0])
-    counted = forward_flops_per_token(config, length, lm_share=1.0) * length
+    counted = forward_flops_per_token(config, length, lm_fraction=1.0) * length
     if config.attention_score == "additive":  # torch counts products only; nothing is local
         counted -= 2 * length**2 * config.hidden_size * config.num_hidden_layers
     hidden = length**2 * config.num_hidden_layers - seen_pairs(config, length)
@@ -177,7 +177,7 @@ def test_a_training_step_costs_what_torch_counts(
 def test_a_frozen_prefix_costs_one_pass_or_none(tiny: Tiny) -> None:
     config = tiny(num_hidden_layers=4)
     whole = training_flops_per_token(config, 16)
-    assert whole == pytest.approx(3 * forward_flops_per_token(config, 16, lm_share=0.0))
+    assert whole == pytest.approx(3 * forward_flops_per_token(config, 16, lm_fraction=0.0))
     assert training_flops_per_token(config, 16, frozen=3) == pytest.approx(whole / 4 + whole / 4)
     assert training_flops_per_token(config, 16, frozen=3, cached=True) == pytest.approx(whole / 4)
     assert training_flops_per_token(config, 16, frozen=4, cached=True, first_only=True) == 0

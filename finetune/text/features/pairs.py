@@ -240,11 +240,11 @@ def collate(
     }
     if not filled.all():
         batch["attention_mask"] = torch.from_numpy(filled)
-    units_first = sequences[::rows]  # label and context belong to a unit, not to each sequence
-    if units_first[0].label is not None:
-        batch["labels"] = torch.tensor([sequence.label for sequence in units_first])
-    if units_first[0].context is not None:
-        batch["context"] = torch.tensor([sequence.context for sequence in units_first])
+    first_of_unit = sequences[::rows]  # label and context belong to a unit, not to each sequence
+    if first_of_unit[0].label is not None:
+        batch["labels"] = torch.tensor([sequence.label for sequence in first_of_unit])
+    if first_of_unit[0].context is not None:
+        batch["context"] = torch.tensor([sequence.context for sequence in first_of_unit])
     return batch
 
 

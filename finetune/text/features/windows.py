@@ -122,9 +122,9 @@ def encode_windows(
         tokenized = tokenize_contexts(tokenizer, contexts)
     windows: list[Features] = []
     for number, (question, context) in enumerate(zip(question_ids, contexts, strict=True)):
-        tokens, asked = tokenized[context], question[: config.max_question_length]
-        pieces = cut(len(tokens.ids), max_length - template.size - len(asked), config.stride)
-        of_question = [_window(asked, tokens, piece, template) for piece in pieces]
+        tokens, truncated = tokenized[context], question[: config.max_question_length]
+        pieces = cut(len(tokens.ids), max_length - template.size - len(truncated), config.stride)
+        of_question = [_window(truncated, tokens, piece, template) for piece in pieces]
         if answers is not None:
             _label(of_question, pieces, tokens, answers[number], drop)
         if training:
@@ -133,7 +133,7 @@ def encode_windows(
             window.example = number
             window.offsets = None if training else window.offsets
         if of_question:  # once a question, or its windows would count the loss several times
-            of_question[0].trimmed = len(question) - len(asked)
+            of_question[0].trimmed = len(question) - len(truncated)
         windows += of_question
     return windows
 

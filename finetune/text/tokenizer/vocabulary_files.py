@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 # Upper-case tokens of an uncased vocabulary are chance finds; in a cased one they are two in five.
-_CASED_SHARE = 0.05
+_CASED_FRACTION = 0.05
 _AS_PUBLISHED = "give the file as it was published with the weights"
 
 
@@ -147,7 +147,7 @@ def _token_lines(path: Path) -> dict[str, int]:
 
 def _check_uncased(vocabulary: dict[str, int], folder: Path) -> None:
     cased = [token for token in vocabulary if token[:1] != "[" and token != token.lower()]
-    if len(cased) > _CASED_SHARE * len(vocabulary):
+    if len(cased) > _CASED_FRACTION * len(vocabulary):
         raise CheckpointError(
             f"{folder}: expected do_lower_case in tokenizer_config.json, as vocab.txt has "
             f"{counted(len(cased), 'token')} with capitals, such as {cased[0]!r}; write "

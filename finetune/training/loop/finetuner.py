@@ -150,8 +150,8 @@ class FineTuner(EncoderWithHead):
         depth = None if self.phases is None else self.phases.frozen_depth
         first_only = self.head.first_only
         if depth is None:
-            whole: Tensor = self.encoder(batch, first_only=first_only).last_hidden_state
-            return whole
+            hidden: Tensor = self.encoder(batch, first_only=first_only).last_hidden_state
+            return hidden
         prefix = frozen_hidden(self.encoder, batch, depth, self._cached(batch, depth))
         mask = batch.get("attention_mask")
         return self.encoder.suffix(prefix, mask, depth, first_only=first_only)
@@ -181,9 +181,11 @@ class FineTuner(EncoderWithHead):
         logits = self(batch)
         loss = self._loss(logits, batch["labels"])
         if self.regularization.r_drop:
-            again = self(batch)  # dropout draws on: another pass
-            losses = (loss, self._loss(again, batch["labels"]))
-            loss = r_drop_loss(losses, (logits, again), self.regularization.r_drop, batch["labels"])
+            other_logits = self(batch)  # dropout draws on: another pass
+            losses = (loss, self._loss(other_logits, batch["labels"]))
+            loss = r_drop_loss(
+                losses, (logits, other_logits), self.regularization.r_drop, batch["labels"]
+            )
         return {"loss": loss}
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class Pretrainer(EncoderWithHead):
         super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
         self.accuracy = TOKEN_ACCURACIES[encoder.config.causal]
         """What the fraction of tokens that are predicted correctly is called."""
-        self.lm_share: float | None = None
+        self.lm_fraction: float | None = None
         """Fraction of the tokens that the head sees; None: 15 %, or all where causal."""
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -86,7 +86,7 @@ class Pretrainer(EncoderWithHead):
 
     def flops_per_token(self, length: float) -> float:
         """Count the arithmetic of a training step, with the head over the masked positions."""
-        return 3 * forward_flops_per_token(self.encoder.config, round(length), self.lm_share)
+        return 3 * forward_flops_per_token(self.encoder.config, round(length), self.lm_fraction)
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The loss, nats a masked token; on logged steps also the fraction predicted correctly."""

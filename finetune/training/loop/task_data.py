@@ -182,12 +182,12 @@ class TaskData(OrderedData):
 
     def description(self) -> dict[str, Any]:
         """What the splits contain and what padding costs, for results.json."""
-        about: dict[str, Any] = {self.train_split: self.describe(self.train_split, training=True)}
+        splits: dict[str, Any] = {self.train_split: self.describe(self.train_split, training=True)}
         for split in self.task.validation_splits:
-            about[split] = self.describe(split)
+            splits[split] = self.describe(split)
         lengths = self.lengths(self.train_split, training=True)
         rows = [rows_of(units, self.task.sequences_per_example) for units in self.order(0)]
-        return {**about, "padding": padding_share(lengths, rows)}
+        return {**splits, "padding": padding_share(lengths, rows)}
 
     def describe(self, split: str, *, training: bool = False) -> dict[str, Any]:
         """Say what a split contains, for results.json.

@@ -77,20 +77,20 @@ def frozen_states(
         float32 (B, T, D) at each depth, contiguous; zeros where a mask (B, T) hides a token.
     """
     count, length = batch["input_ids"].shape
-    wide = _rounded_up(encoder, batch)
+    rounded = _rounded_up(encoder, batch)
     if count == 1:
         # Two sequences at least, the second of which is cut off below.
-        wide = {name: _twice(tensor) for name, tensor in wide.items()}
-    layout = _layout(wide)
+        rounded = {name: _twice(tensor) for name, tensor in rounded.items()}
+    layout = _layout(rounded)
     states = []
     with _in_eval_mode(encoder):
         if start is None:
-            hidden, depth = encoder.prefix(wide, 0), 0
+            hidden, depth = encoder.prefix(rounded, 0), 0
         else:
             hidden, depth = F.pad(start[0], (0, 0, 0, -length % TILE)), start[1]
             hidden = _twice(hidden) if count == 1 else hidden
         for boundary in depths:
-            hidden = _run_on(encoder, hidden, wide, (depth, boundary), layout)
+            hidden = _run_on(encoder, hidden, rounded, (depth, boundary), layout)
             depth = boundary
             states.append(_cut_back(hidden[:count, :length], batch.get("attention_mask")))
     return states
@@ -134,21 +134,21 @@ def _rounded_up(encoder: Encoder, batch: Mapping[str, Tensor]) -> dict[str, Tens
     ids, config = batch["input_ids"], encoder.config
     length = ids.shape[1]
     extra = -length % TILE  # whole vectors only: see the module's docstring
-    wide = {"input_ids": F.pad(ids, (0, extra), value=config.pad_token_id)}
+    rounded = {"input_ids": F.pad(ids, (0, extra), value=config.pad_token_id)}
     for name in ("token_type_ids", "position_ids"):
         if name in batch:
-            wide[name] = F.pad(batch[name], (0, extra))
+            rounded[name] = F.pad(batch[name], (0, extra))
     mask = batch.get("attention_mask")
     if mask is None and extra:
         mask = torch.ones_like(ids, dtype=torch.bool)  # what is added now must not be seen
     if mask is not None:
-        wide["attention_mask"] = F.pad(mask, (0, extra) * (mask.dim() - 1))
+        rounded["attention_mask"] = F.pad(mask, (0, extra) * (mask.dim() - 1))
     longest = config.max_position_embeddings
     if "position_ids" not in batch and length <= longest < length + extra:
         # Learned positions end here: the padding takes the last one.
         positions = torch.arange(length + extra, device=ids.device)
-        wide["position_ids"] = positions.clamp_(max=longest - 1).unsqueeze(0)
-    return wide
+        rounded["position_ids"] = positions.clamp_(max=longest - 1).unsqueeze(0)
+    return rounded
 
 
 @contextmanager

@@ -75,10 +75,10 @@ class RatePlan:
         Raises:
             ValueError: The clock limits the run, and no fraction is given.
         """
-        done = self._fraction(step) if fraction is None else fraction
-        factor = self._of_schedule(phase, step, done)
+        progress = self._fraction(step) if fraction is None else fraction
+        factor = self._of_schedule(phase, step, progress)
         return [
-            0.0 if thaw is None else factor * self._of_thaw(thaw, done)
+            0.0 if thaw is None else factor * self._of_thaw(thaw, progress)
             for thaw in self._thaws(phase)
         ]
 
@@ -90,13 +90,13 @@ class RatePlan:
             several phases.
         """
         points = self._points(phase)
-        base = [self._of_schedule(phase, step, done) for step, done in points]
+        base = [self._of_schedule(phase, step, progress) for step, progress in points]
         thaws = self._thaws(phase)
         triples: dict[int | None, tuple[float, float, float] | None] = {None: None}
         for thaw in {thaw for thaw in thaws if thaw is not None}:
             curve = base
             if self.thaw_warmup_ratio:
-                warmup = [self._of_thaw(thaw, done) for _, done in points]
+                warmup = [self._of_thaw(thaw, progress) for _, progress in points]
                 curve = [factor * rise for factor, rise in zip(base, warmup, strict=True)]
             triples[thaw] = (curve[0], max(curve), curve[-1]) if curve else None
         return [triples[thaw] for thaw in thaws]
@@ -104,16 +104,18 @@ class RatePlan:
     def _thaws(self, phase: int) -> list[int | None]:
         return [self.plan.thawed_in(group, phase) for group in range(self.plan.num_groups)]
 
-    def _of_schedule(self, phase: int, step: int, done: float) -> float:
+    def _of_schedule(self, phase: int, step: int, progress: float) -> float:
         begin, end = self.steps[phase]
         if self.schedule_scope == "run" or len(self.steps) == 1 or end is None:
-            return rate_factor(done, self.schedule)
+            return rate_factor(progress, self.schedule)
         return rate_factor(phase_progress(step, begin, end), self.schedule)
 
-    def _of_thaw(self, thaw: int, done: float) -> float:
+    def _of_thaw(self, thaw: int, progress: float) -> float:
         if self.pace.total_steps is None or self.thaw_warmup_ratio == 0:
             return 1.0
-        return thaw_warmup_factor(done, self._fraction(self.steps[thaw][0]), self.thaw_warmup_ratio)
+        return thaw_warmup_factor(
+            progress, self._fraction(self.steps[thaw][0]), self.thaw_warmup_ratio
+        )
 
     def _fraction(self, step: int) -> float:
         if self.pace.total_steps is None:
