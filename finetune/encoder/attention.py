@@ -61,9 +61,9 @@ class SelfAttention(nn.Module):
             Hidden states (B, Q, D) or (N, D), and the weights (B, H, Q, T) before dropout, or None.
         """
         projected = self.query(first_tokens(hidden, queries)), self.key(hidden), self.value(hidden)
+        # (B, H, Q, K) and twice (B, H, T, K)
         query, key, value = (layout.split_heads(part, self.num_heads) for part in projected)
-        # (B, H, Q, K) and twice (B, H, T, K); values carry no positions, only the score needs them.
-        if rotary is not None:
+        if rotary is not None:  # values are mixed and not compared: they need no positions
             cosine, sine = (first_tokens(part, queries) for part in rotary)
             query, key = rotate(query, (cosine, sine)), rotate(key, rotary)
         if bias is not None:

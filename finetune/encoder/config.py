@@ -117,6 +117,7 @@ class EncoderConfig:
 
     def is_local(self, depth: int) -> bool:
         """Whether block number `depth`, from 1, sees only tokens nearby."""
+        # The first block sees all tokens, and then every N-th, as in ModernBERT.
         return self.local_attention > 0 and (depth - 1) % self.global_every != 0
 
     def theta(self, *, local: bool) -> float:

@@ -79,7 +79,7 @@ def parameter_groups(
     rates = group_rates(len(layers), config.learning_rate, config.rate_decay)
     if peaks is not None:
         rates = [peaks[layer] for layer in layers]
-    seen: set[int] = set()
+    seen: set[int] = set()  # identities, as fresh biases are equal by value
     groups = []
     for (layer, modules), rate in zip(layers.items(), rates, strict=True):
         decayed, plain = _split_by_decay(modules, seen)

@@ -54,6 +54,7 @@ def slanted_triangular(progress: float, config: ScheduleConfig) -> float:
     Returns:
         The factor on the peak rate, between 1 / ratio and 1.
     """
+    # The paper counts steps: its cut · (1 / cut_frac - 1) is T - cut, here 1 - cut.
     cut = config.cut_fraction
     rise = progress / cut if progress < cut else 1 - (progress - cut) / (1 - cut)
     return (1 + rise * (config.ratio - 1)) / config.ratio

@@ -129,6 +129,7 @@ def build_corpus(
     sources = files.corpus_sources(paths)
     if digests is None:
         digests = source_digests(paths)
+    # Only what decides the documents: other settings need no new tokens.
     reading = [config.text_field, config.file_is_document]
     key = _hash(_FORMAT, list(digests.values()), reading, tokenizer.fingerprint)
     folder = Path(cache_dir) / f"tokens-{key[:16]}"  # 64 bits: enough for the corpora of a disk

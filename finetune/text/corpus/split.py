@@ -107,7 +107,7 @@ def _smallest_threshold(tokens: TokenFolder, split: Split, total: int) -> float:
         for bounds, digests in tokens.document_slices()
     ]
     draws, lengths = (np.concatenate(arrays) for arrays in zip(*slices, strict=True))
-    order = np.argsort(draws)
+    order = np.argsort(draws)  # the smallest draws are held out first, whatever the fraction
     held_out = np.cumsum(lengths[order])
     last = int(np.searchsorted(held_out, split.block))
     if last >= len(order):

@@ -216,7 +216,7 @@ def count_duplicates(digests: Path) -> int:
         digests: File of uint64.
     """
     total = digests.stat().st_size // 8
-    parts = 1 + total // (4 * _SLICE)
+    parts = 1 + total // (4 * _SLICE)  # 8 MiB of digests each
     return total - sum(_count_distinct(digests, total, part, parts) for part in range(parts))
 
 

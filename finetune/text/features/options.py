@@ -47,7 +47,7 @@ def encode_choices(
         raise ConfigError(
             f"max_length {max_length} leaves no space for text: {template.size} tokens are special"
         )
-    distinct = list(dict.fromkeys(passages))
+    distinct = list(dict.fromkeys(passages))  # RACE asks several questions about each
     with tokenizer_threads():
         passage_ids = dict(zip(distinct, tokenizer.encode_ids(distinct), strict=True))
         second_ids = iter(tokenizer.encode_ids(list(chain.from_iterable(questions_with_options))))

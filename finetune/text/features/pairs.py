@@ -160,7 +160,7 @@ def length_batches(
     count = len(lengths)
     if not shuffle:
         return _cut(np.argsort(-np.asarray(lengths), kind="stable"), batch_size)
-    generator = np.random.default_rng([seed, epoch])
+    generator = np.random.default_rng([seed, epoch])  # nothing drawn before has a part in it
     order = generator.permutation(count)
     batches = [
         batch

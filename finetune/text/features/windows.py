@@ -159,11 +159,12 @@ def tokenize_contexts(tokenizer: Tokenizer, contexts: Sequence[str]) -> dict[str
     Returns:
         Text -> its tokens.
     """
-    different = list(dict.fromkeys(contexts))
+    different = list(dict.fromkeys(contexts))  # SQuAD asks five questions about a paragraph
     tokenized = {}
     for start in range(0, len(different), _TOGETHER):
         texts = different[start : start + _TOGETHER]
         for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
+            # Reshaped, so that no tokens give (0, 2) and not (0,).
             offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
             tokenized[text] = TokenizedContext(encoding.ids, without_space(text, offsets))
     return tokenized

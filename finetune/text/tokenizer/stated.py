@@ -88,7 +88,7 @@ def role_names(stated: dict[str, Any], vocabulary: Container[str]) -> dict[str, 
     """
     names = {}
     for role, usual in ROLES.items():
-        token = stated.get(role)
+        token = stated.get(role)  # a name, or an object with flags: transformers writes both
         token = token.get("content") if isinstance(token, dict) else token
         known = [name for name in usual if name in vocabulary]
         if token or known:

@@ -41,6 +41,7 @@ def is_mostly_unknown(tokenizer: Tokenizer, text: str, unknown: int, tokens: int
         unknown: How many of its tokens are the unknown one.
         tokens: How many tokens it has.
     """
+    # To split a text again is dear, and so few tokens hardly cover half of its characters.
     if not tokens or unknown < _HARDLY * tokens:
         return False
     if unknown == tokens:

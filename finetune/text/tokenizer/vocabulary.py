@@ -86,6 +86,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """
     with tokenizer_threads():
         backend = ALGORITHMS[config.algorithm](_with_text(texts), config)
+    # They are in the vocabulary already; marked here, so that decoding can leave them out.
     backend.add_special_tokens(list(SPECIAL_TOKENS.values()))
     backend.post_processor = _frame(backend, config.algorithm)
     return Tokenizer(backend, dict(SPECIAL_TOKENS))
@@ -175,7 +176,7 @@ def _wordpiece_vocabulary(words: dict[str, int], config: TokenizerConfig) -> dic
         show_progress=sys.stderr.isatty(),
     )
     learner = Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
-    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # words were split by `_count_words`
     learner.train_from_iterator(_repeated(words), trainer)
     vocabulary = dict(learner.get_vocab(with_added_tokens=True))
     characters = len(set().union(*words))

@@ -111,7 +111,7 @@ def _add_tokens(
     """
     added = added_tokens(stated, folder)
     for number, token in added:
-        backend.add_tokens([token])
+        backend.add_tokens([token])  # one at a time: the error names the first misfit
         if backend.token_to_id(token.content) != number:
             raise CheckpointError(
                 f"{folder}: expected id {number} for the added token {token.content!r}, got "

@@ -81,6 +81,7 @@ class Pretrainer(EncoderWithHead):
             Logits (N, V).
         """
         hidden = self.encoder(batch).last_hidden_state  # (B, T, D)
+        # Positions in the flattened batch: a row's number of masked tokens varies.
         logits: Tensor = self.head(hidden.flatten(0, 1)[batch["positions"]])
         return logits
 

@@ -59,7 +59,7 @@ class Clock:
     def __init__(self) -> None:
         """Start at zero."""
         self._before = 0.0
-        self._started = time.monotonic()
+        self._started = time.monotonic()  # the time of day may be set while a run trains
 
     @property
     def seconds(self) -> float:

@@ -36,6 +36,7 @@ class StepRate:
     def add(self, step: int, now: float) -> None:
         """Note where the run is."""
         self._marks.append((now, step))
+        # Two marks stay, or steps of more than a minute would have no rate.
         while len(self._marks) > 2 and self._marks[1][0] <= now - WINDOW_SECONDS:
             self._marks.popleft()
 

@@ -128,6 +128,7 @@ class TaskData(OrderedData):
     def _key(self, split: str, training: bool) -> str:
         task = self.task
         parts = (FORMAT, task.name, split, self.tokenizer.fingerprint, str(self.max_length))
+        # By the content of the examples: an edited file is tokenized again, a renamed one is not.
         settings = (task.feature_settings, str(training), *task.labels, self.digest(split))
         content = "\x1f".join((*parts, *settings)).encode()
         return hashlib.blake2b(content, digest_size=16).hexdigest()

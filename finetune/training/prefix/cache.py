@@ -271,6 +271,7 @@ def _entries(
 ) -> dict[int, Entry]:
     keys = weight_keys(encoder, [0, *depths])
     lengths = digest(np.ascontiguousarray(rows.lengths, dtype=np.int64).tobytes())
+    # What all depths share: sequences, arithmetic, precision, and the embeddings below them.
     group = digest(rows.texts, lengths, arithmetic, config.cache_precision, keys[0])[:16]
     return {
         depth: Entry(

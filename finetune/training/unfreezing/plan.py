@@ -136,7 +136,7 @@ def _check_times(number: int, phase: Phase, start: float | None) -> None:
         )
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)  # asked in every batch
 def first_batches(plan: Plan, batches_per_epoch: int, accumulate: int = 1) -> tuple[int, ...]:
     """The batch at which each phase begins, counted from the start of the run.
 

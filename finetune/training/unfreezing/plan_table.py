@@ -48,6 +48,7 @@ def _rates(
     named: dict[str, dict[str, float] | None] = {}
     for group in rates.plan.phases[index].groups:
         name, triple = rates.plan.names[group], factors[group]
+        # No triple where the clock decides: the group then has no rates to show.
         points = zip(("start", "peak", "end"), triple or (), strict=False)
         named[name] = {point: factor * peaks[name] for point, factor in points} or None
     return named

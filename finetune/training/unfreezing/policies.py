@@ -303,6 +303,7 @@ def group_rates_with(
     for text in overrides or ():
         name, _, rate = text.partition("=")
         value = _positive(rate, "rate", text, "group_rates")
+        # Later texts overwrite earlier ones: first a range, then its exceptions.
         for group in _named_groups(name.strip(), len(names) - 2, "group_rates"):
             rates[names[group]] = value
     return rates
