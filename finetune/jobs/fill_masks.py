@@ -15,6 +15,7 @@ from torch import Tensor
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.jobs.sources import load_language_model, longest_text
+from finetune.text.features.in_memory import rows_of
 from finetune.text.features.pairs import Features, collate, encode_pairs, length_batches
 from finetune.text.tokenizer.stated import ROLES
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -59,11 +60,12 @@ class MaskFiller:
         names = {self.mask, ROLES["mask_token"][0]}
         self._name = re.compile("|".join(map(re.escape, sorted(names))))
 
-    def predict(self, texts: Sequence[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Fill the masks of some texts; named as what answers a task is, to be asked alike.
+    def predict(self, texts: Any) -> list[dict[str, Any]]:
+        """Fill the masks of one text or many; it has the name and the inputs of `Predictor`'s.
 
         Args:
-            texts: Each with a `[MASK]` or more; or a row with a `text`, and perhaps an `id`.
+            texts: A text with at least one `[MASK]`, a dictionary with `text` and, if it has one,
+                `id`; or many of these: a list, a DataFrame, a `datasets.Dataset`.
 
         Returns:
             As `stream`, in order.
@@ -71,8 +73,8 @@ class MaskFiller:
         Raises:
             DataError: A text has no mask, or one behind the longest length.
         """
-        rows = [{"text": text} if isinstance(text, str) else text for text in texts]
-        return list(self.stream((f"texts[{n}]", row) for n, row in enumerate(rows)))
+        rows = enumerate(rows_of(texts, "texts"))
+        return list(self.stream((f"texts[{number}]", row) for number, row in rows))
 
     def stream(self, rows: Rows) -> Iterator[dict[str, Any]]:
         """Fill the masks of rows in order, holding only a bounded number of them at a time.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from finetune.runs.families import make_task, read_fit
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.predictions import write_predictions
 from finetune.task.interface import Answer, Example
+from finetune.text.features.in_memory import rows_of
 from finetune.text.features.pairs import length_batches
 from finetune.text.features.rows import read_rows
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -29,8 +30,6 @@ from finetune.training.loop.task_data import UnitBatches, examples_of, longest_r
 
 WINDOW_BATCHES = 32
 """Batches of examples that are read ahead and sorted by length together."""
-
-Text = str | tuple[str, ...] | Mapping[str, Any]
 
 
 class Predictor:
@@ -65,22 +64,24 @@ class Predictor:
         self.max_length, self.batch_size = max_length, batch_size
         self.task = module.task
 
-    def predict(self, texts: Sequence[Text]) -> list[Answer]:
-        """Answer texts, in order.
+    def predict(self, texts: Any) -> list[Answer]:
+        """Predict for one text or many, in order.
 
         Args:
-            texts: Each a text; or the texts of a pair, as a tuple; or the fields of a row, such as
-                `{"question": …, "context": …}`.
+            texts: One example: a text, a tuple (the texts of a pair), or a dictionary of fields
+                such as `{"question": …, "context": …}`. Or many: a list or another iterable of
+                these, a dictionary of columns, a pandas DataFrame or Series, or a
+                `datasets.Dataset`.
 
         Returns:
-            Rows as in a predictions file; `id` is the row's own, or its number from 0.
+            A list with a row for each example, as in a predictions file; `id` is that of the
+            example if it has one, or its number from 0. `pandas.DataFrame(rows)` makes a table.
 
         Raises:
             DataError: A field is missing or of another type.
         """
-        rows = (_fields(text) for text in texts)
-        named = ((f"texts[{number}]", row) for number, row in enumerate(rows))
-        return list(self.stream(named))
+        rows = enumerate(rows_of(texts, "texts"))
+        return list(self.stream((f"texts[{number}]", row) for number, row in rows))
 
     def stream(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Answer]:
         """Answer rows in order, holding only a bounded number of them at a time.
@@ -122,14 +123,6 @@ class Predictor:
         return task.decide(answers, self.module.decision)
 
 
-def _fields(text: Text) -> Mapping[str, Any]:
-    if isinstance(text, str):
-        return {"text": text}
-    if isinstance(text, Mapping):
-        return text
-    return {f"text{number}": part for number, part in enumerate(text, start=1)}
-
-
 def load(
     run: str | Path,
     *,
@@ -142,6 +135,8 @@ def load(
     >>> answers = model.predict(["the cat sees a good bird", "a bad dog"])
     >>> sorted(answers[0])
     ['id', 'prediction', 'probabilities']
+    >>> len(model.predict("a good bird"))
+    1
 
     Of a run that was pretrained or adapted as a masked language model:
 

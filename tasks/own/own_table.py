@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from finetune.console.output import counted
 from finetune.errors import DataError
 from finetune.text.features.rows import delimiter_of, kind_of, read_rows
 from tasks.own.columns import Columns, as_indicator, find_columns, id_column, names_in
@@ -152,10 +153,21 @@ class OwnTable:
         Raises:
             DataError: A field is missing or holds no text, or an id is no id.
         """
-        columns = self.columns
-        if set(row) == {"text"} and columns.pair is None:
-            row = {columns.text: row["text"]}
+        row = self._by_column(row, where)
         return self._read(row, where, number, self._id_column(row), labelled=False)
+
+    def _by_column(self, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """A bare text, or the texts of a tuple (`text1`, …), as a row of the table."""
+        columns = [name for name in (self.columns.text, self.columns.pair) if name is not None]
+        bare = ["text"] if set(row) == {"text"} else [f"text{n + 1}" for n in range(len(row))]
+        named = {part for name in columns for part in names_in(name, row)}
+        if set(row) != set(bare) or named <= set(row):
+            return row
+        if len(bare) != len(columns):
+            raise DataError(
+                f"{where}: expected {_texts_of(columns)}, got {counted(len(bare), 'text')}"
+            )
+        return dict(zip(columns, (row[name] for name in bare), strict=True))
 
     def _read(
         self,
@@ -182,6 +194,11 @@ class OwnTable:
         if len(names) == 1:
             return row[names[0]]
         return [name for name in names if _holds(row, name, where)]
+
+
+def _texts_of(columns: Sequence[str]) -> str:
+    named = f"{counted(len(columns), 'text')} ({', '.join(columns)})"
+    return named if len(columns) == 1 else f"{named}, as a tuple"
 
 
 def _header_place(path: Path, first_row: str) -> str:

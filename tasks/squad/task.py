@@ -226,7 +226,9 @@ class SquadTask(Task):
         return examples
 
     def example(self, row: Mapping[str, Any], where: str, number: int) -> Example:
-        """Read a user's row: `question`, `context` and, if it likes, `id`."""
+        """Read a user's row: `question`, `context` and perhaps `id`; or both texts as a tuple."""
+        if set(row) == {"text1", "text2"}:
+            row = {"question": row["text1"], "context": row["text2"]}
         texts = text_of(row, "question", where), text_of(row, "context", where)
         known = row.get("id")
         if known in (None, ""):

@@ -215,6 +215,7 @@ class FineTuner(EncoderWithHead):
                 "the FineTuner has validation batches but no examples to score them against: train "
                 "with datamodule=TaskData(...), or give it validation={split: Scored(...)}"
             )
+        super().on_validation_epoch_start()
         self._outputs: dict[str, list[Tensor]] = {split: [] for split in self.validation}
         self._order: dict[str, list[Tensor]] = {split: [] for split in self.validation}
         self._losses: list[Tensor] = []
@@ -231,8 +232,8 @@ class FineTuner(EncoderWithHead):
             loss = self.head.loss(logits, batch["labels"])
             self._losses.append(torch.stack([loss, labelled(batch["labels"])]))
 
-    def on_validation_epoch_end(self) -> None:
-        """Log `val/loss`, `val/METRIC` of the first split and `val/SPLIT/METRIC` of others.
+    def validation_metrics(self) -> dict[str, float]:
+        """`val/loss`, `val/METRIC` of the first split and `val/SPLIT/METRIC` of others.
 
         Of a split that was read in part (Lightning's sanity check, `limit_val_batches`) there is
         no score: answers are read off all of its outputs.
@@ -253,7 +254,7 @@ class FineTuner(EncoderWithHead):
             scores = self.task.score(self.task.decide(answers, self.decision))
             prefix = f"val/{split}/" if number else "val/"
             values |= {prefix + name: float(value) for name, value in scores.items()}
-        self.log_validation(values)
+        return values
 
 
 def in_order(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Outputs:

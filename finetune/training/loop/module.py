@@ -167,6 +167,34 @@ class EncoderWithHead(pl.LightningModule):
             )
         return self.global_step / max(1, int(steps))
 
+    def validation_metrics(self) -> dict[str, float]:
+        """The metrics of the batches since the validation began, by their logged names."""
+        raise NotImplementedError
+
+    def on_validation_epoch_start(self) -> None:
+        """Note that the metrics of this validation are not logged yet."""
+        self._is_validation_logged = False
+
+    def on_validation_batch_end(
+        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Log the metrics with the last batch of a validation.
+
+        At the end of an epoch Lightning calls the callbacks' hooks before the module's: logged
+        there, a callback would see the metrics of the validation before.
+        """
+        trainer = self.trainer
+        sanity = trainer.sanity_checking
+        counts = trainer.num_sanity_val_batches if sanity else trainer.num_val_batches
+        if dataloader_idx == len(counts) - 1 and batch_idx == counts[-1] - 1:
+            self.log_validation(self.validation_metrics())
+            self._is_validation_logged = True
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the metrics if no batch was known to be the last, as of a loader without length."""
+        if not self._is_validation_logged:
+            self.log_validation(self.validation_metrics())
+
     def log_validation(self, values: Mapping[str, float]) -> None:
         """Log values at the step they belong to; callbacks may monitor them.
 
@@ -175,7 +203,16 @@ class EncoderWithHead(pl.LightningModule):
         fitting = self.trainer.state.fn is TrainerFn.FITTING
         logs = False if fitting else None  # `Trainer.validate` returns what Lightning may log
         for name, value in values.items():
-            self.log(name, torch.tensor(value, dtype=torch.float64).float(), logger=logs)
+            number = torch.tensor(value, dtype=torch.float64).float()
+            self.log(
+                name,
+                number,
+                logger=logs,
+                on_step=False,
+                on_epoch=True,
+                batch_size=1,  # it is a value of the whole split, not of the last batch
+                add_dataloader_idx=False,
+            )
         if fitting and not self.trainer.sanity_checking:
             for logger in self.trainer.loggers:
                 logger.log_metrics(

@@ -100,16 +100,17 @@ class Pretrainer(EncoderWithHead):
 
     def on_validation_epoch_start(self) -> None:
         """Start with no figures of validation batches."""
+        super().on_validation_epoch_start()
         self._figures: list[Tensor] = []
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Keep the figures of a batch on its device."""
         self._figures.append(self._measure(batch))
 
-    def on_validation_epoch_end(self) -> None:
-        """Log `val/loss`, `val/perplexity` and the accuracy."""
+    def validation_metrics(self) -> dict[str, float]:
+        """`val/loss`, `val/perplexity` and the accuracy."""
         metrics = _metrics(self._figures, self.accuracy)
-        self.log_validation({f"val/{name}": value for name, value in metrics.items()})
+        return {f"val/{name}": value for name, value in metrics.items()}
 
     def _measure(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean loss, tokens named rightly and tokens, (3,); does not wait for the device."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -24,6 +25,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.data import LoaderConfig
 from finetune.training.loop.finetuner import FineTuner, Scored, in_order, is_degenerate, predict
 from finetune.training.loop.task_data import TaskData, UnitBatches
+from finetune.training.optimizer import OptimizerConfig
 from finetune.training.regularization import RegularizationConfig, symmetric_kl
 from tasks.glue.task import glue_task
 from tests.made.nets import tiny_config
@@ -116,6 +118,46 @@ def test_validation_gives_the_tasks_own_scores(task_data: TaskData) -> None:
     labels = torch.tensor([f.label for f in features])
     loss = F.cross_entropy(torch.from_numpy(logits), labels)  # every example weighs the same
     assert logged == pytest.approx({"val/loss": loss.item(), **expected}, rel=1e-5)
+
+
+class Watcher(pl.Callback):
+    """A user's callback: it notes a value at each of the hooks of a validation's end."""
+
+    def __init__(self) -> None:
+        self.at_epoch_end: list[float] = []
+        self.at_end: list[float] = []
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.at_epoch_end.append(float(trainer.callback_metrics["val/loss"]))
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.at_end.append(float(trainer.callback_metrics["val/loss"]))
+
+
+def test_every_validation_hook_of_a_callback_sees_this_epochs_metrics(task_data: TaskData) -> None:
+    watcher, logged = Watcher(), list[float]()
+    module = fine_tuner(task_data.task, optimizer=OptimizerConfig(learning_rate=1e-2))
+    log = module.log_validation
+
+    def noted(values: Mapping[str, float]) -> None:
+        logged.append(values["val/loss"])
+        log(values)
+
+    module.log_validation = noted  # type: ignore[method-assign]
+    trainer = pl.Trainer(
+        max_epochs=3,
+        accelerator="cpu",
+        logger=False,
+        callbacks=[watcher],
+        num_sanity_val_steps=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, datamodule=task_data)
+    assert len(set(logged)) == 3
+    assert watcher.at_epoch_end == pytest.approx(logged)
+    assert watcher.at_end == pytest.approx(logged)
 
 
 class Sum(Task):

@@ -1,0 +1,85 @@
+"""A predictor takes one example or many, in whatever form a program has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas as pd
+import pytest
+
+import finetune
+from finetune.errors import DataError
+from finetune.task.interface import Task
+from tests.made.nets import tiny_config
+from tests.made.texts import learned_tokenizer, write_csv
+
+TEXTS = ["the cat sees a dog", "a bird"]
+
+
+def predictor(task: Task) -> finetune.Predictor:
+    tokenizer = learned_tokenizer()
+    encoder = finetune.Encoder(tiny_config(vocab_size=tokenizer.vocab_size))
+    tuner = finetune.FineTuner(encoder, task.head(encoder.config, finetune.HeadConfig()), task)
+    return finetune.Predictor(tuner, tokenizer, max_length=16, batch_size=4)
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> finetune.Predictor:
+    """Of a table whose text column has a name of its own."""
+    rows = [("a cat", "x"), ("a dog", "y")]
+    train = write_csv(tmp_path / "train.csv", ["review", "label"], rows)
+    return predictor(finetune.find_task("classify", train=train, validation=train))
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> finetune.Predictor:
+    rows = [("a cat", "an animal", "x"), ("a dog", "a plant", "y")]
+    train = write_csv(tmp_path / "pairs.csv", ["premise", "hypothesis", "label"], rows)
+    return predictor(finetune.find_task("classify", train=train, validation=train))
+
+
+def test_a_text_is_one_example_and_no_list_of_letters(reviews: finetune.Predictor) -> None:
+    (row,) = reviews.predict(TEXTS[0])
+    assert row == reviews.predict(TEXTS)[0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [{"review": text} for text in TEXTS],
+        {"review": TEXTS},
+        pd.DataFrame({"review": TEXTS, "other": [1, 2]}),
+        pd.Series(TEXTS),
+        datasets.Dataset.from_dict({"review": TEXTS}),
+        (text for text in TEXTS),
+    ],
+    ids=["rows", "columns", "frame", "series", "dataset", "generator"],
+)
+def test_every_form_gives_the_answers_of_a_list(reviews: finetune.Predictor, data: Any) -> None:
+    assert reviews.predict(data) == reviews.predict(TEXTS)
+
+
+def test_a_tuple_is_a_pair_of_a_users_table_too(pairs: finetune.Predictor) -> None:
+    named = [{"premise": "a cat", "hypothesis": "an animal"}, {"premise": "a", "hypothesis": "b"}]
+    assert pairs.predict([("a cat", "an animal"), ("a", "b")]) == pairs.predict(named)
+    assert pairs.predict(("a cat", "an animal")) == pairs.predict(named[:1])
+
+
+def test_too_few_or_too_many_texts_are_refused_by_place(
+    reviews: finetune.Predictor, pairs: finetune.Predictor
+) -> None:
+    with pytest.raises(DataError, match=r"texts\[1\]: expected 1 text \(review\), got 2 texts"):
+        reviews.predict(["a cat", ("a", "pair")])
+    expected = r"texts\[0\]: expected 2 texts \(premise, hypothesis\), as a tuple, got 1 text"
+    with pytest.raises(DataError, match=expected):
+        pairs.predict("a cat")
+
+
+def test_rows_make_a_table_of_pandas(reviews: finetune.Predictor) -> None:
+    table = pd.DataFrame(reviews.predict(TEXTS))
+    assert list(table.columns) == ["id", "prediction", "probabilities"]
+    assert table["id"].tolist() == [0, 1]
+    wide = pd.json_normalize(reviews.predict(TEXTS))
+    assert wide["probabilities.x"].dtype == float
