@@ -197,8 +197,10 @@ class OwnTable:
 
 
 def _texts_of(columns: Sequence[str]) -> str:
-    named = f"{counted(len(columns), 'text')} ({', '.join(columns)})"
-    return named if len(columns) == 1 else f"{named}, as a tuple"
+    fields = ", ".join(f"'{name}'" for name in columns)
+    if len(columns) == 1:
+        return f"1 text (the field {fields})"
+    return f"{len(columns)} texts (the fields {fields}; in Python also a tuple)"
 
 
 def _header_place(path: Path, first_row: str) -> str:

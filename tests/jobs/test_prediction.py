@@ -70,9 +70,11 @@ def test_a_tuple_is_a_pair_of_a_users_table_too(pairs: finetune.Predictor) -> No
 def test_too_few_or_too_many_texts_are_refused_by_place(
     reviews: finetune.Predictor, pairs: finetune.Predictor
 ) -> None:
-    with pytest.raises(DataError, match=r"texts\[1\]: expected 1 text \(review\), got 2 texts"):
+    with pytest.raises(
+        DataError, match=r"texts\[1\]: expected 1 text \(the field 'review'\), got 2 texts"
+    ):
         reviews.predict(["a cat", ("a", "pair")])
-    expected = r"texts\[0\]: expected 2 texts \(premise, hypothesis\), as a tuple, got 1 text"
+    expected = r"texts\[0\]: expected 2 texts \(the fields .* a tuple\), got 1 text"
     with pytest.raises(DataError, match=expected):
         pairs.predict("a cat")
 
