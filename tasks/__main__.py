@@ -11,6 +11,11 @@ COMMANDS = {
     "demo": cli.Command(
         "start", "pretrain, fine-tune and report on a small built-in sample", "tasks.demo:demo"
     ),
+    "check": cli.Command(
+        "your data",
+        "check data before a run: facts, a baseline, all refused rows",
+        "tasks.check:check",
+    ),
     "submit": cli.Command(
         "use",
         "pack answers of GLUE runs into the leaderboard's zip, or check it",

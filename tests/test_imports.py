@@ -57,6 +57,7 @@ ONLY = {
 STARTS_RUNS = {
     "tasks.__main__",
     "tasks.anchors",
+    "tasks.check",
     "tasks.demo",
     "tasks.families",
     "tasks.run_settings",

@@ -167,7 +167,10 @@ def _baseline(data: TaskData) -> dict[str, float]:
     """
     task = data.task
     if not task.validation_splits:
-        raise DataError(f"{task.name}: no validation data; name a file by --validation")
+        raise DataError(
+            f"{task.name}: no validation data; name a file by --validation, or hold out rows of "
+            "your table by --holdout 0.2"
+        )
     split = task.validation_splits[0]
     examples = data.examples(split)
     scores = task.score(task.baseline_answers(data.examples(data.train_split), examples))

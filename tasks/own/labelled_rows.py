@@ -14,6 +14,7 @@ from tasks.own.classify_config import ClassifyConfig
 from tasks.own.label_column import LabelColumn, find_column, known_column, unlabeled_error
 from tasks.own.label_kinds import CLASSES, REGRESSION, read_number, whole_name
 from tasks.own.labelled_texts import LabelledText, Source, held_out
+from tasks.sources.reader import BadRows
 
 PARTS = ("train", "validation")
 """The splits that the training file is cut into where rows are held out."""
@@ -42,6 +43,7 @@ class LabelledRows:
         self._read: dict[str, list[LabelledText]] = {}
         self._unlabeled: dict[str, list[LabelledText]] = {}
         self._textless: dict[str, int] = {}
+        self._bad: dict[str, BadRows] = {}
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -86,9 +88,12 @@ class LabelledRows:
     def _file_rows(self, split: str) -> list[LabelledText]:
         """All rows of a split's file that have a text."""
         if split not in self._read:
-            rows = list(self.source.rows(split))
+            self._bad[split] = BadRows()
+            rows = list(self.source.rows(split, self._bad[split]))
             self._read[split] = [row for row in rows if row.texts]
             self._textless[split] = len(rows) - len(self._read[split])
+            if not rows:
+                self._refuse_bad(split)
         return self._read[split]
 
     def rows(self, split: str) -> list[LabelledText]:
@@ -123,6 +128,19 @@ class LabelledRows:
         limits = np.quantile(known or [0.0], inner)
         return [None if one is None else int(np.searchsorted(limits, one)) for one in numbers]
 
+    def _refuse_bad(self, split: str, unlabeled: Sequence[LabelledText] = ()) -> None:
+        """Report the rows that cannot be read, and with them those without a label."""
+        file = self._read_from(split)
+        bad = self._bad[file]
+        if not bad:
+            return
+        hint, count = "correct them", len(bad) + len(self._file_rows(file)) + self._textless[file]
+        if self.config.missing == "error":
+            hint += "; --missing drop leaves out rows without a label, or whose text is null"
+            for row in unlabeled:
+                bad.add(DataError(f"{row.where}: expected a label, got none"))
+        bad.report(self.files(split)[0], count, hint)
+
     def unlabeled(self, split: str) -> list[LabelledText]:
         """The rows that are to have a label and lack it; none in a test file without labels."""
         if split not in self._unlabeled:
@@ -146,6 +164,7 @@ class LabelledRows:
             DataError: Rows lack their label and are not to be left out, or all of them lack it.
         """
         rows, unlabeled = self.rows(split), self.unlabeled(split)
+        self._refuse_bad(split, unlabeled)
         if not unlabeled:
             return rows
         if self.config.missing != "drop":

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tasks.own.columns import Columns
+from tasks.sources.reader import BadRows
 
 
 class LabelledText(NamedTuple):
@@ -49,8 +50,8 @@ class Source(Protocol):
     def files(self, split: str) -> list[Path]:
         """The files of a split."""
 
-    def rows(self, split: str) -> Iterator[LabelledText]:
-        """The rows of a split."""
+    def rows(self, split: str, bad: BadRows) -> Iterator[LabelledText]:
+        """The rows of a split; those that cannot be used go to `bad`."""
 
     def read(self, row: Mapping[str, Any], where: str, number: int) -> LabelledText:
         """Read one row of a user's input."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from finetune.console.output import counted
 from finetune.errors import DataError
-from finetune.text.features.rows import delimiter_of, kind_of, read_rows
+from finetune.text.features.rows import Refuse, delimiter_of, kind_of, read_rows, refuse
 from tasks.own.columns import Columns, as_indicator, find_columns, id_column, names_in
 from tasks.own.labelled_texts import LabelledText
 from tasks.own.names import name_of
@@ -86,29 +86,35 @@ class OwnTable:
             raise DataError(f"{path}: expected the {split} file, got none; name one that is there")
         return [path]
 
-    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _rows(self, split: str, on_error: Refuse = refuse) -> Iterator[tuple[str, dict[str, Any]]]:
         """The rows, at least one, each with its place."""
         (path,) = self.files(split)
         if (kind := kind_of(path)) == "text":
             raise DataError(
                 f"{path}: expected a table with labels (.csv, .tsv, .jsonl), got plain text"
             )
-        count = 0
-        for count, (where, row) in enumerate(read_rows(path, kind), start=1):  # noqa: B007
+        is_empty = True
+
+        def refused(error: DataError) -> None:
+            nonlocal is_empty
+            is_empty = False
+            on_error(error)
+
+        for where, row in read_rows(path, kind, refused):
+            is_empty = False
             yield where, row
-        if count == 0:
-            header = "" if kind == "jsonl" else " after the header"
+        if is_empty:
+            header = " after the header" if kind in ("csv", "tsv") else ""
             raise DataError(f"{path}: expected rows of examples, got none{header}")
 
-    def rows(self, split: str) -> Iterator[LabelledText]:
-        """Read a split.
+    def rows(self, split: str, bad: BadRows) -> Iterator[LabelledText]:
+        """Read a split; rows that cannot be used go to `bad`.
 
         Raises:
-            DataError: The file or a row of it is bad (file and line).
+            DataError: The file is bad, or has no rows.
         """
-        ids, seen, bad = None, UniqueIds(), BadRows()
-        number = 0
-        for number, (where, row) in enumerate(self._rows(split), start=1):
+        ids, seen = None, UniqueIds()
+        for number, (where, row) in enumerate(self._rows(split, bad.add), start=1):
             if number == 1:
                 ids = self._check_header(row, where, split)
             with bad.collected():
@@ -117,8 +123,6 @@ class OwnTable:
                     hint = f"; correct it, or rename column '{ids}' if it contains no ids"
                     seen.add(read.id, where, hint)
                 yield read
-        way_out = "correct them; --missing drop leaves out rows whose text is null"
-        bad.report(self.paths[split], number, way_out)
 
     def _check_header(self, row: Mapping[str, Any], where: str, split: str) -> str | None:
         """Check that a split has the columns; returns that of the ids."""

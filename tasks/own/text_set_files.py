@@ -21,7 +21,7 @@ from tasks.own.columns import id_column
 from tasks.own.labelled_texts import LabelledText, held_out
 from tasks.own.own_table import SPLITS, row_id
 from tasks.sources.archives import ENDINGS, read_members
-from tasks.sources.reader import BY_DATA, decode, first_of, plain_or_gzipped, read_bytes
+from tasks.sources.reader import BY_DATA, BadRows, decode, first_of, plain_or_gzipped, read_bytes
 
 HELD_OUT = 10
 """One in so many training texts of a class is held out for validation."""
@@ -78,7 +78,7 @@ class TextSet:
         )
         return [first_of(paths, missing, Path.exists)]
 
-    def rows(self, split: str) -> Iterator[LabelledText]:
+    def rows(self, split: str, bad: BadRows) -> Iterator[LabelledText]:
         """The rows of a split in their official order."""
         if split == "test":
             yield from self.official("test")

@@ -145,13 +145,21 @@ class BadRows:
         """Start without any."""
         self._reasons: list[str] = []
 
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._reasons)
+
+    def add(self, error: DataError) -> None:
+        """Keep what is wrong with a row."""
+        self._reasons.append(str(error))
+
     @contextmanager
     def collected(self) -> Iterator[None]:
         """In the block, what is wrong with a row is kept for the report."""
         try:
             yield
         except DataError as error:
-            self._reasons.append(str(error))
+            self.add(error)
 
     def report(self, file: Path, count: int, hint: str = "correct them") -> None:
         """Refuse a file that has such rows.

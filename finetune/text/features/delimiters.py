@@ -70,3 +70,24 @@ def _shown(header: str, where: str) -> str:
             f"put a first line sep={shown[0]} or sep={shown[1]} above the header"
         )
     return shown[0] if shown else ","
+
+
+def explained(fault: str, delimiter: str) -> str:
+    """What `csv` found wrong with a row, in words that say what to do."""
+    word = DELIMITERS.get(delimiter, f"'{delimiter}'")
+    if "unexpected end" in fault:
+        return (
+            "expected a quote that closes the one opened in this row, got the end of the file; "
+            "close it, or double a quote that is part of a text"
+        )
+    if "expected after" in fault:
+        return (
+            f"expected a {word} or the row's end behind a closing quote, got more text; "
+            "double a quote that is part of a text"
+        )
+    if "new-line character" in fault:
+        return (
+            "expected lines that end in LF or CRLF, got a carriage return inside a cell; "
+            "put the cell into quotes, or convert the file's line ends"
+        )
+    return f"expected a row of {word}-separated cells, got: {fault}"

@@ -1,13 +1,12 @@
-"""Rows of a user's file, one at a time: CSV, TSV, JSON lines and plain text, each also packed.
+"""Rows of a user's file, one at a time: CSV, TSV, JSON lines, plain text (also packed), Parquet.
 
 A file is UTF-8, with or without a byte order mark, and its lines end in LF or CRLF and in nothing
 else: U+0085 and U+2028 are characters of a text. `.csv` follows RFC 4180: a cell in quotes may have
 commas, line breaks and doubled quotes, and be of any length; semicolons or tabs may stand in place
-of the commas (`text.delimiters`). `.tsv` knows no quotes: a cell ends at
-the tab and a row at the line's end. `.jsonl` (`.ndjson`, `.json`) has an object a line, `.txt` a
-text a line, empty ones included. An empty line is no row of the others, except in a TSV of a single
-column. Each may end in `.gz` as well. One row is in memory at a time,
-never a file.
+of the commas (`text.delimiters`). `.tsv` knows no quotes: a cell ends at the tab. `.jsonl`
+(`.ndjson`, `.json`) has an object a line, `.txt` a text a line, empty ones included. An empty line
+is no row of the others, except in a TSV of a single column. Each may end in `.gz` as well. One row
+is in memory at a time, never a file.
 """
 
 from __future__ import annotations
@@ -24,11 +23,15 @@ from typing import Any, BinaryIO
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.files.placeholders import START, refuse_placeholder
 from finetune.files.unpacking import DAMAGED_GZIP, GZIP_MAGIC, lines_of, unpacking
-from finetune.text.features.delimiters import DELIMITERS, find_delimiter
+from finetune.text.features.delimiters import DELIMITERS, explained, find_delimiter
+from finetune.text.features.parquet import parquet_rows
 
 STDIN = "-"
+PARQUET = "parquet"
 Row = tuple[str, dict[str, Any]]
 """Where a row is, `FILE:LINE`, and its values by field."""
+Refuse = Callable[[DataError], None]
+"""Is given the error of a row; the next row is read if it returns."""
 _Lines = Iterator[str]
 
 KINDS = {
@@ -38,6 +41,7 @@ KINDS = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
     ".txt": "text",
+    ".parquet": "parquet",
 }
 """Ending of a file's name -> kind of its rows."""
 
@@ -77,13 +81,21 @@ def kind_of(path: Path | str) -> str:
     )
 
 
-def read_rows(path: Path | str, kind: str | None = None) -> Iterator[Row]:
+def refuse(error: DataError) -> None:
+    """Stop at the first bad row."""
+    raise error
+
+
+def read_rows(
+    path: Path | str, kind: str | None = None, on_error: Refuse = refuse
+) -> Iterator[Row]:
     """Read a file's rows in order.
 
     Args:
         path: The file; `-` for standard input.
         kind: `csv`, `tsv`, `jsonl` or `text`; None reads it off the ending of the name, and on
             standard input off the first line: `jsonl` where it begins with `{`, otherwise `text`.
+        on_error: Is given what is wrong with a single row; by default it is raised.
 
     Yields:
         Where each row is, `FILE:LINE` (its first line), and its values: text by column of the
@@ -96,14 +108,17 @@ def read_rows(path: Path | str, kind: str | None = None) -> Iterator[Row]:
             named column, the header once more, or a quote that nothing closes; a line of JSON is
             cut, is no object, or names a field twice.
     """
-    if kind is not None and kind not in READERS:
+    if kind is not None and kind not in (*READERS, PARQUET):
         raise ConfigError(f"unknown kind of rows '{kind}'; {nearest(kind, READERS)}")
+    if kind == PARQUET or (kind is None and str(path).lower().endswith(".parquet")):
+        yield from parquet_rows(Path(path))
+        return
     name = _name(path)
     with _opened(path) as stream:
         lines = _text_lines(name, stream)
         if kind is None and name == "stdin":
             lines, kind = _kind_of_first(lines)
-        yield from READERS[kind or kind_of(path)](name, lines)
+        yield from READERS[kind or kind_of(path)](name, lines, on_error)
 
 
 def delimiter_of(path: Path) -> str:
@@ -117,13 +132,7 @@ def delimiter_of(path: Path) -> str:
 
 
 def read_records(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Read the rows of a CSV or TSV file that has no header.
-
-    Args:
-        path: The file.
-
-    Yields:
-        Where each row is, and its cells.
+    """Read where each row of a CSV or TSV file without a header is, and its cells.
 
     Raises:
         DataError: As in `read_rows`.
@@ -218,7 +227,7 @@ def _csv_records(
         try:
             record = next(reader, None)
         except csv.Error as error:
-            raise DataError(f"{where}: {_explained(str(error), delimiter)}") from error
+            raise DataError(f"{where}: {explained(str(error), delimiter)}") from error
         finally:
             csv.field_size_limit(limit)
         if record is None:
@@ -227,42 +236,27 @@ def _csv_records(
             yield where, record
 
 
-def _explained(fault: str, delimiter: str) -> str:
-    word = DELIMITERS.get(delimiter, f"'{delimiter}'")
-    if "unexpected end" in fault:
-        return (
-            "expected a quote that closes the one opened in this row, got the end of the file; "
-            "close it, or double a quote that is part of a text"
-        )
-    if "expected after" in fault:
-        return (
-            f"expected a {word} or the row's end behind a closing quote, got more text; "
-            "double a quote that is part of a text"
-        )
-    if "new-line character" in fault:
-        return (
-            "expected lines that end in LF or CRLF, got a carriage return inside a cell; "
-            "put the cell into quotes, or convert the file's line ends"
-        )
-    return f"expected a row of {word}-separated cells, got: {fault}"
-
-
 def _tsv_records(name: str, lines: _Lines) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(lines, start=1):
         yield f"{name}:{number}", _without_end(line).split("\t")
 
 
-def _csv_rows(name: str, lines: _Lines) -> Iterator[Row]:
+def _csv_rows(name: str, lines: _Lines, on_error: Refuse) -> Iterator[Row]:
     table = find_delimiter(name, lines)
     records = _csv_records(name, table.lines, table.delimiter, table.before)
-    return _table(name, records, table.word)
+    return _table(name, records, table.word, on_error)
 
 
-def _tsv_rows(name: str, lines: _Lines) -> Iterator[Row]:
-    return _table(name, _tsv_records(name, lines), "tab")
+def _tsv_rows(name: str, lines: _Lines, on_error: Refuse) -> Iterator[Row]:
+    return _table(name, _tsv_records(name, lines), "tab", on_error)
 
 
-def _table(name: str, records: Iterator[tuple[str, list[str]]], separator: str) -> Iterator[Row]:
+def _table(
+    name: str,
+    records: Iterator[tuple[str, list[str]]],
+    separator: str,
+    on_error: Refuse,
+) -> Iterator[Row]:
     where, cells = next(records, (name, []))
     header = [cell.strip() for cell in cells]
     _check_header(header, where, separator)
@@ -271,13 +265,11 @@ def _table(name: str, records: Iterator[tuple[str, list[str]]], separator: str) 
     for where, cells in records:
         if cells == [""] and len(header) > 1:  # an empty line; in a table of one column, a text
             continue
-        if len(cells) != len(header):
-            raise DataError(
-                f"{where}: expected {len(header)} {separator}-separated cells "
-                f"({', '.join(header)}), got {len(cells)}; "
-                "correct the row, or save as CSV with quotes"
-            )
-        _check_row(header, named, cells, where, separator)
+        try:
+            _check_row(header, named, cells, where, separator)
+        except DataError as error:
+            on_error(error)
+            continue
         yield where, dict(zip(header[:named], cells[:named], strict=True))
 
 
@@ -308,6 +300,12 @@ def _check_row(
     header: Sequence[str], named: int, cells: Sequence[str], where: str, separator: str
 ) -> None:
     """Refuse a row that was cut in two, and one that is the header of a file put behind another."""
+    if len(cells) != len(header):
+        raise DataError(
+            f"{where}: expected {len(header)} {separator}-separated cells "
+            f"({', '.join(header)}), got {len(cells)}; "
+            "correct the row, or save as CSV with quotes"
+        )
     if spilled := [cell.strip() for cell in cells[named:] if cell.strip()]:
         raise DataError(
             f"{where}: expected nothing behind the last named column '{header[named - 1]}', got "
@@ -322,10 +320,16 @@ def _check_row(
         )
 
 
-def _jsonl_rows(name: str, lines: _Lines) -> Iterator[Row]:
+def _jsonl_rows(name: str, lines: _Lines, on_error: Refuse) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
-        if line.strip():
-            yield f"{name}:{number}", _json_object(line, f"{name}:{number}")
+        if not line.strip():
+            continue
+        try:
+            row = _json_object(line, f"{name}:{number}")
+        except DataError as error:
+            on_error(error)
+            continue
+        yield f"{name}:{number}", row
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
@@ -376,7 +380,7 @@ def _is_unicode(row: dict[str, Any]) -> bool:
     return True
 
 
-def _text_rows(name: str, lines: _Lines) -> Iterator[Row]:
+def _text_rows(name: str, lines: _Lines, on_error: Refuse) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         yield f"{name}:{number}", {"text": _without_end(line)}
 
@@ -387,7 +391,7 @@ RECORDS: dict[str, Callable[[str, _Lines], Iterator[tuple[str, list[str]]]]] = {
 }
 """Kind of table -> function that yields the cells of its rows."""
 
-READERS: dict[str, Callable[[str, _Lines], Iterator[Row]]] = {
+READERS: dict[str, Callable[[str, _Lines, Refuse], Iterator[Row]]] = {
     "csv": _csv_rows,
     "tsv": _tsv_rows,
     "jsonl": _jsonl_rows,

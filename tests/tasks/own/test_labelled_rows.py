@@ -78,7 +78,7 @@ class TestMissing:
         with pytest.raises(
             DataError,
             match=r"train.jsonl: expected rows to learn from, got 2 of 4 that cannot be used; .* "
-            r"--missing drop leaves out rows whose text is null\n"
+            r"--missing drop leaves out rows without a label, or whose text is null\n"
             r"  .*jsonl:3: expected text in 'text', got null\n"
             r"  .*jsonl:4: expected text in 'text', got null$",
         ):
@@ -187,3 +187,13 @@ class TestColumns:
         assert task.example({"text": "d"}, "f:1", 0).texts == ("d",)
         with pytest.raises(DataError, match="expected a column 'bodi', .* did you mean 'body'"):
             own(tmp_path, {"text_column": "title,bodi"}, train=train).examples("train")
+
+
+def test_rows_that_cannot_be_read_are_reported_with_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("text,label,id\na,x,1\nb,y\nc,x,1\nd,x,y,z,4\ne,,5\n")
+    with pytest.raises(
+        DataError,
+        match=r"got 4 of 5 that cannot(?s:.*)csv:3: (?s:.*)4: .*own(?s:.*)5: (?s:.*)6: .*label",
+    ):
+        classify_task({"train": path}, ClassifyConfig()).examples("train")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.errors import ConfigError, DataError
-from finetune.text.features.rows import READERS, kind_of, read_records, read_rows
+from finetune.text.features.rows import READERS, kind_of, read_records, read_rows, refuse
 
 LONG = "a long text " * 20_000
 STRANGE = "x\u0085y\u2028z\x0b 👩‍👩‍👧 שלום עולם e\u0301 日本"
@@ -48,7 +48,7 @@ class TestTables:
         csv.writer(written, quoting=csv.QUOTE_ALL).writerows([("column 1", "column 2"), *cells])
         lines = written.getvalue().encode().split(b"\n")
         text = iter([*(f"{line.decode()}\n" for line in lines[:-1])])
-        read = [(row["column 1"], row["column 2"]) for _, row in READERS["csv"]("f", text)]
+        read = [(row["column 1"], row["column 2"]) for _, row in READERS["csv"]("f", text, refuse)]
         assert read == cells
 
     def test_cell_in_quotes_holds_commas_quotes_and_line_breaks(self, tmp_path: Path) -> None:
@@ -280,3 +280,41 @@ def test_missing_file_is_told(tmp_path: Path) -> None:
 def test_kind_is_told_by_the_ending() -> None:
     names = ["a.CSV", "a.tsv.gz", "a.jsonl", "a.txt"]
     assert [kind_of(name) for name in names] == ["csv", "tsv", "jsonl", "text"]
+
+
+class TestParquet:
+    def test_rows_have_their_values_and_null_is_none(self, tmp_path: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        path = tmp_path / "t.parquet"
+        columns = {"text": ["a\u2028b", None], "label": [1, 2], "tags": [["x"], []]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+        assert list(read_rows(path)) == [
+            (f"{path}: row 1", {"text": "a\u2028b", "label": 1, "tags": ["x"]}),
+            (f"{path}: row 2", {"text": None, "label": 2, "tags": []}),
+        ]
+
+    def test_damaged_file_and_missing_package_are_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "t.parquet"
+        path.write_bytes(b"PAR1 and no more")
+        with pytest.raises(DataError, match="t.parquet: expected a readable Parquet file, got: "):
+            list(read_rows(path))
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(DataError, match="pip install pyarrow, or save the table as CSV"):
+            list(read_rows(path))
+
+
+def test_bad_rows_are_handed_over_and_the_others_read(tmp_path: Path) -> None:
+    errors: list[str] = []
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n3\n4,5,6\n7,8\n")
+    rows = list(read_rows(path, on_error=lambda error: errors.append(str(error))))
+    assert [row["a"] for _, row in rows] == ["1", "7"]
+    assert [error.split(": expected")[0] for error in errors] == [f"{path}:3", f"{path}:4"]
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"a": 1}\n[]\n{"a"\n{"a": 2}\n')
+    rows = list(read_rows(path, on_error=lambda error: errors.append(str(error))))
+    assert ([row["a"] for _, row in rows], len(errors)) == ([1, 2], 4)
