@@ -201,7 +201,10 @@ def read_settings(
     flags = {**settings.given(cls, space), **(fixed or {})}
     if names:
         flags["task"] = f"{command}/{space.task}"
-    result = settings.read(cls, space.config, flags)
+    if flags.get("resume") and space.config is None:
+        result = _read_resumed(cls, flags)
+    else:
+        result = settings.read(cls, space.config, flags)
     if check is not None:
         check(result, flags)
     if space.print_config:
@@ -209,3 +212,23 @@ def read_settings(
         put(as_json if space.json else settings.dump(result).rstrip("\n"))
         return None
     return result
+
+
+def _read_resumed(cls: type[T], flags: Mapping[str, object]) -> T:
+    """The settings that the run was started with, under the flags that were given again."""
+    from finetune.runs.folder import RunFolder
+    from finetune.runs.settings import default_folder
+    from finetune.settings import fields as settings
+
+    folder = RunFolder(Path(str(flags.get("out") or default_folder(str(flags.get("task"))))))
+    if folder.config_file.is_file():
+        return settings.read(cls, folder.config_file, flags, warn=False)
+    try:
+        return settings.read(cls, None, flags)
+    except ConfigError as error:
+        if folder.adapted.config_file.is_file():
+            raise ConfigError(
+                f"{folder.path}: the run was stopped while its encoder was adapted "
+                f"({folder.adapted.path}); repeat the command that started it, with --resume"
+            ) from error
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ def show_results(
 ) -> None:
     """Print a table on stderr for people, the metrics as one JSON line on stdout for programs.
 
-    With --json the line has all results. So it has where nothing was trained: there is no table.
+    A terminal gets the line only with --json, which also asks for all results. So a line has where
+    nothing was trained: there is no table.
 
     Args:
         results: Of the run.
@@ -32,15 +34,15 @@ def show_results(
     """
     if not is_first_process():
         return
-    if not trained:
-        print(json.dumps(results))
-        return
-    from finetune.runs.folder import say
+    if trained:
+        from finetune.runs.folder import say
 
-    say(results_table(results))
-    say(f"run folder: {folder}")
-    keys = list(results) if "--json" in words else ("task", "split", "metrics")
-    print(json.dumps({key: results[key] for key in keys}))
+        say(results_table(results))
+        say(f"run folder: {folder}")
+    wants_all = "--json" in words
+    if wants_all or not sys.stdout.isatty():
+        keys = list(results) if wants_all or not trained else ("task", "split", "metrics")
+        print(json.dumps({key: results[key] for key in keys}))
 
 
 def results_table(results: Results) -> str:

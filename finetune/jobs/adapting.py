@@ -17,6 +17,7 @@ from finetune.checkpoints.hub import find_checkpoint, origin
 from finetune.encoder import Encoder
 from finetune.errors import ConfigError, DataError
 from finetune.files.writing import write_text
+from finetune.jobs.estimate import estimate_steps
 from finetune.jobs.find_lr import check_search, find
 from finetune.jobs.inputs import corpus_inputs, encoder_inputs
 from finetune.jobs.pretraining import check_length, corpus_data, train_language_model, with_dropout
@@ -25,7 +26,7 @@ from finetune.machine.processes import join
 from finetune.runs.families import family_of, make_task
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.inputs import Input, Inputs
-from finetune.runs.opening import check_folder, check_inputs, open_folder
+from finetune.runs.opening import check_folder, check_inputs, opened
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun
 from finetune.task.interface import Task
@@ -73,9 +74,36 @@ def adapt(run: AdaptRun, task: Task | None = None) -> Results:
     if run.find_lr:
         return find(run, folder, module, corpus_data(run, module, tokenizer, corpus, text), name)
     read = [run.task] if run.task else sources
-    with folder.hold():
-        open_folder(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+    with opened(folder, run, inputs):
         return train_language_model(run, module, tokenizer, corpus, text, name, read, start.source)
+
+
+def show_plan(run: AdaptRun, task: Task) -> Results:
+    """Say what an adaptation would read, and about how long it would take; write nothing.
+
+    Returns:
+        `out`, `steps`, and the estimated `seconds` and `peak_gib`.
+    """
+    start = find_checkpoint(run.encoder_from, run.cache_dir)
+    sources = _sources(run, task)
+    digests = source_digests(sources)
+    text = dataclasses.replace(run.text, text_field="text")
+    cache, tokenizer = cache_folder(run.cache_dir), start.tokenizer()
+    corpus = build_corpus(sources, tokenizer, text, run.seed, cache, digests=digests)
+    module = _module(run, start)
+    data = corpus_data(run, module, tokenizer, corpus, text)
+    steps = run.length.max_steps
+    if run.length.max_epochs is not None:
+        batches = data.batches_for(run.trainer.devices)
+        steps = run.length.max_epochs * -(-batches // run.trainer.accumulate_grad_batches)
+    estimate = estimate_steps(module, data, run.trainer, run.length)
+    facts = corpus.statistics
+    say(
+        f"first stage, adaptation in {run.out}: {facts.documents:,} texts of {run.task}, "
+        f"{facts.tokens:,} tokens, {steps:,} steps, peak learning rate "
+        f"{run.optimizer.learning_rate:.2g}; {estimate}"
+    )
+    return {"out": run.out, "steps": steps, **dataclasses.asdict(estimate)}
 
 
 def check_ended(run: AdaptRun, task: Task) -> None:

@@ -93,7 +93,7 @@ def open_caches(
             continue
         note(f"caching the frozen layers' hidden states: {rows.about}, depths {sorted(depths)}")
         module.to(device)
-        with _precision(run.trainer.precision, device):
+        with as_trained(run.trainer.precision, device):
             caches[split] = open_cache(
                 module.encoder,
                 rows,
@@ -106,7 +106,7 @@ def open_caches(
     return caches
 
 
-def _precision(name: str, device: torch.device) -> AbstractContextManager[object]:
+def as_trained(name: str, device: torch.device) -> AbstractContextManager[object]:
     """As the trainer computes under this name."""
     kinds = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
     if name not in kinds:

@@ -11,17 +11,19 @@ from finetune.errors import ConfigError
 from finetune.heads import PooledHead
 from finetune.jobs import find_lr as rate_search
 from finetune.jobs.adapting import adapt, check_ended
+from finetune.jobs.adapting import show_plan as show_adaptation
 from finetune.jobs.caching import open_caches
+from finetune.jobs.estimate import estimate_fit
 from finetune.jobs.evaluation import Scorer, score_splits, warn_of_other_answers, write_answers
 from finetune.jobs.preparation import Preparation, prepare, show_data
 from finetune.jobs.session import Session, check_machine
 from finetune.jobs.untrained import answer_without_training, check_untrained, is_trained
 from finetune.machine.processes import is_first_process, join
 from finetune.runs.families import complete, family_of, make_task, with_recorded_name
-from finetune.runs.folder import RunFolder
-from finetune.runs.opening import check_folder, open_folder, settle_folder
+from finetune.runs.folder import RunFolder, say
+from finetune.runs.opening import check_folder, opened, settle_folder
 from finetune.runs.results import Results, over_seeds
-from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
+from finetune.runs.settings import AdaptRun, FitRun, PretrainRun, default_folder
 from finetune.task.interface import Task
 from finetune.training.loop.trainer import pick_device
 
@@ -126,11 +128,17 @@ def _seed_runs(run: FitRun) -> Iterator[FitRun]:
 
 
 def plan(run: FitRun, task: Task) -> Results:
-    """Show what the run would do, and write nothing into its folder."""
+    """Show what the run would do and about what it costs, and write nothing into its folder."""
+    results: Results = {"task": task.name, "split": task.validation_splits[0], "metrics": {}}
+    if run.adapt is not None:
+        results["adaptation"] = show_adaptation(run.adaptation(), task)
     preparation = prepare(run, task)
     preparation.show()
-    split = task.validation_splits[0]
-    return {"task": task.name, "split": split, "metrics": {}, "plan": preparation.plan}
+    estimate = estimate_fit(preparation)
+    seeds = len(run.seeds or [run.seed])
+    say(f"estimated: {estimate}" + (f", for each of {seeds} seeds" if seeds > 1 else ""))
+    results["estimate"] = dataclasses.asdict(estimate) | {"seeds": seeds}
+    return results | {"plan": preparation.plan}
 
 
 def find_lr(run: FitRun, task: Task) -> Results:
@@ -161,39 +169,56 @@ def fit_seeds(run: FitRun, task: Task) -> Results:
     """Fine-tune once for each seed, and average the results."""
     preparation = prepare(run, task)  # what is wrong is reported before the folder is touched
     folder = RunFolder(Path(str(run.out)))
-    with folder.hold():
-        _open(folder, preparation)
-        results = over_seeds([fit_once(one, task) for one in _seed_runs(run)])
+    with opened(folder, run, preparation.inputs()):
+        runs = list(_seed_runs(run))
+        ended: list[Results] = []
+        for number, one in enumerate(runs, start=1):
+            say(f"seed {number} of {len(runs)}: {one.seed}")
+            if run.extend_epochs is None:  # what was begun for one seed is done for all
+                epochs = max((results.get("extended_epochs", 0) for results in ended), default=0)
+                one = dataclasses.replace(one, extend_epochs=epochs or None)
+            ended.append(fit_once(one, task, seeds_to_come=len(runs) - number))
+        results = over_seeds(ended)
         folder.write_results(results)
     return results
 
 
-def fit_once(run: FitRun, task: Task) -> Results:
-    """Fine-tune with one seed, and score the best checkpoint."""
+def fit_once(run: FitRun, task: Task, *, seeds_to_come: int = 0) -> Results:
+    """Fine-tune with one seed, and score the best checkpoint.
+
+    Args:
+        run: The settings.
+        task: What they name.
+        seeds_to_come: Seeds that are trained after this one, for the time left.
+
+    Returns:
+        What RUN/results.json contains.
+    """
     preparation = prepare(run, task)
     folder = RunFolder(Path(str(run.out)))
-    with folder.hold():
-        _open(folder, preparation)
-        return _train(folder, preparation)
+    with opened(folder, run, preparation.inputs()):
+        return _train(folder, preparation, seeds_to_come)
 
 
-def _open(folder: RunFolder, preparation: Preparation) -> None:
-    """Take the run's folder, where it records what the run is made from."""
-    run = preparation.run
-    open_folder(
-        folder, run, resume=run.resume, overwrite=run.overwrite, inputs=preparation.inputs()
-    )
-
-
-def _train(folder: RunFolder, preparation: Preparation) -> Results:
+def _train(folder: RunFolder, preparation: Preparation, seeds_to_come: int) -> Results:
     """Train and score, in a folder that is open for the run."""
     run, module, data = preparation.run, preparation.module, preparation.data
     task, start = data.task, preparation.start
     config = module.head.config if isinstance(module.head, PooledHead) else run.head
     head = {"kind": module.head.kind, **dataclasses.asdict(config)}
-    session = Session(run, folder, module, data, preparation.tokenizer, head=head, task=task)
+    session = Session(
+        run,
+        folder,
+        module,
+        data,
+        preparation.tokenizer,
+        head=head,
+        task=task,
+        seeds_to_come=seeds_to_come,
+    )
     preparation.show()
-    module.caches = open_caches(run, module, data, preparation.sets, preparation.choice)
+    if session.length.extension is None:  # beyond the plan the frozen layers may have been trained
+        module.caches = open_caches(run, module, data, preparation.sets, preparation.choice)
     session.train(monitor=f"val/{task.monitor}", task=task.name)
     for cache in module.caches.values():
         cache.close()
@@ -250,4 +275,4 @@ def _score_test(scorer: Scorer, folder: RunFolder, split: str) -> Results:
 
 def folder_of(run: PretrainRun | FitRun) -> str:
     """The run's folder, by default named after its task."""
-    return run.out or f"runs/{run.task.replace('/', '-')}"  # type: ignore[union-attr]
+    return run.out or default_folder(run.task)  # type: ignore[union-attr]

@@ -18,7 +18,7 @@ from finetune.jobs.inputs import corpus_inputs, tokenizer_input
 from finetune.jobs.session import Session, check_machine
 from finetune.machine.processes import is_first_process, join, place
 from finetune.runs.folder import RunFolder, cache_folder, check_writable, note, say
-from finetune.runs.opening import check_folder, check_inputs, open_folder
+from finetune.runs.opening import check_folder, check_inputs, opened
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, PretrainRun, TokenizerRun
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus, source_digests
@@ -122,8 +122,7 @@ def pretrain(run: PretrainRun) -> Results:
     if run.find_lr:
         data = corpus_data(run, module, tokenizer, corpus, run.data)
         return find(run, folder, module, data, "pretrain")
-    with folder.hold():
-        open_folder(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+    with opened(folder, run, inputs):
         if run.tokenizer is None and is_first_process():
             _keep_tokenizer(tokenizer, folder.tokenizer)
         return train_language_model(

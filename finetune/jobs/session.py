@@ -14,6 +14,7 @@ from pytorch_lightning.loggers import Logger
 from finetune import tracking
 from finetune.checkpoints.folder import load_checkpoint, load_trainer_state, save_checkpoint
 from finetune.encoder.benchmark import matmul_ceiling, peak_gib
+from finetune.errors import ConfigError
 from finetune.jobs.artifacts import artifacts_of
 from finetune.machine.circumstances import circumstances
 from finetune.machine.processes import is_first_process
@@ -28,7 +29,8 @@ from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.data import OrderedData
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.monitor import Monitor
-from finetune.training.loop.progress import Clock, LengthConfig, RunLength
+from finetune.training.loop.progress import Clock, Extension, LengthConfig, RunLength
+from finetune.training.loop.progress_bar import position
 from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import (
     FREEZING,
@@ -40,6 +42,7 @@ from finetune.training.loop.trainer import (
     quiet_lightning,
     tell_lightning,
 )
+from finetune.training.loop.validation_report import ValidationReport
 
 
 def check_machine(run: PretrainRun | AdaptRun | FitRun) -> None:
@@ -66,8 +69,19 @@ class Session:
         *,
         head: dict[str, Any],
         task: Task | None = None,
+        seeds_to_come: int = 0,
     ) -> None:
         """Keep the parts, and read the state of a resumed run; nothing is written yet.
+
+        Args:
+            run: The settings.
+            folder: RUN.
+            module: What is trained.
+            data: What it is trained on.
+            tokenizer: Saved with the weights.
+            head: What a checkpoint says of its head.
+            task: What is fine-tuned on; None for language models.
+            seeds_to_come: Runs that follow this one, for the time left.
 
         Raises:
             CheckpointError: That state is damaged.
@@ -76,6 +90,8 @@ class Session:
         self.tokenizer, self.head, self.task = tokenizer, head, task
         self.last = folder.checkpoints / "last"
         self.state = load_trainer_state(self.last) if run.resume else None
+        self.length = self._length()
+        self.seeds_to_come = seeds_to_come
         self.loggers: list[Logger] = []
         self.seconds = 0.0
         self.rows_seen, self.largest_gib = 0, 0.0
@@ -94,11 +110,7 @@ class Session:
             task: What the run is called in the trackers.
             unigram_entropy: Of the corpus, nats; logged beside the loss of a language model.
         """
-        state = self.state
-        limit = self.run.length.or_default()
-        batches = self.data.batches_for(self.run.trainer.devices)
-        steps = -(-batches // self.run.trainer.accumulate_grad_batches)
-        length = RunLength(limit, steps, Clock())
+        state, length = self.state, self.length
         tell_lightning()
         self.loggers = self._open_loggers(task)
         watch = self._monitor(length, task, unigram_entropy)
@@ -115,16 +127,55 @@ class Session:
             last.check_all()
             last.load_into(self.module)
             self.data.start_at(checkpointer.progress)
+            length.clock.resume(float(state["seconds"]))
+            here = position(length, checkpointer.progress.step)
+            ended = state["finished"]
+            say(f"{'trained to its end' if ended else 'continuing from'}: {here}")
         if state is None or not state["finished"]:
-            self._fit(length, limit, [watch, *self._watches(), checkpointer])
+            report = ValidationReport(
+                length, watch, checkpointer, say, runs_to_come=self.seeds_to_come
+            )
+            self._fit(length, [watch, *self._watches(), checkpointer, report])
             self.seconds = length.clock.seconds
         else:
             watch.load_state_dict(state["callbacks"][watch.state_key])
             self.seconds = float(state["seconds"])
         self.rows_seen, self.largest_gib = watch.rows_seen, watch.largest_gib
 
-    def _fit(self, length: RunLength, limit: LengthConfig, callbacks: list[pl.Callback]) -> None:
+    def _length(self) -> RunLength:
+        """How long the run is, or how far beyond that a finished one is trained.
+
+        Raises:
+            ConfigError: It was extended by more epochs already, or its extension has not ended.
+        """
+        batches = self.data.batches_for(self.run.trainer.devices)
+        steps = -(-batches // self.run.trainer.accumulate_grad_batches)
+        length = RunLength(self.run.length.or_default(), steps, Clock())
+        if self.state is None:
+            return length
+        before = self.state.get("extension")  # none in checkpoints of 0.1
+        length.extension = None if before is None else Extension(**before)
+        done, wanted = before["epochs"] if before else 0, self.run.extend_epochs or 0
+        if not wanted or wanted == done:
+            return length
+        if wanted < done or not self.state["finished"]:
+            raise ConfigError(
+                f"{self.folder.path}: --extend-epochs {wanted}: the run was extended by {done} "
+                f"epochs already{'' if self.state['finished'] else ', which have not ended'}; "
+                "continue with --resume alone, or give a larger number"
+            )
+        start = self.state["standing"]["step"]
+        length.extension = Extension(wanted, start, start + (wanted - done) * steps)
+        self.state |= {"finished": False, "bad_validations": 0}
+        return length
+
+    def _fit(self, length: RunLength, callbacks: list[pl.Callback]) -> None:
         """Run Lightning's loop; if it fails, the trackers learn it before the error is raised."""
+        limit = length.limit
+        if length.extension is not None:
+            limit = LengthConfig(max_steps=length.extension.end)
+            if self.module.phases is not None:
+                self.module.phases = self.module.phases.as_last()
         try:
             with quiet_lightning():
                 trainer = build_trainer(
@@ -236,6 +287,7 @@ class Session:
             "examples": examples,
             "seed": self.run.seed,
             "encoder": getattr(self.run, "encoder_from", str(self.folder.path)),
+            **({"extended_epochs": self.length.extension.epochs} if self.length.extension else {}),
             "parameters": sum(p.numel() for p in self.module.parameters()),
             "train_seconds": self.seconds,
             "examples_per_second": self.rows_seen / self.seconds if self.seconds else 0.0,

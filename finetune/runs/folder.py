@@ -3,6 +3,7 @@
 RUN/config.yaml      all that the run used, defaults included
 RUN/inputs.json      digests of what it reads (`run_inputs`)
 RUN/metrics.jsonl    a line a log step
+RUN/log.txt          what was said while it ran
 RUN/results.json     what came out
 RUN/checkpoints/     best: the weights to keep; last: all that resuming needs
 RUN/predictions/     a file a split
@@ -19,7 +20,6 @@ import dataclasses
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from finetune.checkpoints.seed_folders import (
     ANY_SEED,
     CHECKPOINTS,
     CONFIG,
+    LOG,
     MARKS,
     METRICS,
     PREDICTIONS,
@@ -40,7 +41,6 @@ from finetune.checkpoints.seed_folders import (
     seed_folder,
     seed_folders,
 )
-from finetune.console.output import printable
 from finetune.errors import ConfigError, DataError
 from finetune.files.cache_folder import cache_folder as cache_folder
 from finetune.files.writing import is_temporary, write_text
@@ -48,6 +48,9 @@ from finetune.machine.processes import first_process_only, is_first_process
 from finetune.metrics.semantics import best_index, headline
 from finetune.runs.inputs import moved_along
 from finetune.runs.lock import held, is_running
+from finetune.runs.log import logged
+from finetune.runs.log import note as note
+from finetune.runs.log import say as say
 from finetune.runs.predictions import read_origin, read_predictions, read_texts
 from finetune.runs.results import Results, checked_runs, of_several
 from finetune.settings import fields as settings
@@ -123,6 +126,12 @@ class RunFolder:
     def seed(self, seed: int) -> RunFolder:
         """The folder of one of several seeds."""
         return RunFolder(seed_folder(self.path, seed))
+
+    @property
+    def adapted(self) -> RunFolder:
+        """The folder beside it of the stage before, in which its encoder is adapted."""
+        has_name = self.path.name not in ("", "..")
+        return RunFolder(Path(f"{self.path if has_name else os.path.abspath(self.path)}-adapt"))
 
     @staticmethod
     def of_checkpoint(checkpoint: Path) -> RunFolder | None:
@@ -337,6 +346,10 @@ class RunFolder:
         """
         return held(self.path) if is_first_process() else nullcontext()
 
+    def log(self) -> AbstractContextManager[None]:
+        """Add to RUN/log.txt what is said while the block runs."""
+        return logged(self.path / LOG)
+
     @first_process_only
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Write results.json."""
@@ -385,15 +398,3 @@ def _step(line: bytes) -> dict[str, Any] | None:
 def _origin(predictions: Path) -> dict[str, str] | None:
     origin = read_origin(predictions)
     return None if origin is None else dataclasses.asdict(origin)
-
-
-@first_process_only
-def say(message: str) -> None:
-    """Print a message for the user (stderr, so that stdout has results only)."""
-    print(printable(message), file=sys.stderr, flush=True)
-
-
-def note(message: str) -> None:
-    """Print what is being done; nothing where stderr is no terminal."""
-    if sys.stderr.isatty():
-        say(message)

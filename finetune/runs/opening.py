@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from finetune.checkpoints.seed_folders import (
     ANY_SEED,
     CHECKPOINTS,
     CONFIG,
+    LOG,
     METRICS,
     PREDICTIONS,
     RESULTS,
@@ -32,6 +36,7 @@ PARTS = (
     CHECKPOINTS,
     METRICS,
     TABLE,
+    LOG,
     PREDICTIONS,
     TEXTS,
     SUBMISSION,
@@ -45,6 +50,8 @@ PARTS = (
 A kill on the way leaves a run that can be resumed or has not started: the results go before
 the checkpoints that they are made of, and the settings last.
 """
+MODES = ("resume", "overwrite", "extend_epochs", "find_lr", "dry_run")
+"""Settings of one call of the command and not of the run."""
 
 
 @first_process_only
@@ -75,6 +82,7 @@ def _check_content(folder: RunFolder, run: object, *, resume: bool, overwrite: b
         raise ConfigError("--resume continues a run and --overwrite deletes it: give one of them")
     check_writable(folder.path)
     there = folder.config_file.is_file()
+    _check_extension(folder, run, resume=resume)
     if resume:
         if not there:
             raise ConfigError(
@@ -91,6 +99,18 @@ def _check_content(folder: RunFolder, run: object, *, resume: bool, overwrite: b
     elif folder.path.exists() and not all(map(_is_passing, folder.path.iterdir())):
         raise ConfigError(
             f"{folder.path} is not empty and contains no run; choose a new folder for --out"
+        )
+
+
+def _check_extension(folder: RunFolder, run: object, *, resume: bool) -> None:
+    if not getattr(run, "extend_epochs", None):
+        return
+    if not resume:
+        raise ConfigError("--extend-epochs continues a finished run: add --resume")
+    if folder.config_file.is_file() and not folder.results_file.is_file():
+        raise ConfigError(
+            f"{folder.path}: expected a finished run to extend, got one that was stopped; "
+            "continue it with --resume, without --extend-epochs, first"
         )
 
 
@@ -126,6 +146,24 @@ def check_inputs(folder: RunFolder, run: object, inputs: run_inputs.Inputs) -> N
     """
     if getattr(run, "resume", False):
         run_inputs.check_inputs(folder.path, inputs)
+
+
+@contextmanager
+def opened(folder: RunFolder, run: Any, inputs: run_inputs.Inputs) -> Iterator[None]:
+    """Have a run's folder while the block runs: held, opened for it, and with an open log.
+
+    Args:
+        folder: RUN.
+        run: The run's settings, a dataclass.
+        inputs: All that the run reads.
+
+    Raises:
+        ConfigError: As for `open_folder`; or another process has it.
+    """
+    with folder.hold():
+        open_folder(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
+        with folder.log():
+            yield
 
 
 @first_process_only
@@ -194,6 +232,6 @@ def _is_passing(path: Path) -> bool:
 
 def _without_mode(run: object) -> object:
     """What is recorded: used again as a --config, it is not to replace the run."""
-    known = {field.name for field in dataclasses.fields(run)}  # type: ignore[arg-type]
-    modes = {name: False for name in ("resume", "overwrite") if name in known}
+    known = dataclasses.fields(run)  # type: ignore[arg-type]
+    modes = {field.name: field.default for field in known if field.name in MODES}
     return dataclasses.replace(run, **modes)  # type: ignore[type-var]

@@ -31,6 +31,8 @@ class RunResults(TypedDict):
     """Scored examples of the split."""
     encoder: NotRequired[str]
     """What the run started from; `none` for random weights."""
+    extended_epochs: NotRequired[int]
+    """Epochs that it was trained beyond its settings' length."""
     parameters: NotRequired[int]
     train_seconds: NotRequired[float]
     examples_per_second: NotRequired[float]

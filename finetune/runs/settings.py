@@ -10,7 +10,7 @@ from pathlib import Path
 from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads import HeadConfig
-from finetune.ranges import MOST_SEED, MOST_TOKENS, check_values, within
+from finetune.ranges import MOST_SEED, MOST_STEPS, MOST_TOKENS, check_values, within
 from finetune.runs.folder import RunFolder
 from finetune.text.corpus.corpus import CorpusConfig
 from finetune.text.corpus.masking import MaskingConfig
@@ -69,6 +69,8 @@ class PretrainRun:
     """Random seed of the weights, the split, the order, the masks and the dropout."""
     resume: bool = False
     """Continue the interrupted run in --out from its last checkpoint."""
+    extend_epochs: int | None = within(1, MOST_STEPS, default=None)
+    """With --resume: train a finished run N epochs beyond its length, on a new schedule."""
     overwrite: bool = False
     """Delete the run in --out and start again."""
     find_lr: bool = False
@@ -112,6 +114,8 @@ class AdaptRun:
     """Random seed of the split, the order, the masks, the dropout and of a new head's weights."""
     resume: bool = False
     """Continue the interrupted run in --out from its last checkpoint."""
+    extend_epochs: int | None = within(1, MOST_STEPS, default=None)
+    """With --resume: train a finished run N epochs beyond its length, on a new schedule."""
     overwrite: bool = False
     """Delete the run in --out and start again."""
     find_lr: bool = False
@@ -135,6 +139,11 @@ class AdaptRun:
     def __post_init__(self) -> None:
         """Check the values; each section has checked its own."""
         check_values(self)
+
+
+def default_folder(task: str) -> str:
+    """Where a run is written to if nothing is said: `runs/glue-sst2`."""
+    return f"runs/{task.replace('/', '-')}"
 
 
 @dataclass
@@ -174,6 +183,8 @@ class FitRun:
     """Several seeds: one run each (RUN/seed-1 …), then mean and standard deviation."""
     resume: bool = False
     """Continue the interrupted run in --out from its last checkpoint."""
+    extend_epochs: int | None = within(1, MOST_STEPS, default=None)
+    """With --resume: train a finished run N epochs beyond its length, on a new schedule."""
     overwrite: bool = False
     """Delete the run in --out and start again."""
     find_lr: bool = False
@@ -215,20 +226,23 @@ class FitRun:
             raise ConfigError(
                 f"adapt: expected epochs as 2 or steps as 500steps, got '{self.adapt}'"
             )
-        if self.encoder_from == "none":
+        folder = RunFolder(Path(str(self.out))).adapted
+        encoder = self.encoder_from
+        is_adapted = os.path.abspath(encoder) == os.path.abspath(folder.path)
+        if is_adapted and folder.config_file.is_file():  # as the run's own config.yaml says it
+            encoder = folder.read_config()["encoder_from"]
+        if encoder == "none":
             raise ConfigError("adapt: an encoder of random weights has nothing to adapt; pretrain")
         number = int(found[1])
         steps = (found[2] or "").startswith("step")
-        has_name = Path(str(self.out)).name not in ("", "..")
-        folder = Path(f"{self.out if has_name else os.path.abspath(str(self.out))}-adapt")
         return AdaptRun(
-            encoder_from=self.encoder_from,
-            out=str(folder),
+            encoder_from=encoder,
+            out=str(folder.path),
             task=self.task,
             data=self.data,
             train=self.train,
             seed=self.seed,
-            resume=self.resume and RunFolder(folder).config_file.is_file(),
+            resume=self.resume and folder.config_file.is_file(),
             overwrite=self.overwrite,
             cache_dir=self.cache_dir,
             text=CorpusConfig(max_length=self.max_length),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,3 +111,23 @@ def test_what_cannot_be_adapted_is_told(world: World, tmp_path: Path, refuses: R
         out,
     )
     assert not out.exists()
+
+
+def test_a_dry_run_shows_both_stages_and_what_they_cost(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    run = tmp_path / "run"
+    words = world.glue(run, "--adapt", "3steps", "--seeds", "1,2", "--unfreeze", "gradual")
+    outcome = call(*words, "--max-epochs", 4, "--dry-run")
+    assert outcome.status == 0, outcome.err
+    cost = r"about \d+ (s|min) and \d+\.\d GiB of memory"
+    stage = (
+        f"first stage, adaptation in {run}-adapt: 90 texts of glue/sst2, .* 3 steps, .*; {cost}\n"
+    )
+    assert re.search(stage, outcome.err)
+    assert re.search(f"^estimated: {cost}, for each of 2 seeds$", outcome.err, re.M)
+    assert outcome.json["adaptation"]["steps"] == 3
+    for stage in (outcome.json["adaptation"], outcome.json["estimate"]):
+        assert 0 < stage["seconds"] < 600
+        assert 0 < stage["peak_gib"] < 8
+    assert list(tmp_path.iterdir()) == []

@@ -91,7 +91,7 @@ CHECKPOINT = {
 
 
 def test_a_run_folder_holds_what_it_should(world: World) -> None:
-    parts = {"config.yaml", "inputs.json", "metrics.jsonl", "results.json"}
+    parts = {"config.yaml", "inputs.json", "log.txt", "metrics.jsonl", "results.json"}
     parts |= {f"checkpoints/{which}/{name}" for which in ("best", "last") for name in CHECKPOINT}
     parts |= {f"checkpoints/{which}/checksums.json" for which in ("best", "last")}
     parts |= {"checkpoints/last/trainer.pt"}

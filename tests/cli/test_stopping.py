@@ -306,3 +306,216 @@ def test_a_run_stopped_before_its_first_checkpoint_may_be_started_over(
     words = world.pretrain(run, "--tokenizer", world.tokenizer, "--cache-dir", tmp_path / "cache")
     assert call(*words).status == 0
     assert_same_weights(run, world.pretrained)
+
+
+# What a run says, and going on by its folder alone
+
+
+NUMBER = r"\d+\.\d+"
+LINE = re.compile(
+    rf"epoch {NUMBER}/\d+: train loss {NUMBER}, validation loss {NUMBER}, accuracy {NUMBER} % "
+    rf"\((best so far|best {NUMBER} at epoch {NUMBER})\)(, \d+:\d\d left.*)?"
+)
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def validations(text: str) -> list[str]:
+    return [line for line in text.splitlines() if ": train loss " in line]
+
+
+def test_each_validation_is_a_line_and_all_is_in_the_log(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    run = tmp_path / "run"
+    outcome = call(*world.glue(run, "--max-epochs", 3))
+    lines = validations(outcome.err)
+    assert len(lines) == 3
+    assert all(map(LINE.fullmatch, lines)), lines
+    assert [line.split(":")[0] for line in lines] == [f"epoch {n}.0/3" for n in (1, 2, 3)]
+    values = [row for row in rows_of(run) if "val/loss" in row]
+    for row, line in zip(values, lines, strict=True):
+        assert f"validation loss {row['val/loss']:.4f}" in line
+    best = max(range(3), key=lambda n: values[n]["val/accuracy"])
+    score = f"accuracy {100 * values[best]['val/accuracy']:.2f} %"
+    assert f"best checkpoint: epoch {best + 1}.0/3, {score}\n" in outcome.err
+    log = (run / "log.txt").read_text()
+    assert re.fullmatch(r"--- \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", log.splitlines()[0])
+    assert validations(log) == lines
+    assert all(line in log for line in outcome.err.split("glue/sst2 (validation)")[0].splitlines())
+
+
+def test_the_training_loss_of_a_line_is_the_mean_since_the_last_one(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    run = tmp_path / "run"
+    words = ["--log-every-steps", 1, "--validate-every-steps", 5, "--max-steps", 15]
+    lines = validations(call(*world.glue(run, *words)).err)
+    rows = rows_of(run)
+    losses = {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
+    for line, last in zip(lines, (5, 10, 15), strict=True):
+        mean = sum(losses[step] for step in range(last - 4, last + 1)) / 5
+        told = float(line.split("train loss ")[1].split(",")[0])
+        assert told == pytest.approx(mean, abs=0.02)  # an epoch's last batch may be smaller
+
+
+def test_seeds_are_counted_with_the_time_of_those_to_come(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    err = call(*world.glue(tmp_path / "run", "--seeds", "7,9", "--max-epochs", 1)).err
+    assert "seed 1 of 2: 7\n" in err
+    assert "seed 2 of 2: 9\n" in err
+    first, second = validations(err)
+    assert re.search(r" left, \d+:\d\d with the seeds to come$", first)
+    assert "to come" not in second
+    assert validations((tmp_path / "run" / "log.txt").read_text()) == [first, second]
+    assert validations((tmp_path / "run" / "seed-9" / "log.txt").read_text()) == [second]
+
+
+@pytest.mark.parametrize("length", ["--max-steps", "--max-minutes"])
+def test_a_short_run_has_twenty_points(
+    length: str, world: World, tmp_path: Path, call: Call
+) -> None:
+    settings = world.root / "plain.yaml"
+    settings.write_text(world.glue_config.read_text().replace("{log_every_steps: 5}", "{}"))
+    words = ["--config", settings, length, 21 if length == "--max-steps" else 0.05]
+    assert call(*world.glue(tmp_path / "run", *words)).status == 0
+    assert len([row for row in rows_of(tmp_path / "run") if "train/loss" in row]) >= 20
+
+
+def test_a_run_goes_on_by_its_folder_alone_and_says_where(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    assert call(*world.glue(whole)).status == 0
+    with monkeypatch.context() as patch:
+        kill_at(7, patch)
+        assert call(*world.glue(run)).status == 130
+    outcome = call("glue", "sst2", "--out", run, "--resume")
+    assert outcome.status == 0, outcome.err
+    assert "continuing from: epoch 0.6/2\n" in outcome.err
+    assert_same_weights(run, whole)
+    assert metrics_of(run) == metrics_of(whole)
+    log = (run / "log.txt").read_text()
+    assert log.count("--- 20") == 2
+    assert "Interrupted: stopped; checkpoint saved to" in log
+    again = call("glue", "sst2", "--out", run, "--resume")
+    assert "trained to its end: epoch 2.0/2\n" in again.err
+    assert again.json["metrics"] == outcome.json["metrics"]
+
+
+def test_a_run_that_was_adapted_goes_on_by_its_folder_alone(
+    world: World, tmp_path: Path, call: Call, refuses: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    words = world.glue(run, "--adapt", "3steps", "--max-epochs", 1)
+    with monkeypatch.context() as patch:
+        kill_at(2, patch, run="run-adapt")
+        assert call(*words).status == 130
+    refuses(
+        f"{run}: the run was stopped while its encoder was adapted \\({run}-adapt\\); repeat the "
+        "command that started it, with --resume",
+        *("glue", "sst2", "--out", run, "--resume"),
+    )
+    assert call(*words, "--resume").status == 0
+    before = metrics_of(run)
+    outcome = call("glue", "sst2", "--out", run, "--resume")
+    assert outcome.status == 0, outcome.err
+    assert metrics_of(run) == before
+
+
+def test_a_terminal_gets_no_json_unless_it_is_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["evaluate", str(world.tuned)]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "accuracy (%)" in err
+    assert main(["evaluate", str(world.tuned), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["task"] == "glue/sst2"
+
+
+# More epochs for a run that has ended
+
+
+def test_a_finished_run_goes_on_for_more_epochs_on_a_new_schedule(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, cut = tmp_path / "run", tmp_path / "cut"
+    for folder in (run, cut):
+        assert call(*world.glue(folder)).status == 0
+    first = metrics_of(run)
+    more = ["--resume", "--extend-epochs", 2]
+    outcome = call("glue", "sst2", "--out", run, *more)
+    assert outcome.status == 0, outcome.err
+    assert "continuing from: epoch 2.0/4.0\n" in outcome.err
+    assert [line.split(":")[0] for line in validations(outcome.err)] == [
+        "epoch 3.0/4.0",
+        "epoch 4.0/4.0",
+    ]
+    results = json.loads((run / "results.json").read_text())
+    assert results["extended_epochs"] == 2
+    assert results["metrics"]["accuracy"] >= first["accuracy"]  # the best of all epochs
+    rows = rows_of(run)
+    rates = [row["lr/head"] for row in rows if "lr/head" in row]
+    half = len(rates) // 2
+    assert max(rates[half:]) > 3 * rates[half - 1]  # which had decayed
+    # It is the same, however it is interrupted and continued, and whoever asks twice.
+    with monkeypatch.context() as patch:
+        kill_at(30, patch)
+        assert call("glue", "sst2", "--out", cut, *more).status == 130
+    assert call("glue", "sst2", "--out", cut, "--resume").status == 0
+    assert_same_weights(run, cut)
+    assert call("glue", "sst2", "--out", run, *more).json["metrics"] == outcome.json["metrics"]
+    assert step_of(run) == step_of(cut) == 48
+
+
+def test_seeds_are_extended_alike_and_a_frozen_part_stays_frozen(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    words = world.glue(run, "--seeds", "1,2", "--max-epochs", 1, "--unfreeze", "head")
+    assert call(*words).status == 0
+    before = load_checkpoint(run / "seed-2" / "checkpoints" / "last").weights()
+    with monkeypatch.context() as patch:
+        kill_at(15, patch, run="seed-1")
+        assert call("glue", "sst2", "--out", run, "--resume", "--extend-epochs", 1).status == 130
+    assert call("glue", "sst2", "--out", run, "--resume").status == 0
+    for seed in ("seed-1", "seed-2"):
+        assert json.loads((run / seed / "results.json").read_text())["extended_epochs"] == 1
+        assert step_of(run / seed) == 24
+    after = load_checkpoint(run / "seed-2" / "checkpoints" / "last").weights()
+    changed = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"head"}
+
+
+def test_what_cannot_be_extended_is_refused(
+    world: World, tmp_path: Path, call: Call, refuses: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    refuses(
+        "--extend-epochs continues a finished run: add --resume",
+        *world.glue(run, "--extend-epochs", 1),
+    )
+    with monkeypatch.context() as patch:
+        kill_at(7, patch)
+        assert call(*world.glue(run)).status == 130
+    words = ["glue", "sst2", "--out", run, "--resume"]
+    refuses(f"{run}: expected a finished run to extend, .*", *words, "--extend-epochs", 1)
+    assert call(*words).status == 0
+    assert call(*words, "--extend-epochs", 2).status == 0
+    outcome = call(*words, "--extend-epochs", 1)
+    assert outcome.status == 2
+    assert "the run was extended by 2 epochs already; continue with" in outcome.complaint
+
+
+def test_a_pretraining_goes_on_for_more_epochs(world: World, tmp_path: Path, call: Call) -> None:
+    run = tmp_path / "run"
+    words = world.pretrain(run, "--tokenizer", world.tokenizer, "--max-steps", 4)
+    assert call(*words).status == 0
+    outcome = call("pretrain", "--out", run, "--resume", "--extend-epochs", 1)
+    assert outcome.status == 0, outcome.err
+    assert step_of(run) > 15

@@ -266,6 +266,7 @@ _PLAIN: dict[str, Callable[[bytes], Any]] = {
     "metrics.jsonl": _metrics,
     "trainer.pt": _trainer_state,
     "checksums.json": _checksums,
+    "log.txt": lambda content: "a log, with clocks and one part for each session",
 }
 
 

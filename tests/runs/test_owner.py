@@ -45,7 +45,9 @@ def place(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("name", [names.CONFIG, names.RESULTS, names.METRICS, names.TABLE])
+@pytest.mark.parametrize(
+    "name", [names.CONFIG, names.RESULTS, names.METRICS, names.TABLE, names.LOG]
+)
 def test_the_name_of_a_file_is_written_once(name: str) -> None:
     assert [place(file) for file in SOURCES if name in written(file)] == [OWNER]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -214,6 +214,7 @@ class Checkpointer(pl.Callback):
             bad_validations=self.bad_validations,
             seconds=self.length.clock.seconds,
             finished=finished,
+            extension=asdict(self.length.extension) if self.length.extension else None,
             callbacks={c.state_key: c.state_dict() for c in trainer.callbacks},  # type: ignore[attr-defined]
         )
         self._write(trainer, "last", state)

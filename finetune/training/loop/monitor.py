@@ -13,7 +13,7 @@ import torch
 from finetune.metrics.semantics import TOKEN_ACCURACIES
 from finetune.training.loop.accumulation import LabelledMean, labelled
 from finetune.training.loop.module import EncoderWithHead, epochs_done
-from finetune.training.loop.progress import RunLength
+from finetune.training.loop.progress import RunLength, log_interval
 from finetune.training.loop.progress_bar import ProgressDisplay
 from finetune.training.loop.trainer import most_of_all
 
@@ -46,7 +46,7 @@ class Monitor(pl.Callback):
     def __init__(
         self,
         length: RunLength,
-        every_steps: int,
+        every_steps: int | None,
         *,
         flops_per_token: Callable[[float], float] | None = None,
         ceiling_gflops: float | None = None,
@@ -59,7 +59,7 @@ class Monitor(pl.Callback):
 
         Args:
             length: The run's limit, for the bar.
-            every_steps: Steps between two lines.
+            every_steps: Steps between two lines; None for `log_interval`.
             flops_per_token: Mean length in tokens -> FLOPs of a training step, a token.
             ceiling_gflops: What this machine's matrix products reach, measured at the start.
             unigram_entropy: Entropy of the corpus, nats: what knowing frequencies alone gives.
@@ -76,6 +76,7 @@ class Monitor(pl.Callback):
         self.largest_gib = 0.0
         """Most memory that one of the processes has used, GiB, when training ended."""
         self._rows_before = 0  # examples up to the last line
+        self._since_validation = (0.0, 0.0)  # sum of losses and count, up to the last line
         self._warned = False
         self._step = 0
         self._trainer: pl.Trainer | None = None
@@ -90,6 +91,9 @@ class Monitor(pl.Callback):
         self._examples = 0
         self._seconds = 0.0
         self._since = time.perf_counter()
+
+    def _is_logged(self, step: int) -> bool:
+        return step % (self.every or log_interval(self.length, step)) == 0
 
     @property
     def rows_seen(self) -> int:
@@ -110,6 +114,18 @@ class Monitor(pl.Callback):
         self._loss = LabelledMean(*totals[:2])
         self._tokens, self._places, self._rows, self._examples = map(int, totals[2:])
 
+    def loss_since_validation(self) -> float | None:
+        """The mean training loss since this was last asked; None where no step was made.
+
+        While several processes train, all of them must ask, and the first one is answered.
+        """
+        self._gather()
+        total, count = self._loss.state()
+        before, seen = self._since_validation
+        # The window stays open: what it has by now is taken off when it is added as a whole.
+        self._since_validation = (-total, -count)
+        return (before + total) / (seen + count) if seen + count > 0 else None
+
     def state_dict(self) -> dict[str, Any]:
         """The open window, so that a resumed run writes the lines of the uninterrupted one.
 
@@ -121,6 +137,7 @@ class Monitor(pl.Callback):
             "tokens_seen": self.tokens_seen,
             "losses": self.losses[-PLATEAU_WINDOWS:],
             "loss": self._loss.state(),
+            "since_validation": self._since_validation,
             "tokens": int(self._tokens),
             "places": self._places,
             "rows": self._rows,
@@ -133,6 +150,7 @@ class Monitor(pl.Callback):
         self._start_window()
         self.tokens_seen = state_dict.get("tokens_seen", 0)  # none in checkpoints of 0.1
         self.losses = list(state_dict["losses"])
+        self._since_validation = state_dict.get("since_validation", (0.0, 0.0))
         examples = state_dict.get("examples", state_dict["rows"])  # none in checkpoints of 0.1
         self._rows_before = state_dict["rows_seen"] - examples
         trainer = self._trainer
@@ -158,7 +176,7 @@ class Monitor(pl.Callback):
     ) -> None:
         """Let the module know whether this step is written."""
         if isinstance(pl_module, EncoderWithHead):
-            pl_module.is_logged_step = (trainer.global_step + 1) % self.every == 0
+            pl_module.is_logged_step = self._is_logged(trainer.global_step + 1)
 
     def on_train_batch_end(
         self,
@@ -182,7 +200,7 @@ class Monitor(pl.Callback):
         self._tokens = self._tokens + (mask.sum() if padded else ids.numel())  # type: ignore[union-attr]
         step, before = trainer.global_step, self._step
         self._step = step
-        if step > before and step % self.every == 0:  # not in the midst of accumulating
+        if step > before and self._is_logged(step):  # not in the midst of accumulating
             self._write(trainer, pl_module, outputs, batch["labels"])
         if self._bar:
             self._bar.show(step)
@@ -201,6 +219,8 @@ class Monitor(pl.Callback):
             return
         total, count = self._loss.state()  # waits for the device: the time below is honest
         self.losses.append(total / max(1.0, count))
+        before, seen = self._since_validation
+        self._since_validation = (before + total, seen + count)
         figures = {"epoch": epochs_done(trainer), "train/loss": self.losses[-1]}
         figures |= {**self._performance(), **of_all}
         if self.unigram_entropy is not None:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from finetune.errors import ConfigError
 from finetune.ranges import MOST_STEPS, check_values, within
 
+LOG_EVERY = (50, 20, 10, 5, 2, 1)
+"""Steps between log lines, where nothing is said: the largest that gives enough lines."""
+LEAST_LINES = 20
 DEFAULT_EPOCHS = 3
 """Of a fine-tuning whose length is not said (Devlin et al., 2019, section 4.1)."""
 
@@ -71,6 +74,18 @@ class Clock:
         self._before, self._started = seconds, time.monotonic()
 
 
+@dataclass(frozen=True)
+class Extension:
+    """Steps after the end of a run, over which its schedule starts again."""
+
+    epochs: int
+    """Epochs beyond the run's own limit, those of earlier extensions included."""
+    start: int
+    """Steps behind when it begins."""
+    end: int
+    """Steps behind when it ends."""
+
+
 @dataclass
 class RunLength:
     """A limit together with what is needed to read off how far the run is."""
@@ -78,17 +93,33 @@ class RunLength:
     limit: LengthConfig
     steps_per_epoch: int
     clock: Clock
+    extension: Extension | None = None
+    """What a finished run is trained beyond its limit."""
 
     @property
     def total_steps(self) -> int | None:
         """Optimizer steps of the whole run; None where the clock decides."""
+        if self.extension is not None:
+            return self.extension.end
         if self.limit.max_epochs is not None:
             return self.limit.max_epochs * self.steps_per_epoch
         return self.limit.max_steps
 
     def fraction(self, step: int) -> float:
         """Fraction of the run behind after so many steps; above 1 once the time is over."""
+        if self.extension is not None:
+            return (step - self.extension.start) / (self.extension.end - self.extension.start)
         if self.total_steps is not None:
             return step / self.total_steps
         assert self.limit.max_minutes is not None  # LengthConfig: exactly one limit
         return self.clock.seconds / (60 * self.limit.max_minutes)
+
+
+def log_interval(length: RunLength, step: int) -> int:
+    """Steps between log lines at a step, where the settings do not say: 20 lines a run at least.
+
+    Where the clock decides how many steps there will be, lines become rarer with the steps: all
+    processes must agree, and their clocks do not.
+    """
+    steps = length.total_steps or step
+    return next((every for every in LOG_EVERY if every * LEAST_LINES <= steps), 1)

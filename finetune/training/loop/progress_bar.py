@@ -140,6 +140,9 @@ class ProgressDisplay:
 def position(length: RunLength, step: int) -> str:
     """How far a run is in what its length is given in: `epoch 1.3/3`, `step 40/1,200`."""
     limit = length.limit
+    if length.extension is not None:
+        done, end = (at / length.steps_per_epoch for at in (step, length.extension.end))
+        return f"epoch {done:.1f}/{end:.1f}"
     if limit.max_epochs is not None:
         return f"epoch {step / length.steps_per_epoch:.1f}/{limit.max_epochs}"
     if limit.max_steps is not None:
@@ -149,7 +152,7 @@ def position(length: RunLength, step: int) -> str:
 
 def seconds_left(length: RunLength, step: int, steps_per_second: float) -> float | None:
     """Seconds to the end at this pace; where the clock decides, by the clock; None if unknown."""
-    if length.limit.max_minutes is not None:
+    if length.limit.max_minutes is not None and length.extension is None:
         return max(0.0, 60 * length.limit.max_minutes - length.clock.seconds)
     total = length.total_steps
     if total is None or steps_per_second <= 0:

@@ -53,12 +53,12 @@ class TrainerConfig:
     """Batches per optimizer step; the result is that of one large batch."""
     gradient_clip: float | None = within(0, 1e12, default=1.0)
     """Maximum norm of the gradient over all weights; none = no clipping."""
-    log_every_steps: int = within(1, MOST_STEPS, default=50)
-    """Steps between log lines (metrics.jsonl)."""
+    log_every_steps: int | None = within(1, MOST_STEPS, default=None)
+    """Steps between log lines (metrics.jsonl); none = 50, or fewer for at least 20 lines a run."""
     validate_every_steps: int | None = within(1, MOST_STEPS, default=None)
     """Steps between validations; none = at the end of each epoch."""
     progress: bool = True
-    """Show a progress bar; where stderr is no terminal, one line per minute at most."""
+    """Show a progress bar (without a terminal, a line per minute); validations are always shown."""
 
     def __post_init__(self) -> None:
         """Check the counts.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from finetune.training.unfreezing.plan import Pace
+from finetune.training.unfreezing.plan import Pace, Phase, Plan
 from finetune.training.unfreezing.policies import (
     Layers,
     UnfreezeConfig,
@@ -45,6 +45,13 @@ class Phases:
         if self.current is None:
             return range(plan.num_groups)
         return plan.phases[self.current].groups
+
+    def as_last(self) -> Phases:
+        """The last phase alone, without an end: what a run that is trained on stays in."""
+        rates, pace = self.rates, self.pace
+        plan = Plan((Phase(rates.plan.phases[-1].groups, 0.0, None),), rates.plan.num_groups)
+        endless = Pace(pace.batches_per_epoch, pace.accumulate)  # the fraction of the run is given
+        return Phases(RatePlan(plan, endless, rates.schedule), self.config)
 
     @property
     def frozen_depth(self) -> int | None:
