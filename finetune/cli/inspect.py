@@ -57,7 +57,7 @@ that knows only these counts."""
 
 def command(words: list[str]) -> int:
     """Run the command; returns the exit status."""
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help", "--help-all", "help"):
         print(_overview())
         return 0
     if words[0] not in KINDS:

@@ -126,7 +126,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def _dispatch(words: list[str], table: Mapping[str, Command]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help", "--help-all", "help"):
         print(_overview(table))
         return 0
     if words[0] == "--version":

@@ -19,6 +19,17 @@ from finetune.settings.renames import our_flag
 
 T = TypeVar("T")
 
+FIRST = tuple(
+    f"--{name}"
+    for name in (
+        "config corpus encoder dataset data task train validation text-column label-column out "
+        "seeds max-epochs learning-rate batch-size unfreeze resume dry-run max-length vocab-size "
+        "hidden-size num-hidden-layers max-minutes max-steps tokenizer find-lr"
+    ).split()
+)
+"""Where a command has MANY options, `--help` shows the first 15 of these that it has."""
+MANY = 40
+
 
 _shown_to: ContextVar[Callable[[argparse.ArgumentParser], None] | None]
 _shown_to = ContextVar("_shown_to", default=None)
@@ -36,6 +47,27 @@ def parsers_shown_to(look: Callable[[argparse.ArgumentParser], None]) -> Iterato
 
 class _Parser(argparse.ArgumentParser):
     """argparse, with errors in one line of ours and the nearest flag."""
+
+    shows_all = False
+
+    def format_help(self) -> str:
+        if self.shows_all or len(self._actions) < MANY:
+            return super().format_help()
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        flags = {flag: action for action in shown for flag in action.option_strings}
+        first = [flags[flag] for flag in FIRST if flag in flags][:15]
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, [], [])
+        formatter.add_text(self.description)
+        positional = [action for action in shown if not action.option_strings]
+        for title, actions in (("positional arguments", positional), ("options used most", first)):
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        more = len(shown) - len(positional) - len(first)
+        formatter.add_text(f"{more} more options: {self.prog} --help-all")
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
 
     def print_help(self, file: Any = None) -> None:
         look = _shown_to.get()
@@ -74,6 +106,15 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{self.prog.removeprefix('finetune ')}: {message}")
 
 
+class _HelpAll(argparse.Action):
+    """`--help`, with every option."""
+
+    def __call__(self, parser: Any, *_: object) -> None:
+        parser.shows_all = True
+        parser.print_help()
+        parser.exit()
+
+
 def _are_digits(word: str) -> bool:
     """Whether a word is whole numbers with commas between them."""
     return word.replace(",", "").isdecimal()
@@ -94,6 +135,7 @@ def command_parser(command: str, about: str, more: str = "") -> argparse.Argumen
         formatter_class=_Formatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help=argparse.SUPPRESS)
     parser.add_argument(
         "--quiet", action="store_true", help="print errors only, and the result on stdout"
     )
@@ -187,7 +229,7 @@ def read_settings(
         action = parser.add_argument("task", help=", ".join(names))
         vars(action)["words"] = tuple(names)  # no `choices`: a wrong name has a better message
     parser.add_argument(
-        "--config", type=Path, help="YAML file with any of the settings below; flags override it"
+        "--config", type=Path, help="YAML file with any of the settings; flags override it"
     )
     parser.add_argument(
         "--print-config",

@@ -275,7 +275,7 @@ WITH_FLAGS = [
 
 @pytest.mark.parametrize("command", WITH_FLAGS)
 def test_help_of_a_command_explains_every_flag(command: str, call: Call) -> None:
-    outcome = call(command, "--help")
+    outcome = call(command, "--help-all")
     assert outcome.status == 0
     assert outcome.err == ""
     assert outcome.out.startswith(f"usage: finetune {command}")
@@ -283,6 +283,16 @@ def test_help_of_a_command_explains_every_flag(command: str, call: Call) -> None
     flags = re.findall(r"^  (?:-\w, )?--[\w-]+.*(?:\n {20,}.*)*", text, re.M)
     assert flags
     assert [flag for flag in flags if len(flag.split()) < 3] == []
+
+
+def test_help_shows_what_is_used_most_and_help_all_the_rest(call: Call) -> None:
+    short, whole = (call("classify", flag).out for flag in ("--help", "--help-all"))
+    listed = re.findall(r"^  (--[\w-]+)", short, re.M)
+    assert len(listed) == 15
+    assert {"--config", "--encoder", "--train", "--label-column", "--learning-rate"} <= {*listed}
+    more = len(re.findall(r"^  (?:-h, )?--[\w-]+", whole, re.M)) - 15
+    assert f"{more} more options: finetune classify --help-all" in short
+    assert call("runs", "--help").out == call("runs", "--help-all").out
 
 
 def test_version_is_that_of_the_package(call: Call) -> None:

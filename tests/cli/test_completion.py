@@ -174,7 +174,7 @@ def test_every_option_of_every_command_is_offered(pages: list[Page], call: Call)
         if page.kinds:
             assert list(page.first) == KINDS
             continue
-        shown = call(*page.path.split(), "--help").out.partition("options:\n")[2]
+        shown = call(*page.path.split(), "--help-all").out.partition("options:\n")[2]
         flags = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", shown, re.M))
         assert flags - {option.flag for option in page.options} == set(), page.path
 

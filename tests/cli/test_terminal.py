@@ -138,9 +138,10 @@ def test_a_reader_that_goes_is_no_error(runs: Path) -> None:
 @pytest.mark.parametrize("path", [page.path for page in read_pages(TABLE)])
 def test_help_fits_a_terminal(path: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    shown = call(*path.split(), "--help").out
-    assert shown.startswith("usage: finetune ")
-    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    for flag in ("--help", "--help-all"):
+        shown = call(*path.split(), flag).out
+        assert shown.startswith("usage: finetune ")
+        assert [line for line in shown.splitlines() if len(line) > 80] == []
 
 
 # Places that are none

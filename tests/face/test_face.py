@@ -59,6 +59,9 @@ def test_help_of_every_command(
     texts = {"finetune": overview}
     for word in _listed(overview):
         texts[word] = call(word, "--help").out
+        whole = call(word, "--help-all").out
+        if whole != texts[word]:
+            texts[f"{word}-all"] = whole
         if f"usage: finetune {word} KIND" in texts[word]:
             for kind in _listed(texts[word]):
                 texts[f"{word}-{kind}"] = call(word, kind, "--help").out

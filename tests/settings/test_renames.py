@@ -100,7 +100,7 @@ def test_each_warning_is_one_line_on_stderr(old_file: Path) -> None:
 
 
 def test_help_shows_the_new_names_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["glue", "cola", "--help"]) == 0
+    assert main(["glue", "cola", "--help-all"]) == 0
     shown = capsys.readouterr().out
     assert "--schedule-scope {run,phase}" in shown
     assert not any(flag in shown for flag in ("--span ", "--moments", "--rewarm-fraction"))
