@@ -48,7 +48,6 @@ SMALL = {
         "intermediate_size": 32,
     },
     "vocabulary": {"vocab_size": 100},
-    "length": {"max_steps": 6},
     "loader": {"batch_size": 8},
     "trainer": {"log_every_steps": 2, "validate_every_steps": 3},
     "checkpoints": {"checkpoint_every_steps": 3},
@@ -74,13 +73,11 @@ def _write_configs(folder: Path) -> None:
     for path in (ROOT / "configs").rglob("*.yaml"):
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         if path.parent.name != "sweeps":
-            kept = {
-                key: value
-                for key, value in SMALL.items()
-                if key in content or key in ("length", "loader", "tracking")
-            }
-            content = {**content, **{k: {**(content.get(k) or {}), **v} for k, v in kept.items()}}
-            content["length"] = SMALL["length"]
+            content = {"loader": {}, "tracking": {}, **content}
+            for key in SMALL.keys() & content.keys():
+                content[key] = {**content[key], **SMALL[key]}
+        if path.parent.name == "pretrain":
+            content["length"] = {"max_steps": 6}
         out = folder / path.relative_to(ROOT)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(yaml.safe_dump(content), encoding="utf-8")

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import add_json, command_parser
-from finetune.console.output import put
+from finetune.console.output import printable, put
 
 if TYPE_CHECKING:
-    from finetune.comparison import Run
+    from finetune.comparison import Group, Run
+
+LONGEST_VALUE = 22
+"""Characters of a setting's value that are shown."""
 
 
 def command(words: list[str]) -> int:
@@ -32,8 +35,40 @@ def command(words: list[str]) -> int:
     score = _score_of(runs)
     _warn_of_other_answers(runs)
     comparison = compare(a, b, space.metric, score=score)
-    put(json.dumps(as_json(comparison)) if space.json else as_text(comparison))
+    settings = _settings_that_differ(a, b)
+    if space.json:
+        put(json.dumps({**as_json(comparison), "settings": settings}))
+    else:
+        put(as_text(comparison))
+        if settings:
+            put("\n" + _settings_table(settings))
     return 0
+
+
+def _settings_that_differ(a: Group, b: Group) -> dict[str, list[Any]]:
+    """Key -> its value in each group, by their first runs; those of one seed have them alike."""
+    from finetune.runs.folder import RunFolder
+    from finetune.runs.inputs import differing
+
+    folders = [group.runs[0].folder for group in (a, b)]
+    configs = [RunFolder(folder).read_config() for folder in folders if folder is not None]
+    if len(configs) < 2 or not all(configs):
+        return {}
+    found = differing(configs)
+    return {key: [None if value is ... else value for value in found[key]] for key in found}
+
+
+def _settings_table(settings: dict[str, list[Any]]) -> str:
+    from finetune.console.tables import table
+    from finetune.settings.values import show
+
+    rows = [[key, *(_end(printable(show(value))) for value in settings[key])] for key in settings]
+    return table(rows, ["setting", "A", "B"])
+
+
+def _end(text: str) -> str:
+    """The end of a long value: of a path it is that which differs."""
+    return text if len(text) <= LONGEST_VALUE else f"…{text[1 - LONGEST_VALUE :]}"
 
 
 def _score_of(runs: Iterable[Run]) -> Callable[..., Any] | None:

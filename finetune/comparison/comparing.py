@@ -13,6 +13,7 @@ from finetune.comparison.groups import Group
 from finetune.comparison.seeds import holm, seed_tests, spread
 from finetune.comparison.verdict import judge, short_names
 from finetune.errors import ConfigError, DataError
+from finetune.metrics.semantics import headline
 
 
 def compare(
@@ -51,6 +52,8 @@ def compare(
     if on_both_sides:
         raise DataError(f"expected two different runs, got {min(on_both_sides)} on both sides")
     names = [metric] if metric else [name for name in a.metrics if name in b.metrics]
+    first = headline(names)
+    names.sort(key=lambda name: name != first)  # the others keep their order
     if not names:
         raise ConfigError(
             f"expected a metric that both have, got {', '.join(a.metrics) or 'none'} in {a.name} "

@@ -8,34 +8,7 @@ from typing import Any
 from finetune.report.collecting import ReportedRun
 from finetune.report.markup import Cell, Column, Html, Row, data_table, element
 from finetune.report.view import TaskView
-from finetune.runs.inputs import SESSION_KEYS
-
-IGNORED = (*SESSION_KEYS, "trainer.progress", "tracking")
-"""Settings that change no number."""
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
-
-
-def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Settings that are not alike everywhere: key -> value of each; `...` where it has none."""
-    every = [flat(config) for config in configs]
-    keys = dict.fromkeys(key for config in every for key in config)
-    found = {}
-    for key in keys:
-        values = [config.get(key, ...) for config in every]
-        counts = not any(key == name or key.startswith(f"{name}.") for name in IGNORED)
-        if counts and any(value != values[0] for value in values):
-            found[key] = values
-    return found
+from finetune.runs.inputs import differing
 
 
 def differences_tables(views: Sequence[TaskView]) -> list[Html]:

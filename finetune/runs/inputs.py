@@ -186,9 +186,9 @@ def check_settings(folder: Path, before: object, now: object) -> None:
         ConfigError: One that changes numbers is another one.
     """
     before, now = with_full_paths(before), with_full_paths(now)
-    was = _flat(asdict(before))  # type: ignore[call-overload]
+    was = flat(asdict(before))  # type: ignore[call-overload]
     free = (*SESSION_KEYS, *_of_inputs(now))
-    for key, value in _flat(asdict(now)).items():  # type: ignore[call-overload]
+    for key, value in flat(asdict(now)).items():  # type: ignore[call-overload]
         may_differ = any(key == name or key.startswith(f"{name}.") for name in free)
         if not may_differ and was[key] != value:
             raise ConfigError(
@@ -203,11 +203,27 @@ def _of_inputs(run: object) -> tuple[str, ...]:
     return ("encoder",) if is_given else ("encoder.vocab_size",)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted keys."""
     result: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            result |= _flat(value, f"{prefix}{key}.")
+            result |= flat(value, f"{prefix}{key}.")
         else:
-            result[prefix + key] = value
+            result[f"{prefix}{key}"] = value
     return result
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Settings that are not alike everywhere: key -> value of each; `...` where it has none.
+
+    Those that change no number are left out.
+    """
+    every = [flat(config) for config in configs]
+    found = {}
+    for key in dict.fromkeys(key for config in every for key in config):
+        values = [config.get(key, ...) for config in every]
+        is_free = any(key == name or key.startswith(f"{name}.") for name in SESSION_KEYS)
+        if not is_free and any(value != values[0] for value in values):
+            found[key] = values
+    return found

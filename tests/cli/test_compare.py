@@ -23,7 +23,10 @@ def test_two_recipes_are_compared_with_error_bars(
     assert outcome.status == 0
     assert "accuracy" in outcome.out
     assert all(len(line) <= 80 for line in outcome.out.splitlines())
+    (line,) = (line for line in outcome.out.splitlines() if "learning_rate" in line)
+    assert line.split() == ["optimizer.learning_rate", "0.01", "0.0001"]
     found = call("compare", a, b, "--metric", "accuracy", "--json").json
+    assert found["settings"] == {"optimizer.learning_rate": [0.01, 1e-4]}
     assert found["verdict"]
     refuses(".*unknown metric 'acuracy'.*|.*acuracy.*", "compare", a, b, "--metric", "acuracy")
     refuses(".*", "compare", a, tmp_path / "none")

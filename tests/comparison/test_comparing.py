@@ -13,6 +13,7 @@ import pytest
 from finetune.comparison import (
     Answer,
     Group,
+    Run,
     as_json,
     as_text,
     compare,
@@ -379,3 +380,16 @@ def test_same_comparison_gives_the_same_numbers() -> None:
         compare(make_group("a", 0.8, [1, 2, 3]), make_group("b", 0.75, [1, 2, 3])) for _ in range(2)
     )
     assert one == other
+
+
+def test_the_headline_comes_first() -> None:
+    groups = [
+        Group(
+            name,
+            "squad/2.0",
+            "validation",
+            tuple(Run(seed, {"exact_match": 0.1 * seed, "f1": 0.2 * seed}) for seed in (1, 2)),
+        )
+        for name in "ab"
+    ]
+    assert [item.metric for item in compare(*groups).differences] == ["f1", "exact_match"]

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from finetune.report.collecting import collect
-from finetune.report.differences import differences_tables, differing
+from finetune.report.differences import differences_tables
 from finetune.report.plan import group_order
 from finetune.report.view import TaskView, shown, task_views
 from finetune.report.warnings import warnings
 from finetune.runs.groups import compare_folders
+from finetune.runs.inputs import differing
 from tests.made.runs import PLAN, class_rows, write_class_run, write_run
 
 
