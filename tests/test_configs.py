@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 import shlex
 import string
 from pathlib import Path
@@ -23,6 +24,8 @@ from tasks.__main__ import main
 from tasks.families import FAMILIES
 from tasks.sample.sample import write_sample
 from tests.made.families import write_families
+from tests.made.nets import hugging_face_model
+from tests.made.texts import learned_tokenizer
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PRETRAIN = sorted((CONFIGS / "pretrain").glob("*.yaml"))
@@ -76,10 +79,13 @@ def test_its_encoder_is_described(config: Path, capsys: pytest.CaptureFixture[st
 def test_settings_that_name_no_encoder_are_not_described_as_another(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["describe", str(config)]) == 2
+    named, nameless = tmp_path / "named.yaml", tmp_path / "nameless.yaml"
+    named.write_text(
+        re.sub(r"(?m)^encoder_from: \S+", f"encoder_from: {tmp_path / 'none'}", config.read_text())
+    )
+    nameless.write_text(re.sub(r"(?m)^encoder_from: .*$", "", config.read_text()))
+    assert main(["describe", str(nameless)]) == 2
     assert "got settings of training alone" in capsys.readouterr().err
-    named = tmp_path / "named.yaml"
-    named.write_text(f"encoder_from: {tmp_path / 'none'}\n{config.read_text()}")
     assert main(["describe", str(named)]) == 2
     assert f"finetune: {tmp_path / 'none'}: " in capsys.readouterr().err
 
@@ -102,6 +108,25 @@ def test_base_has_the_size_of_bert_base() -> None:
         parameters = sum(p.numel() for p in Encoder(run.encoder).parameters())
     pooler = 768 * 768 + 768  # with us a part of the classification head
     assert parameters + pooler == 109_482_240  # BertModel of bert-base-uncased
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the encoder that the recipes name a folder, so that no hub is asked."""
+    folder = tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2"
+    hugging_face_model("Model", learned_tokenizer(), folder, vocab_size=60)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("published")
+@pytest.mark.parametrize(
+    "config", sorted(CONFIGS.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_it_is_described(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    is_sweep = config in SWEEPS
+    assert main(["describe", str(config)]) == 2 * is_sweep
+    told = "".join(capsys.readouterr())
+    assert ("got a sweep of Weights & Biases" if is_sweep else "parameters") in told
 
 
 @pytest.mark.filterwarnings("ignore:.*mostly .UNK.")  # made words, of which a vocabulary is learned

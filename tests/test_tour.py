@@ -100,10 +100,14 @@ def _write_data(root: Path) -> None:
 
 
 def _repeated(name: str, text: str) -> str:
-    """A file of GLUE with its rows a dozen times, each with an id of its own."""
+    """A file of GLUE with its rows many times, each with an id and texts of its own."""
     lines = text.splitlines()
     headed = 0 if name in ("CoLA/train.tsv", "CoLA/dev.tsv") else 1
-    rows = [row.split("\t") for row in lines[headed:] * 12]
+    more = iter(sentences(5, 1000))
+    rows = [
+        [f"{cell} {next(more)}" if " " in cell else cell for cell in row.split("\t")]
+        for row in lines[headed:] * 20
+    ]
     if lines[0].startswith(("index\t", "id\t")):
         rows = [[str(number), *row[1:]] for number, row in enumerate(rows)]
     return "".join(f"{line}\n" for line in [*lines[:headed], *map("\t".join, rows)])
