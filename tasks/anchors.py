@@ -7,6 +7,7 @@ by far larger models, and trained on all of the data.
 from __future__ import annotations
 
 from finetune.runs.families import Anchor
+from tasks.glue.table import GLUE
 
 _TINY = "Turc et al., 2019: table of the 24 small models in google-research/bert"
 _BASE = "Devlin et al., 2019, table 1"
@@ -34,16 +35,34 @@ _BASE_GLUE = {
 _ULMFIT = "Howard and Ruder, 2018, tables 2 and 3"
 
 
+OFFICIAL = {
+    "squad/1.1": 87_599 + 10_570,
+    "squad/2.0": 130_319 + 11_873,
+    "race/all": 87_866 + 4_887,
+    "classify/imdb": 25_000,
+    "classify/trec6": 5_452,
+    "classify/agnews": 120_000,
+}
+"""Examples of the official training and validation data; those of GLUE are in its table."""
+
+
 def _anchors(
     model: str, percent: dict[str, dict[str, float]], split: str, source: str
 ) -> dict[str, list[Anchor]]:
     return {
         task: [
-            Anchor(metric, round(value / 100, 4), model, split, source)
+            Anchor(metric, round(value / 100, 4), model, split, source, _official(task))
             for metric, value in metrics.items()
         ]
         for task, metrics in percent.items()
     }
+
+
+def _official(task: str) -> int:
+    if task in OFFICIAL:
+        return OFFICIAL[task]
+    first, second, *_ = GLUE[task.removeprefix("glue/")].splits.values()  # train, validation
+    return first.rows + second.rows
 
 
 def glue_anchors() -> dict[str, list[Anchor]]:

@@ -15,7 +15,6 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,15 +140,11 @@ def _table(scores: dict[str, Scores]) -> str:
 def _report(out: Path) -> Path:
     """All runs of the demo as a page that opens in a browser."""
     from finetune.report import write_report
-    from finetune.runs.families import families, using_families
 
     folders = [_folder(task, start, out) for task in TASKS for start in ("pretrained", "scratch")]
     page = out / "report.html"
     title = "finetune demo: pretrained against from scratch"
-    # Published figures are of the real tasks; beside the made world's they would mislead.
-    without = {word: replace(family, anchors=dict) for word, family in families().items()}
-    with using_families(without):
-        return write_report([*folders, out / "pretrained"], page, title=title).path
+    return write_report([*folders, out / "pretrained"], page, title=title).path
 
 
 def _next(sample: SamplePaths, out: Path) -> str:

@@ -54,21 +54,35 @@ def judge(difference: Difference, a: str, b: str) -> tuple[Outcome, str]:
 
 
 def _too_few(difference: Difference, a: str, b: str) -> str:
+    """What the examples say, if there are answers to them; then that the seeds say nothing."""
     counts = f"{len(difference.a.values)} and {len(difference.b.values)}"
-    text = (
-        f"Not enough seeds to say whether {a} or {b} is better in {difference.metric}: {counts}; "
-        f"at least {FEWEST_SEEDS} per side are needed, {BETTER_SEEDS} are better"
-    )
-    bootstrap = difference.bootstrap
+    needed = f"at least {FEWEST_SEEDS} per side are needed, {BETTER_SEEDS} are better"
+    metric, bootstrap = difference.metric, difference.bootstrap
     if bootstrap is None:
-        return f"{text}; the difference is {_size(difference)}."
-    finding = "a difference" if _excludes_zero(difference) else "no difference"
-    return (
-        f"{text}; the {bootstrap.examples} examples show {finding} between these two runs "
-        f"({_size(difference)}, "
-        "95 % interval over examples "
-        f"{interval_text(difference.metric, bootstrap.interval)})."
-    )
+        return (
+            f"Not enough seeds to say whether {a} or {b} is better in {metric}: {counts}; "
+            f"{needed}; the difference is {_size(difference)}."
+        )
+    turned = difference.seeds.difference < 0 and _excludes_zero(difference)
+    interval = interval_text(metric, _turned(bootstrap.interval, turned))
+    evidence = f"95 % interval over {bootstrap.examples} examples {interval}"
+    if on_examples(difference) is None:
+        text = f"No difference in {metric} between {a} and {b} on these examples"
+        text = f"{text}: {_size(difference)} ({evidence})"
+    else:
+        winner, loser = (a, b) if on_examples(difference) == "better" else (b, a)
+        size = _in_points(metric, shown(metric, abs(difference.seeds.difference)))
+        text = f"{winner} is better than {loser} in {metric} on these examples by {size}"
+        text = f"{text} ({evidence})"
+    return f"{text}; that is of these trained models, and {counts} seeds do not say more: {needed}."
+
+
+def on_examples(difference: Difference) -> Outcome | None:
+    """The verdict on the first side for these very models; None where they do not differ."""
+    if not _excludes_zero(difference):
+        return None
+    is_better = goodness(difference.metric, difference.seeds.difference) > 0
+    return "better" if is_better else "worse"
 
 
 def _untestable(difference: Difference, a: str, b: str) -> str:

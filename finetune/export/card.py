@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from finetune.console.output import counted
 from finetune.export.source import Source
@@ -34,6 +34,8 @@ DOES = {
     "choice": "Chooses among the options of a question about a text",
     "masked_lm": "Predicts masked tokens",
 }
+DISTRIBUTIONS = ("words", "tokens", "numbers")
+"""Facts of a split that a report shows, and no card."""
 MOST_CLASSES = 20
 """Classes that the card names; the model's config.json has all of them."""
 SHOWN_ELSEWHERE = ("task", "seed", "seeds", "encoder", "trainer.log_every_steps")
@@ -197,13 +199,17 @@ def _tested(results: Results) -> list[str]:
 
 def _data(results: Results) -> list[str]:
     about: Mapping[str, Any] = results.get("runs", [results])[0].get("data", {})
-    splits = {name: facts for name, facts in about.items() if isinstance(facts, Mapping)}
+    splits = {name: facts for name, facts in about.items() if _is_split(facts)}
     if not splits:
         return [_facts(about)]
     return [
         f"{_code(name)}: " + "; ".join(_fact_lines(facts, " ")) + "."
         for name, facts in splits.items()
     ]
+
+
+def _is_split(facts: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(facts, Mapping) and "examples" in facts
 
 
 def _facts(about: Mapping[str, Any]) -> str:
@@ -217,6 +223,8 @@ def _fact_lines(about: Mapping[str, Any], between: str) -> list[str]:
         label = name.replace("_", " ")
         if name in ("files", "corpus"):
             lines.append(f"{label}{between}" + ", ".join(_code(_short(file)) for file in value))
+        elif isinstance(value, Mapping) and name in DISTRIBUTIONS:
+            continue
         elif isinstance(value, Mapping):
             lines.append(f"{len(value):,} {label}")
         else:

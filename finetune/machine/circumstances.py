@@ -35,17 +35,17 @@ def recording_command(words: Sequence[str]) -> Iterator[None]:
 
 
 def circumstances() -> dict[str, Any]:
-    """Under what a run has ended: `versions`, `machine`, `finished`, `command`, `folder`.
+    """Under what a run has ended: `versions`, `machine`, `finished`, `command`, `working_folder`.
 
     `finished` is the date and time with the offset from UTC; `command` the command line as it was
-    typed, None from Python; `folder` the one that it was typed in.
+    typed, None from Python; `working_folder` the one that it was typed in.
     """
     return {
         "versions": versions(),
         "machine": machine(),
         "finished": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": _command.get(),
-        "folder": os.getcwd(),
+        "working_folder": os.getcwd(),
     }
 
 

@@ -11,15 +11,16 @@ from finetune.comparison.answers import confusion
 from finetune.report import costs, overview
 from finetune.report.answers import answers_of
 from finetune.report.collecting import Collection, Problem, ReportedRun, number
-from finetune.report.confusion import matrix_table, scores_table
+from finetune.report.confusion import matrix_table, scatter, scores_table
 from finetune.report.curves import curves, plans
+from finetune.report.data import data_tables, made_table
 from finetune.report.differences import describe_settings, differences_tables
 from finetune.report.hardest import examples_list, hardest
 from finetune.report.markup import Child, Html, details, element, joined
 from finetune.report.parts import Part
 from finetune.report.texts import Texts
 from finetune.report.view import TaskView
-from finetune.report.warnings import problem_list, warnings
+from finetune.report.warnings import grouped, problem_list, warnings
 
 Seeds = list[list[Answer]]
 
@@ -44,7 +45,7 @@ def parts(
     first = [_overview(views)] if found.runs else []
     if told:
         lead = "What is missing or damaged, and what a reader must know about the figures."
-        first.append(Part("warnings", f"Warnings ({len(set(told))})", problem_list(told), lead))
+        first.append(Part("warnings", f"Warnings ({len(grouped(told))})", problem_list(told), lead))
     return [*first, *body, *more, *([settings] if settings else [])]
 
 
@@ -73,6 +74,9 @@ def _body(
             " gives it; p-values are corrected over all runs and metrics of the task.",
         ]
     )
+    facts = [block for block in (data_tables(tuned), made_table(views)) if block is not None]
+    about = "What the runs of each task were trained and scored on, and how they were made."
+    yield _part("data", "Data", joined(facts) if facts else None, about)
     yield _part("comparisons", "Comparisons", overview.comparisons(tuned), lead)
     yield _curves("pretraining", "Pretraining", language, found)
     yield _curves("curves", "Fine-tuning curves", tuned, found)
@@ -80,6 +84,8 @@ def _body(
     yield _part("plan", "Plan of unfreezing", plans(tuned, found.attempt), learn)
     answers = {run.name: _answers(found, run) for view in tuned for run in view.runs}
     yield _part("confusion", "Confusion matrices", _confusions(found, tuned, answers))
+    points = "Examples by their gold number and the predicted one, the mean over seeds."
+    yield _part("scatter", "Predicted against gold", _scatters(found, tuned, answers), points)
     yield _hardest(found, tuned, answers, Texts(data))
     if found.runs:
         cost = joined([costs.speed_table(views), costs.parts(found)])
@@ -122,6 +128,22 @@ def _confusions(
                 tables.append(element("div", matrix_table(matrix, run.name), fold))
         if tables:
             blocks += [element("h3", view.task), element("div", *tables, class_="matrices")]
+    return joined(blocks) if blocks else None
+
+
+def _scatters(
+    found: Collection, views: Sequence[TaskView], answers: Mapping[str, tuple[str, Seeds]]
+) -> Html | None:
+    blocks = []
+    for view in views:
+        plots = [
+            found.attempt(run.name, partial(scatter, answers[run.name][1], run.name, colour))
+            for run in view.runs
+            for colour in [view.colour(run)]
+        ]
+        drawn = [plot for plot in plots if plot is not None]
+        if drawn:
+            blocks += [element("h3", view.task), element("div", *drawn, class_="matrices")]
     return joined(blocks) if blocks else None
 
 

@@ -77,6 +77,11 @@ class ReportedRun:
         return str(named or ("pretrain" if self.models_language else "unknown task"))
 
     @property
+    def data(self) -> str:
+        """Digest of the examples that it was scored on; empty where it is not known."""
+        return self.group.data if self.group else ""
+
+    @property
     def models_language(self) -> bool:
         """Whether it is a pretraining or an adaptation, which has no answers."""
         perplexity = number(self.results, "metrics", "perplexity")

@@ -1,9 +1,18 @@
-"""Confusion matrices over all seeds of a run, with precision, recall and F1 of each class."""
+"""Answers against the gold: confusion matrices with scores of each class, scatters of numbers."""
 
 from __future__ import annotations
 
-from finetune.comparison.answers import Confusion, class_scores
+import statistics
+from collections.abc import Sequence
+
+from finetune.comparison import Answer
+from finetune.comparison.answers import Confusion, class_scores, form_of
+from finetune.report.answers import judged
 from finetune.report.markup import Cell, Column, Html, Row, data_table, element
+from finetune.report.parts import figure
+
+MOST_POINTS = 2000
+"""Examples in a scatter; of more, evenly many are left out."""
 
 
 def matrix_table(matrix: Confusion, name: str) -> Html:
@@ -51,3 +60,30 @@ def scores_table(matrix: Confusion) -> Html:
         for label, scores in zip(matrix.classes, class_scores(matrix), strict=True)
     ]
     return data_table("Scores of each class, percent", columns, rows)
+
+
+def scatter(seeds: Sequence[Sequence[Answer]], run: str, colour: str) -> Html | None:
+    """Predicted numbers against the gold ones, means over seeds; None for other answers.
+
+    Args:
+        seeds: Of each seed its rows.
+        run: The run's name.
+        colour: Its colour in the page.
+    """
+    examples = judged(seeds)
+    if not examples or any(form_of(one.first) != "number" for one in examples):
+        return None
+    shown = examples[:: -(-len(examples) // MOST_POINTS)]
+    points = [
+        {
+            "id": str(one.id),
+            "gold": float(one.label),
+            "predicted": statistics.fmean(float(row["prediction"]) for row in one.rows),
+        }
+        for one in shown
+    ]
+    error = statistics.fmean(one.wrong for one in examples)  # the distance from the gold
+    words = f"{len(examples):,} examples, mean absolute error {error:.3g}"
+    of_all = "" if len(shown) == len(examples) else f"; {len(shown):,} of {len(examples):,} shown"
+    note = f"A point an example{of_all}. On the line predictions are right."
+    return figure("scatter", run, words, {"points": points, "colour": colour}, note)

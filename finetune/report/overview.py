@@ -9,7 +9,7 @@ from typing import Any
 
 from finetune.comparison import Comparison, Difference
 from finetune.comparison.differences import Outcome
-from finetune.comparison.verdict import interval_text, p_text
+from finetune.comparison.verdict import interval_text, on_examples, p_text
 from finetune.metrics.semantics import label, meaning
 from finetune.report.collecting import ReportedRun, number
 from finetune.report.markup import (
@@ -26,12 +26,20 @@ from finetune.report.markup import (
 from finetune.report.parts import figure, swatch
 from finetune.report.view import TaskView, mean_and_deviation, shown
 
-SUMMED: dict[Outcome, str] = {
+SUMMED = {
     "better": "better",
     "worse": "worse",
-    "undecided": "without a difference that is shown",
-    "not enough seeds": "with too few seeds to say",
+    "no difference shown": "without a difference that is shown",
+    "better on these examples": "better on these examples (too few seeds to say more)",
+    "worse on these examples": "worse on these examples (too few seeds to say more)",
+    "alike on these examples": "alike on these examples (too few seeds to say more)",
+    "too few seeds": "with too few seeds to say",
 }
+DOTS = (
+    "Large dot: mean over seeds; line: one standard deviation; small dots: each seed. Grey: the "
+    "baseline. Vertical line: the same answer for every text."
+)
+PUBLISHED = " Diamond: a published figure, of another model and often another split (table below)."
 FEW = 4
 """So many comparisons are described at once."""
 OUTCOMES: dict[Outcome, str] = {
@@ -40,6 +48,13 @@ OUTCOMES: dict[Outcome, str] = {
     "undecided": "no difference shown",
     "not enough seeds": "too few seeds",
 }
+
+
+def _words(difference: Difference) -> str:
+    """The verdict in a few words; where seeds are too few, what the examples say of these runs."""
+    if difference.outcome != "not enough seeds" or difference.bootstrap is None:
+        return OUTCOMES[difference.outcome]
+    return f"{on_examples(difference) or 'alike'} on these examples"
 
 
 def run_name(view: TaskView, run: ReportedRun) -> Html:
@@ -62,9 +77,7 @@ def headline_chart(views: Sequence[TaskView]) -> Html | None:
         "Headline metric of each task, percent",
         words,
         {"rows": rows},
-        note="Large dot: mean over seeds; line: one standard deviation; small dots: each seed. "
-        "Grey: the baseline. Vertical line: the same answer for every text. Diamond: a "
-        "published figure, of another model and often another split (table below).",
+        note=DOTS + (PUBLISHED if any(row["anchors"] for row in rows) else ""),
     )
 
 
@@ -130,7 +143,7 @@ def _overview_row(view: TaskView, run: ReportedRun) -> list[Cell]:
     gib = run.mean("peak_gib")
     return [
         Cell(run_name(view, run), run.name),
-        Cell(joined([run.task, element("span", label(metric), class_="below")]), run.task),
+        Cell(joined([view.task, element("span", label(metric), class_="below")]), view.task),
         Cell(mean_and_deviation(metric, run), value),
         Cell(len(run.seeds), len(run.seeds)),
         Cell(*_difference(difference)),
@@ -150,7 +163,7 @@ def _difference(difference: Difference | None) -> tuple[Child, float | None]:
     parts = [
         element("strong", size, class_=f"outcome {_class(difference)}"),
         element("span", ends.replace("-", "−"), class_="below") if ends else None,
-        element("span", OUTCOMES[difference.outcome], class_=f"below outcome {_class(difference)}"),
+        element("span", _words(difference), class_=f"below outcome {_class(difference)}"),
     ]
     return joined(parts), of.difference
 
@@ -162,13 +175,13 @@ def _class(difference: Difference) -> str:
 def _outcome(difference: Difference | None) -> Html | None:
     if difference is None:
         return None
-    return element("span", OUTCOMES[difference.outcome], class_=f"outcome {_class(difference)}")
+    return element("span", _words(difference), class_=f"outcome {_class(difference)}")
 
 
 def summary(views: Sequence[TaskView]) -> Html:
     """How the runs stand against their baselines, in one sentence and a few figures."""
     differences = [view.difference(run) for view in views for run in view.runs]
-    counts = Counter(item.outcome for item in differences if item)
+    counts = Counter(_words(item) for item in differences if item)
     total = sum(counts.values())
     if not total:
         return element("p", "No run is set against a baseline.", class_="lead")
@@ -240,7 +253,7 @@ def _forest(view: TaskView, run: ReportedRun) -> Iterator[dict[str, Any]]:
         "high": 100 * high,
         "outcome": difference.outcome,
         "colour": view.colour(run),
-        "words": f"{words}, {OUTCOMES[difference.outcome]}",
+        "words": f"{words}, {_words(difference)}",
         "metric": label(difference.metric),
         "baseline": view.baseline.name if view.baseline else "",
     }

@@ -9,11 +9,15 @@ from pathlib import Path
 
 from finetune.comparison import Comparison, Difference, compare, corrected
 from finetune.metrics import semantics
-from finetune.report.collecting import Collection, Problem, ReportedRun
+from finetune.report.collecting import Collection, Problem, ReportedRun, number
 from finetune.runs.families import Anchor
 
 COLOURS = 8
 """Colours of the style sheet, besides that of baselines."""
+
+TOLERANCE = 0.01
+"""Fraction of the examples by which releases of the same data differ."""
+TRAINING = ("data", "train", "examples")
 
 Anchors = Mapping[str, Sequence[Anchor]]
 """Published figures by task."""
@@ -71,7 +75,10 @@ class TaskView:
 def task_views(
     found: Collection, baselines: Sequence[Path] = (), anchors: Anchors | None = None
 ) -> list[TaskView]:
-    """Sort runs by task, in the order of their first ones.
+    """Sort runs by task and data, in the order of their first ones.
+
+    What was scored on the same examples belongs together, whatever it is called; of runs that do
+    not say on which, those of one task with the same metrics.
 
     A task's baseline is the run that was named as one; else the first that started from random
     weights; else, where there are several runs, the first.
@@ -81,11 +88,39 @@ def task_views(
         baselines: Run folders, or folders of runs.
         anchors: Published figures by task.
     """
-    tasks: dict[str, list[ReportedRun]] = {}
+    groups: list[list[ReportedRun]] = []
     for run in found.runs:
-        tasks.setdefault(run.task, []).append(run)
+        alike = next((group for group in groups if any(_are_alike(run, one) for one in group)), [])
+        groups += [] if alike else [alike]
+        alike.append(run)
     named = [place.resolve() for place in baselines]
-    return [_view(found, task, runs, named, anchors or {}) for task, runs in tasks.items()]
+    pairs = zip(_headings(groups), groups, strict=True)
+    return [_view(found, task, runs, named, anchors or {}) for task, runs in pairs]
+
+
+def _are_alike(a: ReportedRun, b: ReportedRun) -> bool:
+    """Whether two runs were scored on the same examples, as far as they say."""
+    if a.data and b.data:
+        return a.data == b.data
+    metrics = [set(run.group.metrics) for run in (a, b) if run.group]
+    return a.task == b.task and (len(metrics) < 2 or bool(metrics[0] & metrics[1]))
+
+
+def _headings(groups: Sequence[Sequence[ReportedRun]]) -> list[str]:
+    """The tasks of the groups; those of one name by their training files, or numbered."""
+    tasks = [runs[0].task for runs in groups]
+    files = [_training_file(runs) for runs in groups]
+    headings = []
+    for place, (task, file) in enumerate(zip(tasks, files, strict=True)):
+        others = [files[n] for n, other in enumerate(tasks) if other == task and n != place]
+        which = file if file and file not in others else str(1 + tasks[:place].count(task))
+        headings.append(f"{task} ({which})" if others else task)
+    return headings
+
+
+def _training_file(runs: Sequence[ReportedRun]) -> str | None:
+    train = (runs[0].results.get("data") or {}).get("train") or {}
+    return next((Path(file).name for file in train.get("files") or ()), None)
 
 
 def _view(
@@ -101,7 +136,21 @@ def _view(
     there = {name: comparison for name, comparison in made.items() if comparison is not None}
     comparisons = dict(zip(there, corrected(list(there.values())), strict=True))
     ordered = (*others, *([] if baseline is None else [baseline]))
-    return TaskView(task, ordered, baseline, comparisons, tuple(anchors.get(task, ())))
+    published = tuple(one for one in anchors.get(runs[0].task, ()) if _is_of(one, runs))
+    return TaskView(task, ordered, baseline, comparisons, published)
+
+
+def _is_of(anchor: Anchor, runs: Sequence[ReportedRun]) -> bool:
+    """Whether runs learnt from the data that a figure was published on, or nearly all of them."""
+    if anchor.examples is None:
+        return True
+    counts = [_examples(run) for run in runs]
+    return any(abs(count - anchor.examples) <= TOLERANCE * anchor.examples for count in counts)
+
+
+def _examples(run: ReportedRun) -> float:
+    """Examples of the training split and of the scored one."""
+    return sum(number(run.results, *path) or 0.0 for path in (TRAINING, ("examples",)))
 
 
 def _baseline(runs: Sequence[ReportedRun], named: Sequence[Path]) -> ReportedRun | None:

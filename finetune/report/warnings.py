@@ -12,6 +12,9 @@ from finetune.report.view import TaskView, shown
 MUCH_CUT = 0.2
 """Share of texts that lost their end above which it is reported."""
 
+MOST_PLACES = 4
+"""So many runs with the same warning are named."""
+
 
 def warnings(view: TaskView) -> Iterator[Problem]:
     """What the results of a task's runs themselves tell of trouble."""
@@ -77,17 +80,27 @@ def _foreign(run: ReportedRun) -> Iterator[str]:
             yield (f"{of}{seed.folder.foreign(split)}; finetune evaluate rewrites them")
 
 
+def grouped(problems: Sequence[Problem]) -> dict[tuple[str, bool], list[str]]:
+    """Problems of the same words together: those and whether something is left out -> places."""
+    places: dict[tuple[str, bool], list[str]] = {}
+    for problem in dict.fromkeys(problems):
+        places.setdefault((problem.what, problem.damaged), []).append(problem.place)
+    return places
+
+
 def problem_list(problems: Sequence[Problem]) -> Html:
-    """Problems as a list, what is left out first."""
-    ordered = sorted(dict.fromkeys(problems), key=lambda problem: not problem.damaged)
+    """Problems as a list, what is left out first; those of several runs once, with their number."""
+    ordered = sorted(grouped(problems).items(), key=lambda item: not item[0][1])
     items = [
         element(
             "li",
-            element("b", problem.place),
+            element("b", ", ".join(places[:MOST_PLACES])),
+            f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else None,
+            f" ({len(places)} runs)" if len(places) > 1 else None,
             ": ",
-            problem.what,
-            class_="damaged" if problem.damaged else None,
+            what,
+            class_="damaged" if damaged else None,
         )
-        for problem in ordered
+        for (what, damaged), places in ordered
     ]
     return element("ul", *items, class_="problems")

@@ -62,6 +62,9 @@ class Anchor(NamedTuple):
     """What it was measured on: `test` or `validation`."""
     source: str
     """Where it was published."""
+    examples: int | None = None
+    """Examples of the official data, training and first validation split together: beside runs on
+    other data it is not shown. None: beside all runs."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class RunResults(TypedDict):
     """Date and time of its end, with the offset from UTC."""
     command: NotRequired[str | None]
     """The command line as it was typed; None from Python."""
-    folder: NotRequired[str]
+    working_folder: NotRequired[str]
     """The folder that it was typed in."""
     collapsed: NotRequired[bool]
     """Whether every example got one and the same answer."""

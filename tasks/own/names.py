@@ -10,8 +10,10 @@ from pathlib import Path
 
 OWN = "own"
 """The name of data that have none, as earlier versions recorded them."""
-GENERIC = ("train", "training", "data", "dataset")
+GENERIC = ("data", "dataset")
 """Names of files that say nothing: the folder's name is taken."""
+SPLIT = re.compile(r"(^|[-_. ])train(ing)?$", re.IGNORECASE)
+"""The split at the end of a file's name: `reviews_train.csv`."""
 USUAL_LABELS = ("label", "labels")
 """Names of label columns that say nothing."""
 
@@ -31,8 +33,8 @@ def name_of(file: Path, label_column: str | None = None) -> str:
         file: The training file.
         label_column: Its column of labels, if it is a table.
     """
-    stem = file.name.split(".")[0]
-    if stem.lower() in GENERIC:
-        stem = file.absolute().parent.name or stem
+    stem = SPLIT.sub("", file.name.split(".")[0])
+    if not stem or stem.lower() in GENERIC:
+        stem = file.absolute().parent.name
     parts = [stem] if label_column in (None, *USUAL_LABELS) else [stem, str(label_column)]
     return slug("-".join(parts))

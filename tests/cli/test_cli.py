@@ -125,7 +125,7 @@ def test_results_say_what_came_out_of_what(world: World) -> None:
     assert results["machine"]["cores"] > 0
     assert datetime.fromisoformat(results["finished"]).utcoffset() is not None
     assert results["command"].startswith("finetune glue sst2 --config ")
-    assert results["folder"] == os.getcwd()
+    assert results["working_folder"] == os.getcwd()
     assert 0 <= results["metrics"]["accuracy"] <= 1
 
 

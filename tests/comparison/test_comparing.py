@@ -80,9 +80,15 @@ def test_one_seed_a_side_is_not_enough_and_the_examples_are_told() -> None:
     comparison = compare(make_group("a", 0.95, [1]), make_group("b", 0.6, [2]))
     (difference,) = comparison.differences
     assert difference.outcome == "not enough seeds"
-    assert difference.verdict.startswith("Not enough seeds to say whether a or b is better in accu")
-    assert "1 and 1; at least 3 per side are needed" in difference.verdict
-    assert "the 200 examples show a difference between these two runs" in difference.verdict
+    start = "a is better than b in accuracy on these examples by "
+    assert difference.verdict.startswith(start)
+    assert "(95 % interval over 200 examples +" in difference.verdict
+    assert "1 and 1 seeds do not say more: at least 3 per side are needed" in difference.verdict
+    (turned,) = compare(make_group("b", 0.6, [2]), make_group("a", 0.95, [1])).differences
+    assert turned.verdict.startswith(start)
+    assert "(95 % interval over 200 examples +" in turned.verdict
+    (alike,) = compare(make_group("a", 0.6, [1]), make_group("b", 0.6, [1])).differences
+    assert alike.verdict.startswith("No difference in accuracy between a and b on these examples: ")
     assert [pair.seed for pair in difference.mcnemar] == ["1/2"]
 
 

@@ -152,6 +152,32 @@ const report = (() => {
       spec.rows.map((row) => [row.label, row.baseline, row.metric, row.value, row.low, row.high, row.outcome]));
   };
 
+  // Predicted numbers against the gold ones, both on the same scale.
+  const scatter = (figure, spec) => {
+    const box = figure.querySelector(".plot");
+    const [low, high] = d3.extent(spec.points.flatMap((point) => [point.gold, point.predicted]));
+    const domain = low === high ? [low - 1, high + 1] : [low, high];
+    const title = (point) => `${point.id}\ngold ${number(point.gold)}\npredicted ${number(point.predicted)}`;
+    whenSized(box, (width) => {
+      const size = Math.min(width, 420);
+      put(box, Plot.plot({
+        width: size, height: size, marginLeft: 48, marginBottom: 40, marginTop: 20, marginRight: 16, style: quiet,
+        x: { domain, nice: true }, y: { domain, nice: true },
+        marks: [
+          Plot.gridX({ ticks: 6, stroke: "var(--line)", strokeOpacity: 1 }),
+          Plot.gridY({ ticks: 6, stroke: "var(--line)", strokeOpacity: 1 }),
+          Plot.axisX({ ticks: 6, tickSize: 0, label: "gold", labelAnchor: "right", labelArrow: "none", fill: "var(--muted)", tickFormat: ticks(domain) }),
+          Plot.axisY({ ticks: 6, tickSize: 0, label: "predicted", labelArrow: "none", fill: "var(--muted)", tickFormat: ticks(domain) }),
+          Plot.line([[domain[0], domain[0]], [domain[1], domain[1]]], { stroke: "var(--muted)", strokeWidth: 1.2 }),
+          Plot.dot(spec.points, { x: "gold", y: "predicted", r: 2.5, fill: spec.colour, fillOpacity: 0.6 }),
+          Plot.tip(spec.points, Plot.pointer({ x: "gold", y: "predicted", title, ...tipStyle })),
+        ],
+      }));
+    });
+    dataTable(figure, ["example", "gold", "predicted"], () =>
+      spec.points.map((point) => [point.id, point.gold, point.predicted]));
+  };
+
   const stack = (figure, spec) => {
     const box = figure.querySelector(".plot");
     const parts = [...new Set(spec.rows.map((row) => row.part))];
@@ -188,5 +214,5 @@ const report = (() => {
     })));
   };
 
-  return { make, swatch, number, percent, ticks, dataTable, whenSized, put, quiet, tipStyle, kinds: { dots, forest, stack, phases } };
+  return { make, swatch, number, percent, ticks, dataTable, whenSized, put, quiet, tipStyle, kinds: { dots, forest, scatter, stack, phases } };
 })();

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from finetune.errors import DataError
 from finetune.task.interface import Example, Task, examples_digest
+from finetune.task.statistics import data_statistics
 from finetune.text.features.files import load_features, save_features
 from finetune.text.features.pairs import Features, collate, length_batches, padding_share
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -182,13 +183,25 @@ class TaskData(OrderedData):
         return [self.loader(split) for split in self.task.validation_splits]
 
     def description(self) -> dict[str, Any]:
-        """What the splits contain and what padding costs, for results.json."""
-        splits: dict[str, Any] = {self.train_split: self.describe(self.train_split, training=True)}
-        for split in self.task.validation_splits:
-            splits[split] = self.describe(split)
+        """What the splits hold, what they share, and what padding costs, for results.json.
+
+        Returns:
+            By split the facts of `describe` and of `split_statistics`, and `tokens`: `median`,
+            `p95` and `max` of a sequence after truncation; `shared_texts`, see `data_statistics`;
+            `padding`: its fraction of the positions of the first epoch.
+        """
+        splits = [self.train_split, *self.task.validation_splits]
+        statistics = data_statistics({split: self.examples(split) for split in splits})
+        about: dict[str, Any] = {}
+        for split in splits:
+            training = split == self.train_split
+            tokens = _length_facts(self.lengths(split, training=training))
+            facts = self.describe(split, training=training)
+            about[split] = statistics["splits"][split] | facts | {"tokens": tokens}
         lengths = self.lengths(self.train_split, training=True)
         rows = [rows_of(units, self.task.sequences_per_example) for units in self.order(0)]
-        return {**splits, "padding": padding_share(lengths, rows)}
+        padding = padding_share(lengths, rows)
+        return {**about, "shared_texts": statistics["shared_texts"], "padding": padding}
 
     def describe(self, split: str, *, training: bool = False) -> dict[str, Any]:
         """Say what a split contains, for results.json.
@@ -203,7 +216,7 @@ class TaskData(OrderedData):
         trimmed = {number for number, feature in numbered if feature.trimmed}
         skipped = self.task.skipped(split)
         return {
-            "files": [str(path) for path in self.task.data_files(split)],
+            "files": [str(path.absolute()) for path in self.task.data_files(split)],
             "examples": len(examples),
             "sequences": len(features),
             "left_out": len(examples) - len({number for number, _ in numbered}),
@@ -222,6 +235,11 @@ class TaskData(OrderedData):
         )
         messages = [*self.task.warnings(examples, features), *unknown.warnings()]
         return [f"{split}: {message}" for message in messages]
+
+
+def _length_facts(lengths: Indices) -> dict[str, float]:
+    facts = {"median": np.median(lengths), "p95": np.percentile(lengths, 95), "max": lengths.max()}
+    return {name: round(float(value), 1) for name, value in facts.items()}
 
 
 def examples_of(features: Sequence[Features], rows: int) -> Iterator[tuple[int, Features]]:

@@ -19,9 +19,12 @@ from tasks.run_settings import AnswerRun, ChooseRun, ClassifyRun
         ("reviews.csv", "label", "reviews"),
         ("reviews.csv.gz", None, "reviews"),
         ("spam/train.tsv", "label", "spam"),
+        ("reviews_train.csv", "sentiment", "reviews-sentiment"),
+        ("spam/data.csv", "label", "spam"),
+        ("strain.csv", "label", "strain"),
         ("spam/Training.jsonl", "is it?", "spam-is-it"),
         ("my reviews (2).csv", None, "my-reviews-2"),
-        ("///.csv", None, "own"),
+        ("/.csv", None, "own"),
     ],
 )
 def test_data_are_called_after_their_file_and_label_column(
