@@ -74,7 +74,8 @@ def _body(
             " gives it; p-values are corrected over all runs and metrics of the task.",
         ]
     )
-    facts = [block for block in (data_tables(tuned), made_table(views)) if block is not None]
+    tables = (partial(data_tables, tuned), partial(made_table, views))
+    facts = [block for table in tables if (block := found.attempt("data", table)) is not None]
     about = "What the runs of each task were trained and scored on, and how they were made."
     yield _part("data", "Data", joined(facts) if facts else None, about)
     yield _part("comparisons", "Comparisons", overview.comparisons(tuned), lead)

@@ -126,10 +126,16 @@ class Collection:
         return None
 
 
-def number(values: Any, *path: str) -> float | None:
-    """A finite number in nested results, by its keys; None where there is none."""
+def nested(values: Any, *path: str) -> Any:
+    """What nested results hold by these keys; None where they are not there."""
     for key in path:
         values = values.get(key) if isinstance(values, Mapping) else None
+    return values
+
+
+def number(values: Any, *path: str) -> float | None:
+    """A finite number in nested results, by its keys; None where there is none."""
+    values = nested(values, *path)
     if isinstance(values, bool) or not isinstance(values, int | float):
         return None
     return float(values) if math.isfinite(values) else None

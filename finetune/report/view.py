@@ -9,7 +9,7 @@ from pathlib import Path
 
 from finetune.comparison import Comparison, Difference, compare, corrected
 from finetune.metrics import semantics
-from finetune.report.collecting import Collection, Problem, ReportedRun, number
+from finetune.report.collecting import Collection, Problem, ReportedRun, nested, number
 from finetune.runs.families import Anchor
 
 COLOURS = 8
@@ -119,8 +119,9 @@ def _headings(groups: Sequence[Sequence[ReportedRun]]) -> list[str]:
 
 
 def _training_file(runs: Sequence[ReportedRun]) -> str | None:
-    train = (runs[0].results.get("data") or {}).get("train") or {}
-    return next((Path(file).name for file in train.get("files") or ()), None)
+    files = nested(runs[0].results, "data", "train", "files")
+    first = next(iter(files if isinstance(files, list) else ()), None)
+    return Path(first).name if isinstance(first, str) else None
 
 
 def _view(

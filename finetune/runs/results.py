@@ -152,8 +152,10 @@ def data_of(results: Mapping[str, Any]) -> str:
     Args:
         results: Those of one seed.
     """
-    origins = results.get("predictions") or {}
-    return str((origins.get(results.get("split")) or {}).get("data") or "")
+    origins = results.get("predictions")
+    origin = origins.get(results.get("split")) if isinstance(origins, Mapping) else None
+    digest = origin.get("data") if isinstance(origin, Mapping) else None
+    return digest if isinstance(digest, str) else ""
 
 
 def over_seeds(runs: Sequence[Results]) -> Results:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.report.conftest import Made
 
 PARTS = (
-    "overview warnings comparisons pretraining curves plan confusion examples cost "
+    "overview warnings data comparisons pretraining curves plan confusion examples cost "
     "probes similarity heads words frequency settings"
 )
 
