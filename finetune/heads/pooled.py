@@ -302,6 +302,16 @@ class Regression(PooledHead):
         """Make a head with a single output."""
         super().__init__(config, head, num_outputs=1)
 
+    def start_at(self, mean: float) -> None:
+        """Let a fresh head predict the mean of the labels, rather than learn it first.
+
+        From 0, labels around 1,000 would take the whole run: a step moves the bias by about the
+        learning rate.
+        """
+        output = self.layers[-1]
+        assert isinstance(output, nn.Linear)  # as all of `output_layers` end
+        nn.init.constant_(output.bias, mean)
+
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Predict a number for each text: as in a pooled head, but (B,)."""
         return super().forward(hidden, attention_mask).squeeze(-1)

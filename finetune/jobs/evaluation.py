@@ -188,7 +188,7 @@ def evaluate(
     >>> import finetune
     >>> results = finetune.evaluate("runs/own")
     >>> results["split"], sorted(results["metrics"])
-    ('validation', ['accuracy', 'macro_f1'])
+    ('validation', ['accuracy', 'auc', 'macro_f1', 'macro_precision', 'macro_recall'])
 
     Args:
         folder: RUN; of several seeds, each is scored.

@@ -40,7 +40,7 @@ def fit(run: FitRun) -> Results:
     ... )
     >>> results = finetune.fit(run)
     >>> results["task"], sorted(results["metrics"])
-    ('classify/reviews', ['accuracy', 'macro_f1'])
+    ('classify/reviews', ['accuracy', 'auc', 'macro_f1', 'macro_precision', 'macro_recall'])
 
     Args:
         run: All settings; a plain FitRun leaves those of the task's family at their defaults.
@@ -219,7 +219,7 @@ def _train(folder: RunFolder, preparation: Preparation, seeds_to_come: int) -> R
     preparation.show()
     if session.length.extension is None:  # beyond the plan the frozen layers may have been trained
         module.caches = open_caches(run, module, data, preparation.sets, preparation.choice)
-    session.train(monitor=f"val/{task.monitor}", task=task.name)
+    session.train(monitor=f"val/{run.monitor or task.monitor}", task=task.name)
     for cache in module.caches.values():
         cache.close()
     metrics, more = _score_best(folder, preparation, session.save_tuned)

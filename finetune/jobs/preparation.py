@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from pathlib import Path
+from statistics import fmean
 
 from finetune.checkpoints.folder import Checkpoint, check_vocabulary, find_tokenizer
 from finetune.checkpoints.hub import find_checkpoint, head_left_out, origin
 from finetune.console.output import counted
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.errors import CheckpointError, ConfigError, DataError
-from finetune.heads import PooledHead
+from finetune.errors import CheckpointError, ConfigError, DataError, nearest
+from finetune.heads import PooledHead, Regression
 from finetune.jobs.caching import Choice, choose, row_sets, sizes
 from finetune.jobs.evaluation import task_data
 from finetune.jobs.inputs import (
@@ -104,6 +105,8 @@ def prepare(run: FitRun, task: Task) -> Preparation:
     for split in task.validation_splits:
         data.features(split)
     baseline = _baseline(data)
+    if run.monitor is not None and run.monitor not in (monitors := [*baseline, "loss"]):
+        raise ConfigError(f"unknown monitor '{run.monitor}'; {nearest(run.monitor, monitors)}")
     module = _module(run, data, config, start)
     plan = put_plan(run, module, data)
     sets = row_sets(module.phases, data)
@@ -143,6 +146,9 @@ def _module(
     head = data.task.head(config, run.head)
     if isinstance(head, PooledHead) and start is not None and (pooler := start.pooler()):
         head.start_from(pooler)
+    if isinstance(head, Regression):
+        labels = [example.label for example in data.examples(data.train_split)]
+        head.start_at(fmean(label for label in labels if isinstance(label, float)))
     validation = {
         split: Scored(data.examples(split), data.features(split))
         for split in data.task.validation_splits

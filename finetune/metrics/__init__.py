@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finetune.metrics.classes import (
+        auc,
         class_report,
         confusion_matrix,
         indicators,
         macro_f1,
+        macro_precision,
+        macro_recall,
         micro_f1,
         subset_accuracy,
     )
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
         f1,
         load,
         matthews_correlation,
+        mean_absolute_error,
         pearson,
+        root_mean_squared_error,
         spearman,
     )
     from finetune.metrics.spans import (
@@ -44,6 +49,7 @@ __all__ = [
     "METRICS",
     "Metric",
     "accuracy",
+    "auc",
     "best_threshold",
     "class_report",
     "confusion_matrix",
@@ -53,10 +59,14 @@ __all__ = [
     "load",
     "load_spans",
     "macro_f1",
+    "macro_precision",
+    "macro_recall",
     "matthews_correlation",
+    "mean_absolute_error",
     "micro_f1",
     "normalize_answer",
     "pearson",
+    "root_mean_squared_error",
     "span_scores",
     "spearman",
     "subset_accuracy",

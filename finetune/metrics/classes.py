@@ -50,11 +50,47 @@ def macro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
         A number in [0, 1]. Classes given by name or number are included if they are predicted or
         true at least once, as in scikit-learn; of indicators all C are.
     """
-    predicted, true = _pair(predictions, references)
-    if predicted.ndim == 1:
-        present = np.union1d(predicted, true)
-        predicted, true = predicted[:, None] == present, true[:, None] == present
-    return float(np.mean(_f1(_counts(predicted, true))))
+    return float(np.mean(_f1(_present_counts(predictions, references))))
+
+
+def macro_precision(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Unweighted mean of the precision of each class; arguments and classes as for `macro_f1`."""
+    counts = _present_counts(predictions, references)
+    return float(np.mean(_ratio(counts.hits, counts.predicted)))
+
+
+def macro_recall(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Unweighted mean of the recall of each class; arguments and classes as for `macro_f1`."""
+    counts = _present_counts(predictions, references)
+    return float(np.mean(_ratio(counts.hits, counts.true)))
+
+
+def auc(scores: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Area under the ROC curve, the mean over the classes.
+
+    It is how often an example of a class has a higher score for it than an example of another; a
+    tie counts half. Of two classes whose scores sum to 1, both have the same area.
+
+    Args:
+        scores: Score of each class, such as its probability, float (N, C).
+        references: Indicators of the true classes, bool (N, C).
+
+    Returns:
+        A number in [0, 1]; 0.5 for guessing. Classes that all examples are of, or none, are left
+        out; 0.5 where no class is left.
+    """
+    from scipy.stats import rankdata
+
+    values, true = _pair(scores, references)
+    true = true.astype(np.bool_)
+    positive = true.sum(axis=0)  # (C,)
+    negative = len(true) - positive
+    defined = (positive > 0) & (negative > 0)
+    if not defined.any():
+        return 0.5
+    ranks = rankdata(values, axis=0)  # (N, C)
+    above = (ranks * true).sum(axis=0) - positive * (positive + 1) / 2  # pairs in the right order
+    return float(np.mean(above[defined] / (positive * negative)[defined]))
 
 
 def micro_f1(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
@@ -143,6 +179,15 @@ def confusion_matrix(
         matrix, (rows, columns), 1
     )  # `matrix[rows, columns] += 1` counts a repeated cell once
     return matrix
+
+
+def _present_counts(predictions: npt.ArrayLike, references: npt.ArrayLike) -> ClassCounts:
+    """Counts of the classes that are predicted or true at least once; of indicators, of all C."""
+    predicted, true = _pair(predictions, references)
+    if predicted.ndim == 1:
+        present = np.union1d(predicted, true)
+        predicted, true = predicted[:, None] == present, true[:, None] == present
+    return _counts(predicted, true)
 
 
 def _counts(predicted: _Bools, true: _Bools) -> ClassCounts:

@@ -92,6 +92,18 @@ def pearson(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
     return float(np.corrcoef(first, second)[0, 1])
 
 
+def mean_absolute_error(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Mean distance of predictions from their references, in the unit of the labels."""
+    predicted, true = (values.astype(float) for values in _pair(predictions, references))
+    return float(np.mean(np.abs(predicted - true)))
+
+
+def root_mean_squared_error(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
+    """Square root of the mean squared distance of predictions from their references."""
+    predicted, true = (values.astype(float) for values in _pair(predictions, references))
+    return float(np.sqrt(np.mean((predicted - true) ** 2)))
+
+
 def spearman(predictions: npt.ArrayLike, references: npt.ArrayLike) -> float:
     """Correlation of the ranks of two series (Spearman's rho); ties get their mean rank.
 

@@ -43,6 +43,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "f1": Meaning(),
     "precision": Meaning(),
     "recall": Meaning(),
+    "auc": Meaning(chance=lambda choices: 0.5),
     "match": Meaning(),
     "correlation": CORRELATION,
     "pearson": CORRELATION,

@@ -193,6 +193,9 @@ class FitRun:
     """Cache folder for tokenized texts; none = FINETUNE_CACHE, or ~/.cache/finetune."""
     dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout in the encoder while fine-tuning; none = as in its config."""
+    monitor: str | None = None
+    """Validation metric that chooses the best checkpoint and stops by --patience, such as macro_f1,
+    auc or loss; none = the task's first metric."""
     adapt: str | None = field(default=None, metadata={"alone": "1"})
     """First continue pretraining on the task's texts, in OUT-adapt: epochs (2) or 500steps."""
     dry_run: bool = False

@@ -74,7 +74,7 @@ class Task(Protocol):
     True
     >>> guesses = task.baseline_answers(task.examples("train"), examples)
     >>> sorted(task.score(guesses))
-    ['accuracy', 'macro_f1']
+    ['accuracy', 'auc', 'macro_f1', 'macro_precision', 'macro_recall']
     """
 
     @property

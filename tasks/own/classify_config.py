@@ -44,6 +44,8 @@ class ClassifyConfig:
     unknown_label: str = field(default="error", metadata={"words": UNKNOWN_LABEL})
     """Rows to validate or test on whose class the training data lack: error; or drop, which leaves
     them out and counts them."""
+    positive_class: str | None = None
+    """Class whose precision, recall and F1 are metrics too, such as spam."""
     holdout: float | None = within(0, 1, above=True, below=True, default=None)
     """Fraction of the training rows to validate on instead of a file, such as 0.2: drawn within
     each class; rows with equal texts stay together."""

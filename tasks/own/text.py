@@ -31,7 +31,7 @@ from tasks.own.label_warnings import class_counts, notes_of
 from tasks.own.labelled_rows import LabelledRows, UnknownLabel, known_class, listed
 from tasks.own.labelled_texts import LabelledText, Source
 from tasks.own.own_table import SPLITS, OwnTable
-from tasks.own.text_scores import METRICS_OF, report_of
+from tasks.own.text_scores import METRICS_OF, report_of, scores_of
 from tasks.sources.reader import BadRows, check_files, check_split, check_texts
 
 __all__ = ["ClassifyConfig", "ClassifyTask", "classify_task"]
@@ -380,9 +380,7 @@ class ClassifyTask(Task):
     def score(self, answers: Sequence[Answer]) -> dict[str, float]:
         """Compute the metrics of the kind from rows that carry a label."""
         self._check_labelled(answers)
-        return {
-            name: metric(answers, self.labels) for name, metric in METRICS_OF[self.kind].items()
-        }
+        return scores_of(self.kind, answers, self.labels, self.config.positive_class)
 
     def report(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Per-class figures and the confusion matrix, or the errors of a regression."""

@@ -61,7 +61,7 @@ METRICS = {
     "squad 1.1": {"exact_match", "f1"},
     "race all": {"accuracy", "accuracy_middle", "accuracy_high"},
     "race middle": {"accuracy"},
-    "classify": {"accuracy", "macro_f1"},
+    "classify": {"accuracy", "macro_f1", "macro_precision", "macro_recall", "auc"},
     "answer": {"exact_match", "f1"},
     "choose": {"accuracy"},
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from tests.made.texts import sentences
 
@@ -107,3 +108,31 @@ def test_warning_is_one_line(world: World, call: Call, tmp_path: Path) -> None:
     train = table(tmp_path / "train.csv", ["a", "b", "c", "a", "b"])
     done = call(*words(world, tmp_path, train, train, "--dry-run"))
     assert (done.status, done.err.count("\nwarning: class 'c' has one example\n")) == (0, 1)
+
+
+def test_rows_are_held_out_and_a_named_metric_chooses_the_checkpoint(
+    world: World, call: Call, refuses: Refuses, tmp_path: Path
+) -> None:
+    train = table(tmp_path / "train.csv", ["yes", "no"] * 20)
+    asked = words(world, tmp_path, train, train, "--holdout", "0.25")
+    del asked[3:5]  # --validation
+    refuses("unknown monitor 'f1'; .*accuracy, auc, loss, macro_f1, .*", *asked, "--monitor", "f1")
+    done = call(*asked, "--monitor", "loss")
+    assert done.status == 0, done.err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["examples"] == 10
+    assert set(results["metrics"]) >= {"accuracy", "auc", "macro_precision"}
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    losses = {row["step"]: row["val/loss"] for row in map(json.loads, lines) if "val/loss" in row}
+    state = torch.load(tmp_path / "run" / "checkpoints" / "last" / "trainer.pt", weights_only=True)
+    assert state["best"] == pytest.approx(min(losses.values()))
+
+
+def test_regression_starts_at_the_mean_of_the_labels(
+    world: World, call: Call, tmp_path: Path
+) -> None:
+    train = table(tmp_path / "train.csv", [f"{1000 + n},5" for n in range(24)])
+    rate = ["--learning-rate", "1e-9", "--kind", "regression"]
+    assert call(*words(world, tmp_path, train, train, *rate)).status == 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["metrics"]["mean_absolute_error"] < 10

@@ -282,3 +282,10 @@ def test_the_usual_pooling_is_that_of_the_encoder(causal: bool, pooling: str) ->
     head = Classification(tiny(causal=causal), HeadConfig(), 2)
     assert head.config == HeadConfig(pooling)
     assert head.first_only is not causal
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "concat"])
+def test_regression_may_start_at_the_mean_of_the_labels(pooling: str) -> None:
+    head = Regression(tiny(), HeadConfig(pooling=pooling)).eval()
+    head.start_at(1000.0)
+    assert head(torch.zeros(2, 5, tiny().hidden_size)).tolist() == pytest.approx([1000.0] * 2, 1e-3)

@@ -110,8 +110,18 @@ class TestClasses:
         task = make(TWO)
         train = task.examples("train")
         answers = task.baseline_answers(train, train)
-        assert task.score(answers) == pytest.approx({"accuracy": 2 / 3, "macro_f1": 0.4})
-        assert list(task.score(answers)) == ["accuracy", "macro_f1"]
+        assert task.score(answers) == pytest.approx(
+            {
+                "accuracy": 2 / 3,
+                "macro_f1": 0.4,
+                "macro_precision": 1 / 3,
+                "macro_recall": 0.5,
+                "auc": 0.5,
+            }
+        )
+        assert list(task.score(answers)) == [
+            *("accuracy", "macro_f1", "macro_precision", "macro_recall", "auc")
+        ]
         report = task.report(answers)
         assert report["confusion_matrix"] == {"classes": ["neg", "pos"], "counts": [[0, 1], [0, 2]]}
         assert report["per_class"]["pos"]["support"] == 2
@@ -139,6 +149,26 @@ class TestClasses:
         assert task.test_splits == ("test",)
         with pytest.raises(DataError, match="expected answers with labels, got some without"):
             task.score([{"id": 0, "prediction": "pos"}])
+
+
+class TestPositiveClass:
+    def test_its_precision_recall_and_f1_are_metrics_too(self, make: Any) -> None:
+        task = make(TWO, positive_class="neg")
+        answers = [
+            {"prediction": p, "label": y} for p, y in (("neg", "neg"), ("neg", "pos"), ("pos",) * 2)
+        ]
+        scores = task.score(answers)
+        assert (scores["precision"], scores["recall"], scores["f1"]) == (
+            0.5,
+            1,
+            pytest.approx(2 / 3),
+        )
+        assert list(scores)[0] == "accuracy"
+
+    def test_unknown_class_is_an_error(self, make: Any) -> None:
+        task = make(TWO, positive_class="good")
+        with pytest.raises(ConfigError, match="positive_class: expected one of .* neg, pos, got"):
+            task.score([{"prediction": "neg", "label": "pos"}])
 
 
 class TestSeveralClasses:
@@ -178,6 +208,7 @@ class TestSeveralClasses:
         answers = task.answers(np.array([[1, -1], [1, -1], [-1, -1]]), examples, features)
         assert [answer["prediction"] for answer in answers] == [["x"], ["x"], []]
         expected = {"micro_f1": 0.8, "macro_f1": 0.5, "subset_accuracy": 2 / 3}
+        expected |= {"macro_precision": 0.5, "macro_recall": 0.5, "auc": 0.75}
         assert task.score(answers) == pytest.approx(expected)
         assert task.report(answers)["per_class"]["y"]["recall"] == 0
         head = task.head(CONFIG, HeadConfig())
@@ -199,7 +230,8 @@ class TestRegression:
         assert (task.kind, task.labels, task.monitor) == ("regression", (), "pearson")
         features = task.features(examples, tokenizer, 8, training=False)
         answers = task.answers(np.array([2.5, 3.0, 0.7]), examples, features)
-        assert task.score(answers) == pytest.approx({"pearson": 1, "spearman": 1})
+        errors = {"mean_absolute_error": 1, "root_mean_squared_error": 1}
+        assert task.score(answers) == pytest.approx({"pearson": 1, "spearman": 1, **errors})
         report = task.report(answers)
         assert report == pytest.approx({"mean_squared_error": 1, "mean_absolute_error": 1})
         assert task.head(CONFIG, HeadConfig()).kind == "regression"
