@@ -330,6 +330,38 @@ def test_positions_turn_by_the_base_of_their_kind_of_block(tiny: Tiny) -> None:
     assert not torch.allclose(usual.prefix(ids, 2), other.prefix(ids, 2))
 
 
+@pytest.mark.parametrize("variant", [*VARIANTS, {"gradient_checkpointing": True}], ids=str)
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("depth", [None, 0, 1, 2])
+def test_the_first_token_has_the_state_and_gradients_that_it_has_among_all(
+    tiny: Tiny, batch: Batch, variant: dict[str, Any], padded: bool, depth: int | None
+) -> None:
+    encoder = Encoder(tiny(**variant)).train()
+    if not padded:
+        del batch["attention_mask"]
+
+    def state_and_gradients(first_only: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        if depth is None:
+            hidden = encoder(batch, first_only=first_only).last_hidden_state
+        else:
+            prefix = encoder.prefix(batch, depth)
+            hidden = encoder.suffix(
+                prefix, batch.get("attention_mask"), depth, first_only=first_only
+            )
+        assert hidden.shape == (3, 1 if first_only else 7, 16)
+        hidden[:, 0].square().sum().backward()
+        gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
+        encoder.zero_grad()
+        return hidden[:, 0], gradients
+
+    expected, expected_gradients = state_and_gradients(first_only=False)
+    state, gradients = state_and_gradients(first_only=True)
+    torch.testing.assert_close(state, expected, atol=1e-5, rtol=1e-5)
+    assert gradients.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.gpu
 @each_variant
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from finetune.heads import (
+    POOLINGS,
     Classification,
     HeadConfig,
     MultiLabel,
@@ -55,7 +56,7 @@ def test_decisions_of_one_example_count_each() -> None:
     torch.testing.assert_close(cross_entropy(logits, labels), sum(ends) / 2)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_head_says_whether_it_reads_the_first_token_alone(pooling: str) -> None:
     head = HeadConfig(pooling)
     pooled = (
