@@ -99,7 +99,6 @@ ABOUT_NO_MODULE = (
     "face/",
     "faults/",
     "parity/",
-    "encoder/test_first_only.py",
     "report/test_browser.py",
     "report/test_command.py",
     "runs/test_owner.py",
