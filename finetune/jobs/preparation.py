@@ -241,7 +241,10 @@ def show_data(data: TaskData) -> None:
 def _about_split(data: TaskData, split: str) -> str:
     about = data.describe(split, training=split == data.train_split)
     files = ", ".join(Path(file).name for file in about.pop("files")[:3])
-    facts = [counted(about.pop(f"{noun}s"), noun) for noun in ("example", "sequence")]
+    examples, sequences = about.pop("examples"), about.pop("sequences")
+    facts = [counted(examples, "example")]
+    if sequences != examples:  # windows of passages, options of questions
+        facts.append(counted(sequences, "sequence"))
     if left_out := about.pop("left_out"):
         facts.append(f"{left_out:,} that cannot be learnt from")
     if trimmed := about.pop("trimmed"):

@@ -70,7 +70,8 @@ class PretrainRun:
     resume: bool = False
     """Continue the interrupted run in --out from its last checkpoint."""
     extend_epochs: int | None = within(1, MOST_STEPS, default=None)
-    """With --resume: train a finished run N epochs beyond its length, on a new schedule."""
+    """With --resume: train a finished run N epochs beyond its length. The schedule starts again
+    over them, from warm-up and peak learning rate to its end; the optimizer state is kept."""
     overwrite: bool = False
     """Delete the run in --out and start again."""
     find_lr: bool = False
@@ -115,7 +116,8 @@ class AdaptRun:
     resume: bool = False
     """Continue the interrupted run in --out from its last checkpoint."""
     extend_epochs: int | None = within(1, MOST_STEPS, default=None)
-    """With --resume: train a finished run N epochs beyond its length, on a new schedule."""
+    """With --resume: train a finished run N epochs beyond its length. The schedule starts again
+    over them, from warm-up and peak learning rate to its end; the optimizer state is kept."""
     overwrite: bool = False
     """Delete the run in --out and start again."""
     find_lr: bool = False
@@ -184,7 +186,8 @@ class FitRun:
     resume: bool = False
     """Continue the interrupted run in --out from its last checkpoint."""
     extend_epochs: int | None = within(1, MOST_STEPS, default=None)
-    """With --resume: train a finished run N epochs beyond its length, on a new schedule."""
+    """With --resume: train a finished run N epochs beyond its length. The schedule starts again
+    over them, from warm-up and peak learning rate to its end; the optimizer state is kept."""
     overwrite: bool = False
     """Delete the run in --out and start again."""
     find_lr: bool = False

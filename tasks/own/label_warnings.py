@@ -42,19 +42,19 @@ def notes_of(
         columns: Those of the texts and the label; None for a public set.
     """
     label_column = "" if columns is None else columns.label or ""
-    named = f' (column "{label_column}")' if label_column else ""
     known = {split: own for split, own in labels.items() if None not in own}
     if column.kind == REGRESSION:
         lines = {split: _numbers(own, column) for split, own in known.items()}
     else:
         counts = {split: class_counts(own, classes) for split, own in known.items()}
         lines = {split: _classes(own, column) for split, own in counts.items()}
-    notices = [f"labels{named}: {lines.pop('train')}"]
+    notices = [f"labels: {lines.pop('train')}"]
     notices += [f"labels of {split}: {line}" for split, line in lines.items()]
     if columns is None:
         return notices
-    pair = f', pair "{columns.pair}"' if columns.pair else ""
-    notices.insert(0, f'text (column "{columns.text}"{pair})')
+    parts = {"text": columns.text, "pair": columns.pair, "label": label_column}
+    read = ", ".join(f"{part} = {name}" for part, name in parts.items() if name)
+    notices.insert(0, f"columns: {read}")
     if column.kind == REGRESSION:
         return notices
     warnings = _warnings(counts["train"], rows, column, config, label_column)

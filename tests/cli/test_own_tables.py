@@ -41,8 +41,8 @@ def test_numbers_with_decimal_commas_are_learnt_evaluated_and_answered(
     held_out = table(tmp_path / "held-out.csv", column[:12])
     done = call(*words(world, tmp_path, train, held_out, "--test", held_out))
     assert done.status == 0, done.err
-    assert 'text (column "text")\n' in done.err
-    assert 'labels (column "label"): numbers from ' in done.err
+    assert "columns: text = text, label = label\n" in done.err
+    assert "labels: numbers from " in done.err
     assert "(regression, with the comma as decimal sign)" in done.err
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     again = call("evaluate", tmp_path / "run", "--file", held_out).json
@@ -67,7 +67,7 @@ def test_rows_without_a_label_are_counted_wherever_they_are_left_out(
     done = call(*asked, "--missing", "drop", "--test", held_out)
     assert done.status == 0, done.err
     assert ", unlabeled rows skipped: 8\n" in done.err
-    assert 'labels (column "label"): 3 classes: 0 4, 1 4, 2 4\n' in done.err
+    assert "labels: 3 classes: 0 4, 1 4, 2 4\n" in done.err
     assert "warning: labels are whole numbers with decimals, such as 0.0, and are" in done.err
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["data"]["train"]["skipped"] == {"unlabeled_rows": 8}
@@ -77,7 +77,7 @@ def test_rows_without_a_label_are_counted_wherever_they_are_left_out(
     assert (again.json["examples"], again.json["skipped"]) == (9, {"unlabeled_rows": 3})
     assert "validation: unlabeled rows skipped: 3\n" in again.err
     repeated = call("classify", "--config", tmp_path / "run" / "config.yaml", "--dry-run")
-    assert 'labels (column "label"): 3 classes: 0 4, 1 4, 2 4\n' in repeated.err
+    assert "labels: 3 classes: 0 4, 1 4, 2 4\n" in repeated.err
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_facts_and_baseline_of_a_table(check: Any) -> None:
         "train (train.csv): 4 examples, 0 to 2 words, median 2, empty texts: 1, duplicate texts: "
         "1, conflicting labels: 1"
     )
-    assert 'labels (column "label"): 2 classes: neg 2, pos 2' in out
+    assert "labels: 2 classes: neg 2, pos 2" in out
     assert "baseline (always pos) on train: accuracy (%) 50.00, macro_f1 (%) 33.33" in out
     assert "a run needs --validation FILE, or --holdout 0.2" in out
 

@@ -57,8 +57,8 @@ class TestNumbers:
             assert (read(task), read(task, "validation")) == (["0", "1"] * 2, ["1", "0"])
         told = own(tmp_path, column * 2, column).notes()
         assert told[:3] == [
-            'text (column "text")',
-            'labels (column "label"): 2 classes: 0 2, 1 2',
+            "columns: text = text, label = label",
+            "labels: 2 classes: 0 2, 1 2",
             "labels of validation: 2 classes: 0 1, 1 1",
         ]
         assert any("--kind regression reads them as amounts" in line for line in told)
@@ -178,9 +178,7 @@ class TestLists:
         task = own(tmp_path, column, column, delimiter=",", separator=separator)
         assert (task.kind, task.labels) == ("multi_label", ("news", "sport"))
         assert read(task) == read(task, "validation") == [("news", "sport"), ("news",), ()]
-        assert task.notes()[1] == (
-            'labels (column "label"): 2 classes, several a row: news 2, sport 1'
-        )
+        assert task.notes()[1] == ("labels: 2 classes, several a row: news 2, sport 1")
 
     @pytest.mark.parametrize(
         ("column", "message"),
@@ -301,8 +299,8 @@ class TestMisreadings:
     def test_ordinary_column_has_none(self, tmp_path: Path) -> None:
         task = own(tmp_path, ["neg", "pos"] * 2, ["pos"])
         assert task.notes() == [
-            'text (column "text")',
-            'labels (column "label"): 2 classes: neg 2, pos 2',
+            "columns: text = text, label = label",
+            "labels: 2 classes: neg 2, pos 2",
             "labels of validation: 2 classes: neg 0, pos 1",
         ]
 
@@ -321,5 +319,5 @@ class TestMisreadings:
 
     def test_many_classes_are_told_in_part(self, tmp_path: Path) -> None:
         told = own(tmp_path, [f"c{number:02}" for number in range(30)] * 2).notes()[1]
-        assert told.startswith('labels (column "label"): 30 classes: c00 2, c01 2')
+        assert told.startswith("labels: 30 classes: c00 2, c01 2")
         assert told.endswith("c19 2, … (10 more)")
