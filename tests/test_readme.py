@@ -37,8 +37,8 @@ def _dry(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def parse_only(self: argparse.ArgumentParser, words: Sequence[str] | None = None) -> Any:
         space = parse(self, words)
-        if not hasattr(space, "print_config"):
-            raise Read
+        if not hasattr(space, "print_config") or getattr(space, "resume", None):
+            raise Read  # the settings of a run that goes on are in its folder
         space.print_config = True
         return space
 

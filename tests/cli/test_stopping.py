@@ -390,6 +390,9 @@ def test_a_run_goes_on_by_its_folder_alone_and_says_where(
 ) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     assert call(*world.glue(whole)).status == 0
+    none = call("glue", "sst2", "--out", run, "--resume")
+    told = f"finetune: {run} contains no run to resume; start one without --resume"
+    assert (none.status, none.complaint) == (2, told)
     with monkeypatch.context() as patch:
         kill_at(7, patch)
         assert call(*world.glue(run)).status == 130
