@@ -42,7 +42,12 @@ def _parser() -> argparse.ArgumentParser:
         "run", type=Path, help="folder of a fine-tuning run; a pretraining run fills in [MASK]"
     )
     parser.add_argument("--input", default="-", help="file with texts; - = standard input")
-    parser.add_argument("--output", default="-", help="JSONL file; - = standard output")
+    parser.add_argument(
+        "--output",
+        default="-",
+        help="file with the answers beside the input's columns: .jsonl, .csv, .tsv or .parquet; "
+        "- = standard output (JSONL)",
+    )
     parser.add_argument(
         "--format",
         choices=READERS,

@@ -14,11 +14,11 @@ import numpy as np
 
 from finetune.console.output import counted, put
 from finetune.errors import ConfigError, DataError
+from finetune.jobs.answer_files import Inputs, check_target, write_answer_file
 from finetune.jobs.evaluation import checkpoint_of, load_tuner
 from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
 from finetune.runs.families import make_task, read_fit
 from finetune.runs.folder import RunFolder, say
-from finetune.runs.predictions import write_predictions
 from finetune.task.interface import Answer, Example
 from finetune.text.features.in_memory import rows_of
 from finetune.text.features.pairs import length_batches
@@ -120,7 +120,16 @@ class Predictor:
         made = UnitBatches(features, self.tokenizer.pad_token_id, task.sequences_per_example)
         outputs = predict(self.module, (made[batch] for batch in batches))
         answers = task.answers(outputs, examples, features)
-        return task.decide(answers, self.module.decision)
+        answers = task.decide(answers, self.module.decision)
+        if task.sequences_per_example == 1:
+            return answers
+        return [_with_option(*pair) for pair in zip(answers, examples, strict=True)]
+
+
+def _with_option(answer: Answer, example: Example) -> Answer:
+    """The answer with the text of the option that its letter stands for."""
+    number = sorted(answer["probabilities"]).index(answer["prediction"])
+    return answer | {"option": example.texts[2 + number]}
 
 
 def load(
@@ -190,7 +199,8 @@ def predict_file(
     Args:
         run: RUN.
         source: A file that `read_rows` reads, or `-` for standard input.
-        target: The JSONL file to write, whole or not at all, or `-` for standard output.
+        target: The file to write, whole or not at all: a table with the ending .csv, .tsv or
+            .parquet, otherwise JSON lines; or `-` for standard output.
         kind: Of the source, where its name does not say.
         batch_size: Units in a batch; left out, that of the run.
         top: Candidates for each mask; left out, 5.
@@ -205,10 +215,12 @@ def predict_file(
     """
     if target != "-" and Path(target).is_dir():
         raise ConfigError(f"--output {target} is a folder; name a file, such as answers.jsonl")
+    check_target(Path(target))
     if "-" not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise ConfigError(f"--output {target}: is the input; name another file")
     predictor = _answerer(run, batch_size, top)
-    stream = predictor.stream(read_rows(source, kind))
+    inputs = Inputs(read_rows(source, kind))
+    stream = inputs.beside(predictor.stream(inputs))
     first = list(islice(stream, 1))
     if not first:
         raise DataError(f"{source}: expected rows to answer, got none")
@@ -217,7 +229,7 @@ def predict_file(
         for answer in answers:
             put(json.dumps(answer, ensure_ascii=False, allow_nan=False))
     else:
-        write_predictions(answers, Path(target))
+        write_answer_file(answers, Path(target))
     say(counted(answers.count, "answer") + ("" if target == "-" else f": {target}"))
     return answers.count
 

@@ -1,0 +1,82 @@
+"""Answers to a user's rows, in the form that the file's name asks for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune.errors import ConfigError
+from finetune.jobs.answer_files import Inputs, check_target, write_answer_file
+
+ANSWERS: list[dict[str, Any]] = [
+    {"id": 0, "prediction": "a", "probabilities": {"a": 0.75, "b": 0.25}},
+    {"id": "k", "prediction": "b", "probabilities": {"a": 0.5, "b": 0.5}},
+]
+ROWS = [
+    ("f:1", {"id": 7, "text": "x\ny, z", "prediction": "old"}),
+    ("f:2", {"text": "w", "stars": float("nan")}),
+]
+
+
+def beside() -> list[dict[str, Any]]:
+    inputs = Inputs(ROWS)
+    assert [row for _, row in inputs] == [row for _, row in ROWS]
+    return list(inputs.beside(ANSWERS))
+
+
+def test_columns_of_the_input_stay_beside_the_answer() -> None:
+    assert beside() == [
+        {**ANSWERS[0], "text": "x\ny, z", "input_prediction": "old"},
+        {**ANSWERS[1], "text": "w", "stars": None},
+    ]
+
+
+def test_json_lines_have_the_rows_as_they_are(tmp_path: Path) -> None:
+    write_answer_file(beside(), tmp_path / "a.jsonl")
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == beside()
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+def test_table_has_a_column_a_field_and_a_class(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{ending}"
+    write_answer_file(beside(), path)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ","))
+    assert rows[0] == {
+        "id": "0",
+        "prediction": "a",
+        "probability_a": "0.75",
+        "probability_b": "0.25",
+        "text": "x\ny, z",
+        "input_prediction": "old",
+        "stars": "",
+    }
+
+
+def test_lists_are_json_in_a_table(tmp_path: Path) -> None:
+    write_answer_file([{"id": 0, "prediction": ["a", "b"]}], tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text() == 'id,prediction\n0,"[""a"", ""b""]"\n'
+
+
+def test_parquet_has_the_same_columns_and_their_types(tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    write_answer_file(beside(), tmp_path / "a.parquet")
+    rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    assert [row["id"] for row in rows] == ["0", "k"]  # a number and a text: both as text
+    assert (rows[0]["probability_a"], rows[1]["stars"]) == (0.75, None)
+
+
+def test_missing_package_is_an_error_before_anything_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match="pip install pyarrow, or name a .csv or .jsonl file"):
+        check_target(tmp_path / "a.parquet")
+    check_target(tmp_path / "a.csv")
