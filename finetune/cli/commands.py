@@ -19,15 +19,15 @@ class Command:
     help: str
     """One line for that list."""
     run: str
-    """`module:function`; it takes the words after the command's own, returns the exit status."""
+    """`module:function`; it takes the arguments after the command, returns the exit status."""
     before: tuple[str, ...] = ()
     """Words that the function gets before those of the user."""
     kinds: str = ""
     """`module:name` of a table by the words of which one comes first, with options of its own."""
 
-    def __call__(self, words: Sequence[str]) -> int:
+    def __call__(self, arguments: Sequence[str]) -> int:
         """Run it; returns the exit status."""
-        status: int = _load(self.run)([*self.before, *words])
+        status: int = _load(self.run)([*self.before, *arguments])
         return status
 
     def kind_words(self) -> list[str]:

@@ -17,14 +17,14 @@ LONGEST_VALUE = 22
 """Characters of a setting's value that are shown."""
 
 
-def command(words: list[str]) -> int:
+def command(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     parser = command_parser("compare", "Compare two runs, or two groups of runs: A minus B.")
     parser.add_argument("a", type=Path, help="folder of a run, or of the runs of one group")
     parser.add_argument("b", type=Path, help="another")
     parser.add_argument("--metric", help="metric to compare (default: all that both have)")
     add_json(parser, "print all numbers as JSON on stdout")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     from finetune.comparison import as_json, as_text, compare
     from finetune.runs.folder import note
     from finetune.runs.groups import read_group

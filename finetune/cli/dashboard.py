@@ -9,11 +9,11 @@ from finetune.cli.parser import add_json, command_parser
 from finetune.console.output import put
 
 
-def command(words: list[str]) -> int:
+def command(arguments: list[str]) -> int:
     """Make them in the project, or write them to a file.
 
     Args:
-        words: Those after `finetune dashboard`.
+        arguments: Those after `finetune dashboard`.
 
     Returns:
         The exit status.
@@ -29,7 +29,7 @@ def command(words: list[str]) -> int:
         "--spec", type=Path, help="write this JSON file instead; needs no network and no login"
     )
     add_json(parser, "print their addresses as JSON on stdout")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     from finetune.dashboards.spec import save, write_spec
 
     if space.spec is not None:

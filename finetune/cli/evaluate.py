@@ -8,7 +8,7 @@ from finetune.cli.parser import add_json, command_parser
 from finetune.cli.results_table import show_results
 
 
-def command(words: list[str]) -> int:
+def command(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     parser = command_parser("evaluate", "Score the best checkpoint of a finished run.")
     parser.add_argument("run", type=Path, help="folder of a fine-tuning run")
@@ -17,8 +17,8 @@ def command(words: list[str]) -> int:
         "--file", help="another file with labels, scored as the split --split (default: test)"
     )
     add_json(parser)
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     from finetune.jobs.evaluation import evaluate
 
-    show_results(evaluate(space.run, space.split, space.file), space.run, words)
+    show_results(evaluate(space.run, space.split, space.file), space.run, arguments)
     return 0

@@ -21,7 +21,7 @@ Of a run of several seeds the best one's weights are exported; RUN/seed-N names 
 """
 
 
-def command(words: list[str]) -> int:
+def command(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     parser = command_parser("export", "Export a run's best checkpoint for other software.", MORE)
     parser.add_argument("run", type=Path, help="folder of a run or checkpoint")
@@ -35,7 +35,7 @@ def command(words: list[str]) -> int:
     parser.add_argument("--data", help="--int8: data folder to measure on (default: the run's)")
     parser.add_argument("--overwrite", action="store_true", help="replace the export in --out")
     add_json(parser, "print the folder and the measurements as JSON on stdout")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     if space.int8 and space.format != "onnx":
         raise ConfigError("--int8 goes with --format onnx; remove it")
     if space.data is not None and not space.int8:

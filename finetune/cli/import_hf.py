@@ -10,7 +10,7 @@ from finetune.console.output import counted
 from finetune.errors import ConfigError
 
 
-def command(words: list[str]) -> int:
+def command(arguments: list[str]) -> int:
     """Import, and list what was imported and left out: in words on stderr, as JSON on stdout."""
     parser = command_parser(
         "import-hf", "Convert a Hugging Face encoder into a checkpoint of this project."
@@ -18,7 +18,7 @@ def command(words: list[str]) -> int:
     parser.add_argument("source", help="a folder with config.json and weights, or a hub name")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     add_json(parser, "print the folder and the names of all tensors as JSON on stdout")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     from finetune.checkpoints.hub import import_hf
     from finetune.runs.folder import check_writable, say
 

@@ -55,14 +55,14 @@ corpus, the split and the masks are those of the run's validation. "unigram" is 
 that knows only these counts."""
 
 
-def command(words: list[str]) -> int:
+def command(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
-    if not words or words[0] in ("-h", "--help", "--help-all", "help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all", "help"):
         print(_overview())
         return 0
-    if words[0] not in KINDS:
-        raise ConfigError(f"inspect: unknown kind {words[0]!r}; {nearest(words[0], KINDS)}")
-    return KINDS[words[0]][1](words[1:])
+    if arguments[0] not in KINDS:
+        raise ConfigError(f"inspect: unknown kind {arguments[0]!r}; {nearest(arguments[0], KINDS)}")
+    return KINDS[arguments[0]][1](arguments[1:])
 
 
 def _overview() -> str:
@@ -154,7 +154,7 @@ def _write(folder: Path, name: str, content: Mapping[str, Any] | str | bytes) ->
     say(f"{folder / name}")
 
 
-def _attention(words: list[str]) -> int:
+def _attention(arguments: list[str]) -> int:
     parser = _parser("attention", ATTENTION, png=True)
     parser.add_argument("run", type=Path, help=RUN)
     parser.add_argument("text", help="text to read")
@@ -166,7 +166,7 @@ def _attention(words: list[str]) -> int:
         "--head", type=whole(0), help="first one shown, from 1 (default: mean of all)"
     )
     parser.add_argument("--max-length", type=whole(0), help="longest text in tokens (default: 128)")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     _ready(space)
     from finetune.inspection import attention_map, attention_page, load_model
 
@@ -202,11 +202,11 @@ def _number(name: str, given: int | None, count: int) -> int:
     return -1 if given is None else given - 1
 
 
-def _heads(words: list[str]) -> int:
+def _heads(arguments: list[str]) -> int:
     parser = _parser("heads", HEADS)
     parser.add_argument("run", type=Path, help=RUN)
     _add_texts(parser, file=True, limit=500)
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     _ready(space)
     from finetune.inspection import load_model, read_sequences, summarize_heads
 
@@ -219,7 +219,7 @@ def _heads(words: list[str]) -> int:
     return 0
 
 
-def _probe(words: list[str]) -> int:
+def _probe(arguments: list[str]) -> int:
     from finetune.inspection.probes import LIMIT
 
     parser = _parser("probe", PROBE, png=True)
@@ -232,7 +232,7 @@ def _probe(words: list[str]) -> int:
     action = parser.add_argument("--seeds", type=_seeds, default=(1, 2, 3), help=seeds)
     vars(action)["numbers"] = True
     parser.add_argument("--untrained", action="store_true", help="also probe random weights")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     _ready(space)
     from finetune.inspection.probes import probe_table
 
@@ -302,13 +302,13 @@ def _same_texts(space: argparse.Namespace, models: list[tuple[str, Model]]) -> T
     return replace(choice, run=next((r for r in runs if fine_tuning(r)), None))
 
 
-def _similarity(words: list[str]) -> int:
+def _similarity(arguments: list[str]) -> int:
     parser = _parser("similarity", SIMILARITY, png=True)
     parser.add_argument("run", type=Path, nargs="+", help=RUNS)
     _add_texts(parser, file=True, limit=1000)
     how = "tokens: each is an example (default); or a vector a text: mean, cls, last, max, concat"
     parser.add_argument("--pooling", default="tokens", help=how)
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     _ready(space)
     from finetune.inspection import read_sequences
     from finetune.inspection.layers import check_pooling
@@ -341,12 +341,12 @@ def _similarity(words: list[str]) -> int:
     return 0
 
 
-def _words(words: list[str]) -> int:
+def _words(arguments: list[str]) -> int:
     parser = _parser("words")
     parser.add_argument("run", type=Path, help=RUN)
     parser.add_argument("word", nargs="+", help="a word; the mean of its pieces if it has several")
     parser.add_argument("--count", type=whole(0), default=10, help="neighbours (default: 10)")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     _ready(space)
     from finetune.inspection import load_model, nearest_words
     from finetune.inspection.words import words_table
@@ -358,13 +358,13 @@ def _words(words: list[str]) -> int:
     return 0
 
 
-def _frequency(words: list[str]) -> int:
+def _frequency(arguments: list[str]) -> int:
     parser = _parser("frequency", FREQUENCY)
     parser.add_argument("run", type=Path, help="folder of a pretraining run")
     parser.add_argument("--corpus", nargs="+", help="files and folders (default: the run's)")
     parser.add_argument("--batches", type=whole(0), help="batches (default: as in validation)")
     parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     _ready(space)
     from finetune.inspection import loss_by_frequency
     from finetune.inspection.frequency import frequency_table

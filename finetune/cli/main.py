@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None, more: Mapping[str, Command]) -> int:
     """Run a command line.
 
     Args:
-        argv: The words after `finetune`; None for those of this process.
+        argv: The arguments after `finetune`; None for those of this process.
         more: Further commands by word.
 
     Returns:
@@ -50,17 +50,17 @@ def main(argv: Sequence[str] | None, more: Mapping[str, Command]) -> int:
         full disk too); 128 and the signal's number when it was stopped.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's advice to those who program it
-    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     with usable_streams():
-        return _run(words, more, is_program=argv is None)
+        return _run(arguments, more, is_program=argv is None)
 
 
-def _run(words: list[str], more: Mapping[str, Command], *, is_program: bool) -> int:
+def _run(arguments: list[str], more: Mapping[str, Command], *, is_program: bool) -> int:
     try:
         with _signals_as_errors(is_program=is_program), _warnings_in_one_line():
-            _check_words(words)
-            with recording_command(words):
-                status = _status(words, command_table(more))
+            _check_words(arguments)
+            with recording_command(arguments):
+                status = _status(arguments, command_table(more))
             sys.stdout.flush()
             return status
     except (Exception, _Stopped) as error:
@@ -78,16 +78,16 @@ def _run(words: list[str], more: Mapping[str, Command], *, is_program: bool) -> 
         return status
 
 
-def _status(words: list[str], table: Mapping[str, Command]) -> int:
+def _status(arguments: list[str], table: Mapping[str, Command]) -> int:
     try:
-        return (_hushed if "--quiet" in words else _dispatch)(words, table)
+        return (_hushed if "--quiet" in arguments else _dispatch)(arguments, table)
     except SystemExit as done:  # argparse, after --help
         return int(done.code or 0)
 
 
-def _check_words(words: Sequence[str]) -> None:
+def _check_words(arguments: Sequence[str]) -> None:
     """Refuse words that no file of a run could hold: Python reads bytes that are no UTF-8 so."""
-    for word in words:
+    for word in arguments:
         if not can_be_written(word):
             if "\0" not in word and sys.getfilesystemencoding() != "utf-8":
                 raise ConfigError(
@@ -100,11 +100,11 @@ def _check_words(words: Sequence[str]) -> None:
             )
 
 
-def _hushed(words: list[str], table: Mapping[str, Command]) -> int:
+def _hushed(arguments: list[str], table: Mapping[str, Command]) -> int:
     """Run a command with stderr shut: what it says is printed only if it fails without an error."""
     captured = io.StringIO()
     with redirect_stderr(captured):
-        status = _dispatch(words, table)
+        status = _dispatch(arguments, table)
     if status:
         print(captured.getvalue(), end="", file=sys.stderr)
     return status
@@ -125,22 +125,22 @@ def _warnings_in_one_line() -> Iterator[None]:
         warnings.formatwarning = before
 
 
-def _dispatch(words: list[str], table: Mapping[str, Command]) -> int:
-    if not words or words[0] in ("-h", "--help", "--help-all", "help"):
+def _dispatch(arguments: list[str], table: Mapping[str, Command]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all", "help"):
         print(_overview(table))
         return 0
-    if words[0] == "--version":
+    if arguments[0] == "--version":
         from importlib.metadata import version
 
         print(version("finetune"))
         return 0
-    if words[0] not in table:
-        raise ConfigError(f"unknown command {words[0]!r}; {nearest(words[0], table)}")
-    if words[0] == "completion":  # of all commands, also those that others add
+    if arguments[0] not in table:
+        raise ConfigError(f"unknown command {arguments[0]!r}; {nearest(arguments[0], table)}")
+    if arguments[0] == "completion":  # of all commands, also those that others add
         from finetune.cli import completion
 
-        return completion.command(words[1:], table)
-    return table[words[0]](words[1:])
+        return completion.command(arguments[1:], table)
+    return table[arguments[0]](arguments[1:])
 
 
 class _Stopped(BaseException):

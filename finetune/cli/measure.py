@@ -25,14 +25,14 @@ TINY = {
 SOURCE = "a YAML config, a run or checkpoint folder, a Hugging Face folder or hub name"
 
 
-def describe(words: list[str]) -> int:
-    """Count parameters and arithmetic; takes the words after `finetune describe`."""
+def describe(arguments: list[str]) -> int:
+    """Count parameters and arithmetic; takes the arguments after `finetune describe`."""
     parser = command_parser(
         "describe", "Count parameters, and floating-point operations per token, part by part."
     )
     parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
     add_json(parser, "print the counts of each encoder as JSON on stdout")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     from finetune.encoder import cost
 
     configs = {str(source): _encoder_config(source) for source in space.source}
@@ -46,8 +46,8 @@ def describe(words: list[str]) -> int:
     return 0
 
 
-def cache(words: list[str]) -> int:
-    """List or remove hidden states; takes the words after `finetune cache`."""
+def cache(arguments: list[str]) -> int:
+    """List or remove hidden states; takes the arguments after `finetune cache`."""
     parser = command_parser(
         "cache", "List or clear the cached hidden states of frozen encoders, which runs share."
     )
@@ -58,7 +58,7 @@ def cache(words: list[str]) -> int:
         "--cache-dir", help="cache folder (default: FINETUNE_CACHE or ~/.cache/finetune)"
     )
     add_json(parser, "print the entries, or the number of bytes freed, as JSON on stdout")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     from finetune.runs.folder import cache_folder
 
     folder = cache_folder(space.cache_dir) / "hidden"
@@ -109,8 +109,8 @@ def _list(folder: Path, *, in_json: bool) -> int:
     return 0
 
 
-def bench(words: list[str]) -> int:
-    """Measure this machine and encoders on it; takes the words after `finetune bench`."""
+def bench(arguments: list[str]) -> int:
+    """Measure this machine and encoders on it; takes the arguments after `finetune bench`."""
     parser = command_parser(
         "bench", "Measure matrix products, and a training step of each encoder."
     )
@@ -125,7 +125,7 @@ def bench(words: list[str]) -> int:
         "--seconds", type=seconds, default=2.0, help="seconds for each measurement (default: 2)"
     )
     add_json(parser)
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     from finetune.encoder import EncoderConfig, benchmark
     from finetune.runs.folder import note
     from finetune.training.loop.trainer import flush_denormals, pick_device

@@ -79,7 +79,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         return super().parse_known_args(args and self._with_commas(args), namespace)
 
-    def _with_commas(self, words: Sequence[str]) -> list[str]:
+    def _with_commas(self, arguments: Sequence[str]) -> list[str]:
         """`--seeds 1 2 3` as `--seeds 1,2,3`.
 
         Not by `nargs`: in `squad --seeds 1,2 2.0` it would take the task for a seed.
@@ -87,7 +87,7 @@ class _Parser(argparse.ArgumentParser):
         actions = [action for action in self._actions if vars(action).get("numbers")]
         lists = {flag for action in actions for flag in action.option_strings}
         joined: list[str] = []
-        for word in words:
+        for word in arguments:
             in_list = len(joined) > 1 and joined[-2] in lists and _are_digits(joined[-1])
             if in_list and _are_digits(word):
                 joined[-1] = f"{joined[-1].strip(',')},{word.strip(',')}"
@@ -121,7 +121,7 @@ def _are_digits(word: str) -> bool:
 
 
 def command_parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
-    """A parser for the words after `finetune COMMAND`, whose complaint is one line.
+    """A parser for the arguments after `finetune COMMAND`, whose complaint is one line.
 
     Args:
         command: The word after `finetune`.
@@ -203,7 +203,7 @@ def _fitted(paragraph: str, width: int) -> str:
 def read_settings(
     cls: type[T],
     command: str,
-    words: list[str],
+    arguments: list[str],
     *,
     fixed: Mapping[str, object] | None = None,
     names: Sequence[str] = (),
@@ -215,7 +215,7 @@ def read_settings(
     Args:
         cls: The dataclass of settings.
         command: The word after `finetune`.
-        words: The words after that.
+        arguments: Those after that.
         fixed: Settings that the command itself gives.
         names: Where a task comes first among the words: those there are, for --help.
         about: More lines for --help.
@@ -239,7 +239,7 @@ def read_settings(
     settings.add_flags(parser, cls)
     # One line for some hundred options, which argparse would list twice.
     parser.usage = f"%(prog)s{' task' if names else ''} [options]"
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     flags = {**settings.given(cls, space), **(fixed or {})}
     if names:
         flags["task"] = f"{command}/{space.task}"

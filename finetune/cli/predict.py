@@ -10,9 +10,9 @@ from finetune.cli.parser import add_json, command_parser, positive
 from finetune.errors import ConfigError
 
 
-def command(words: list[str]) -> int:
+def command(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
-    space = _parser().parse_args(words)
+    space = _parser().parse_args(arguments)
     if space.json and space.output == "-":
         raise ConfigError(
             "--json goes with --output FILE: answers on standard output are JSON already"

@@ -10,9 +10,9 @@ from finetune.cli.parser import add_json, command_parser
 from finetune.console.output import put
 
 
-def command(words: list[str]) -> int:
+def command(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
-    space = _parser().parse_args(words)
+    space = _parser().parse_args(arguments)
     from finetune.report import write_report
     from finetune.report.inside import inside_parts
     from finetune.runs.folder import say

@@ -19,7 +19,7 @@ MOST_CLASSES = 20
 
 
 def show_results(
-    results: Results, folder: Path, words: Sequence[str], *, trained: bool = True
+    results: Results, folder: Path, arguments: Sequence[str], *, trained: bool = True
 ) -> None:
     """Print a table on stderr for people, the metrics as one JSON line on stdout for programs.
 
@@ -29,7 +29,7 @@ def show_results(
     Args:
         results: Of the run.
         folder: RUN.
-        words: The command's, of which one may be --json.
+        arguments: The command's, of which one may be --json.
         trained: Whether a model was trained or scored.
     """
     if not is_first_process():
@@ -39,7 +39,7 @@ def show_results(
 
         say(results_table(results))
         say(f"run folder: {folder}")
-    wants_all = "--json" in words
+    wants_all = "--json" in arguments
     if wants_all or not sys.stdout.isatty():
         keys = list(results) if wants_all or not trained else ("task", "split", "metrics")
         print(json.dumps({key: results[key] for key in keys}))

@@ -29,7 +29,7 @@ states:
   degenerate   finished, but a seed predicts the same for every example"""
 
 
-def command(words: list[str]) -> int:
+def command(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     parser = command_parser("runs", "List the runs in a folder, with scores and states.", MORE)
     parser.add_argument(
@@ -46,7 +46,7 @@ def command(words: list[str]) -> int:
         "--state", type=_state, choices=COLOURS, help="show only runs in this state"
     )
     add_json(parser, "print the runs, and folders that cannot be read, as JSON on stdout")
-    space = parser.parse_args(words)
+    space = parser.parse_args(arguments)
     if not space.folder.is_dir():
         what = "a file" if space.folder.exists() else "no such folder"
         raise ConfigError(f"{space.folder}: expected a folder of runs, got {what}")

@@ -14,52 +14,52 @@ if TYPE_CHECKING:
     from finetune.runs.settings import FitRun
 
 
-def tokenizer(words: list[str]) -> int:
-    """Train a tokenizer; takes the words after `finetune tokenizer`."""
+def tokenizer(arguments: list[str]) -> int:
+    """Train a tokenizer; takes the arguments after `finetune tokenizer`."""
     from finetune import jobs
     from finetune.runs.settings import TokenizerRun
 
-    run = read_settings(TokenizerRun, "tokenizer", words)
+    run = read_settings(TokenizerRun, "tokenizer", arguments)
     if run is not None:
         size = jobs.make_tokenizer(run).vocab_size
-        if "--json" in words:
+        if "--json" in arguments:
             print(json.dumps({"tokenizer": run.out, "vocab_size": size}))
     return 0
 
 
-def pretrain(words: list[str]) -> int:
-    """Pretrain an encoder; takes the words after `finetune pretrain`."""
+def pretrain(arguments: list[str]) -> int:
+    """Pretrain an encoder; takes the arguments after `finetune pretrain`."""
     from finetune import jobs
     from finetune.runs.settings import PretrainRun
 
-    run = read_settings(PretrainRun, "pretrain", words)
+    run = read_settings(PretrainRun, "pretrain", arguments)
     if run is not None:
-        show_results(jobs.pretrain(run), Path(run.out), words, trained=not run.find_lr)
+        show_results(jobs.pretrain(run), Path(run.out), arguments, trained=not run.find_lr)
     return 0
 
 
-def adapt(words: list[str]) -> int:
-    """Continue an encoder's pretraining; takes the words after `finetune adapt`."""
+def adapt(arguments: list[str]) -> int:
+    """Continue an encoder's pretraining; takes the arguments after `finetune adapt`."""
     from finetune import jobs
     from finetune.runs.settings import AdaptRun
 
-    run = read_settings(AdaptRun, "adapt", words)
+    run = read_settings(AdaptRun, "adapt", arguments)
     if run is not None:
-        show_results(jobs.adapt(run), Path(run.out), words, trained=not run.find_lr)
+        show_results(jobs.adapt(run), Path(run.out), arguments, trained=not run.find_lr)
     return 0
 
 
-def fine_tune(words: list[str]) -> int:
+def fine_tune(arguments: list[str]) -> int:
     """Fine-tune on a task; takes the family's word and those after it."""
     from finetune import jobs
     from finetune.runs.families import families
 
-    word, *words = words
+    word, *arguments = arguments
     family = families()[word]
     run = read_settings(
         family.settings(),
         word,
-        words,
+        arguments,
         fixed={"task": f"{word}/{family.only}"} if family.only else None,
         names=family.names(),
         about=family.about(),
@@ -67,7 +67,7 @@ def fine_tune(words: list[str]) -> int:
     )
     if run is not None:
         trained = not (run.dry_run or run.find_lr)
-        show_results(jobs.fit(run), Path(jobs.folder_of(run)), words, trained=trained)
+        show_results(jobs.fit(run), Path(jobs.folder_of(run)), arguments, trained=trained)
     return 0
 
 
