@@ -80,6 +80,7 @@ def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
         max_length=run.max_length,
         seed=run.seed,
         cache_dir=cache_folder(run.cache_dir),
+        limit=run.limit,
     )
 
 

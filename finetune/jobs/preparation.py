@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
@@ -28,6 +29,7 @@ from finetune.runs.folder import say
 from finetune.runs.inputs import Inputs
 from finetune.runs.settings import FitRun
 from finetune.task.interface import Task
+from finetune.task.statistics import shared_texts
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.finetuner import FineTuner, Scored
 from finetune.training.loop.required_memory import check_training
@@ -234,8 +236,26 @@ def show_data(data: TaskData) -> None:
         if is_first_process():
             for message in data.warnings(split, training=split == data.train_split):
                 warnings.warn(message, stacklevel=2)
-    for line in data.task.notes():
+    for line in (*data.task.notes(), *_shared(data)):
         say(line)
+    if data.limit is not None:
+        say(f"limit {data.limit:,}: a test of the setup; its scores are of a part of each split")
+
+
+def _shared(data: TaskData) -> Iterator[str]:
+    """Warn of validation texts that the training data have, too."""
+    train, files = data.train_split, data.task.data_files(data.train_split)
+    for split in data.task.validation_splits:
+        examples = data.examples(split)
+        shared = shared_texts(data.examples(train), examples)
+        if data.task.data_files(split) == files and shared == len(examples):
+            yield f"warning: {split} is read from the training file itself; its scores say little"
+        elif shared:
+            yield (
+                f"warning: {shared:,} of {counted(len(examples), 'example')} of {split} "
+                f"{'has' if shared == 1 else 'have'} the texts of a training example; their scores "
+                "say little"
+            )
 
 
 def _about_split(data: TaskData, split: str) -> str:

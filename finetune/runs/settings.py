@@ -196,6 +196,8 @@ class FitRun:
     """Cache folder for tokenized texts; none = FINETUNE_CACHE, or ~/.cache/finetune."""
     dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout in the encoder while fine-tuning; none = as in its config."""
+    limit: int | None = within(1, MOST_STEPS, default=None)
+    """Examples of each split to use, drawn the same way every time, for a quick test of a setup."""
     monitor: str | None = None
     """Validation metric that chooses the best checkpoint and stops by --patience, such as macro_f1,
     auc or loss; none = the task's first metric."""

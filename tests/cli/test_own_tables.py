@@ -136,3 +136,31 @@ def test_regression_starts_at_the_mean_of_the_labels(
     assert call(*words(world, tmp_path, train, train, *rate)).status == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["metrics"]["mean_absolute_error"] < 10
+
+
+def test_limit_cuts_every_split_the_same_way_and_says_so(
+    world: World, call: Call, tmp_path: Path
+) -> None:
+    train = table(tmp_path / "train.csv", ["yes", "no"] * 20)
+    asked = words(world, tmp_path, train, train, "--limit", "10", "--test", train)
+    done = call(*asked)
+    assert done.status == 0, done.err
+    assert "limit 10: a test of the setup; its scores are of a part of each split\n" in done.err
+    assert "warning: validation is read from the training file itself; its scores" in done.err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["data"]["train"]["examples"] == results["examples"] == 10
+    assert results["test"]["examples"] == 10
+    again = call("evaluate", tmp_path / "run", "--json").json
+    assert (again["examples"], again["metrics"]) == (10, pytest.approx(results["metrics"]))
+
+
+def test_texts_in_both_splits_are_warned_of(world: World, call: Call, tmp_path: Path) -> None:
+    train = table(tmp_path / "train.csv", ["yes", "no"] * 10)
+    lines = train.read_text().splitlines()
+    held_out = tmp_path / "held-out.csv"
+    held_out.write_text("\n".join([lines[0], lines[3], '"something else";no', lines[5], ""]))
+    done = call(*words(world, tmp_path, train, held_out, "--dry-run"))
+    assert (
+        "warning: 2 of 3 examples of validation have the texts of a training example; their "
+        "scores say little\n"
+    ) in done.err

@@ -46,6 +46,7 @@ class TaskData(OrderedData):
         max_length: int = 128,
         seed: int = 0,
         cache_dir: Path | None = None,
+        limit: int | None = None,
     ) -> None:
         """Keep the parts; nothing is read yet.
 
@@ -56,10 +57,11 @@ class TaskData(OrderedData):
             max_length: Longest sequence in tokens.
             seed: Keys the order.
             cache_dir: Where tokenized splits are stored; None: in memory alone.
+            limit: Examples of each split that are used; None: all.
         """
         super().__init__(loader or LoaderConfig(), seed=seed)
         self.task, self.tokenizer, self.max_length = task, tokenizer, max_length
-        self.cache_dir = cache_dir
+        self.cache_dir, self.limit = cache_dir, limit
         self._examples: dict[str, list[Example]] = {}
         self._digests: dict[str, str] = {}
         self._features: dict[tuple[str, bool], list[Features]] = {}
@@ -82,7 +84,7 @@ class TaskData(OrderedData):
             DataError: The split has none, or a row is bad.
         """
         if split not in self._examples:
-            self._examples[split] = self.task.examples(split)
+            self._examples[split] = limited(self.task.examples(split), self.limit)
             if not self._examples[split]:
                 raise DataError(
                     f"{self.task.name}: the {split} split has no examples; name another file"
@@ -240,6 +242,17 @@ class TaskData(OrderedData):
 def _length_facts(lengths: Indices) -> dict[str, float]:
     facts = {"median": np.median(lengths), "p95": np.percentile(lengths, 95), "max": lengths.max()}
     return {name: round(float(value), 1) for name, value in facts.items()}
+
+
+def limited(examples: list[Example], limit: int | None) -> list[Example]:
+    """Examples in their order; where there are more than the limit, so many, drawn at random.
+
+    The draw is the same for every run, whatever its seed.
+    """
+    if limit is None or len(examples) <= limit:
+        return examples
+    chosen = np.random.default_rng(0).choice(len(examples), limit, replace=False)
+    return [examples[number] for number in sorted(chosen.tolist())]
 
 
 def examples_of(features: Sequence[Features], rows: int) -> Iterator[tuple[int, Features]]:

@@ -337,3 +337,15 @@ def test_an_empty_split_is_an_error(task_data: Any, monkeypatch: pytest.MonkeyPa
 def test_a_count_out_of_range_is_refused(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be a whole number from .*, got {value}"):
         LoaderConfig(**{name: value})
+
+
+def test_limited_examples_are_a_fixed_draw_in_their_order() -> None:
+    from finetune.task.interface import Example
+    from finetune.training.loop.task_data import limited
+
+    examples = [Example(number, ("text",)) for number in range(20)]
+    few = limited(examples, 5)
+    assert few == limited(examples, 5)
+    assert [example.id for example in few] == sorted(example.id for example in few)
+    assert len(few) == 5
+    assert limited(examples, None) == limited(examples, 20) == examples
