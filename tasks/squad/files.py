@@ -25,6 +25,10 @@ LEVELS = ("data", "paragraphs", "qas")
 """The lists that lead to a question in the official form, from the outermost."""
 
 Row = Mapping[str, Any]
+ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+"""Endings of own files with a question a row."""
+FIRST = object()
+"""In the place of `answer_start`: the first place where the text stands."""
 
 
 class Release(NamedTuple):
@@ -50,6 +54,13 @@ class MovedAnswer(GoldAnswer):
 
     stated: int
     """Where its file says that it begins."""
+
+
+class FoundAnswer(GoldAnswer):
+    """An answer that is given as text alone: the first place where it stands."""
+
+    is_unsure: bool
+    """It stands elsewhere, too."""
 
 
 class _Question(NamedTuple):
@@ -101,12 +112,13 @@ def read_official(path: Path, version: str, *, labelled: bool) -> list[Example]:
 def read_own(path: Path, *, labelled: bool) -> list[Example]:
     """Read the user's questions: the official form, or a row a question, as JSON or JSON Lines.
 
-    A row has `id`, `question`, `context` and `answers`: a list of `{"text", "answer_start"}`, or
-    `{"text": […], "answer_start": […]}` as on the hub. Empty answers say that the context holds
-    none, if any other question of the file is answered.
+    A row has `question`, `context` and `answers`: a list of `{"text", "answer_start"}`, or
+    `{"text": […], "answer_start": […]}` as on the hub, or texts alone (`answers` or `answer`), of
+    which the first place in the context is taken. Empty answers say that the context holds none,
+    if any other question of the file is answered. Without an `id`, the id is the row's number.
 
     Args:
-        path: `.jsonl`, or else JSON; each also with `.gz`.
+        path: `.jsonl`, `.csv`, `.tsv` or `.parquet`, or else JSON; each also with `.gz`.
         labelled: As for `read_official`.
 
     Returns:
@@ -116,12 +128,14 @@ def read_own(path: Path, *, labelled: bool) -> list[Example]:
         DataError: As for `read_official`; the version is not looked at.
     """
     rows: Iterable[tuple[str, Any]]
-    if path.name.removesuffix(".gz").endswith((".jsonl", ".ndjson")):
-        rows = read_rows(path, "jsonl")
+    if path.name.lower().removesuffix(".gz").endswith(ROWS):
+        rows = read_rows(path)
     else:
         rows = [(str(path), _load(path))]
     questions = _checked(
-        (question for where, row in rows for question in _questions(row, where)), str(path)
+        (question for where, row in rows for question in _questions(row, where)),
+        str(path),
+        needs_id=False,
     )
     return _examples(list(questions), str(path), labelled=labelled, empty_is_unanswerable=True)
 
@@ -214,13 +228,15 @@ def _questions(node: Any, where: str) -> Iterator[tuple[str, Row]]:
         yield from _questions({**child, **above} if isinstance(child, dict) else child, inside)
 
 
-def _checked(rows: Iterable[tuple[str, Row]], file: str) -> Iterator[_Question]:
+def _checked(
+    rows: Iterable[tuple[str, Row]], file: str, *, needs_id: bool = True
+) -> Iterator[_Question]:
     """Check each row on its own, and that no id comes twice."""
     ids, known = UniqueIds(), None
-    for where, row in rows:
-        known = _id(row, where)
+    for number, (where, row) in enumerate(rows):
+        known = number if not needs_id and row.get("id") in (None, "") else _id(row, where)
         ids.add(known, where)
-        yield _question(row, known, f"{where}: question {known!r}")
+        yield _question(row, known, f"{where}: question {known!r}", is_own=not needs_id)
     if known is None:
         raise DataError(f"{file}: expected questions, got none")
 
@@ -234,19 +250,30 @@ def _id(row: Row, where: str) -> int | str:
     return text_of(row, "id", where)
 
 
-def _question(row: Row, known: int | str, where: str) -> _Question:
+def _question(row: Row, known: int | str, where: str, *, is_own: bool) -> _Question:
     question, context = text_of(row, "question", where), text_of(row, "context", where)
     impossible = row.get("is_impossible")
     if impossible is not None and not isinstance(impossible, bool):
         raise DataError(f"{where}: expected is_impossible true or false, got {impossible!r}")
-    listed = _listed(row.get("answers"), where)
+    given = row.get("answers", row.get("answer"))
+    if is_own:
+        given = _without_places(given)
+    listed = _listed(given, where)
     if impossible and listed:
         raise DataError(f"{where}: expected no answers where is_impossible is true, got some")
     if impossible is False and not listed:
         raise DataError(f"{where}: expected answers where is_impossible is false, got none")
     golds = tuple(_gold(answer, context, where) for answer in listed)
     example = Example(known, (question, context), golds or (() if impossible else None))
-    return _Question(where, example, impossible, row.get("answers") is not None)
+    return _Question(where, example, impossible, given is not None)
+
+
+def _without_places(answers: Any) -> Any:
+    """Texts alone as a list of objects; other forms as they are. An empty text is no answer."""
+    texts = [answers] if isinstance(answers, str) else answers
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        return answers
+    return [{"text": text, "answer_start": FIRST} for text in texts if text]
 
 
 def _listed(answers: Any, where: str) -> Sequence[Row]:
@@ -271,6 +298,11 @@ def _listed(answers: Any, where: str) -> Sequence[Row]:
 
 def _gold(answer: Row, context: str, where: str) -> GoldAnswer:
     text, start = text_of(answer, "text", where), answer.get("answer_start")
+    if start is FIRST and text:
+        start = _nearest(text, 0, context, where)
+        found = FoundAnswer(text, start)
+        found.is_unsure = context.find(text, start + 1) >= 0
+        return found
     if isinstance(start, float) and start.is_integer():
         start = int(start)  # tables of numbers, such as pandas makes, have 3.0 for 3
     if not isinstance(start, int) or isinstance(start, bool):

@@ -43,7 +43,7 @@ from tasks.squad.files import (
     read_own,
     text_of,
 )
-from tasks.squad.warnings import long_answers, moved_answers
+from tasks.squad.warnings import long_answers, moved_answers, unsure_answers
 
 if TYPE_CHECKING:
     from finetune.encoder import EncoderConfig
@@ -252,7 +252,11 @@ class SquadTask(Task):
     def warnings(self, examples: Sequence[Example], features: Sequence[Features]) -> list[str]:
         """Answers that were moved, and those that are too long to be given."""
         longest = self.spans.max_answer_length
-        return [*moved_answers(examples), *long_answers(examples, features, longest)]
+        return [
+            *moved_answers(examples),
+            *unsure_answers(examples),
+            *long_answers(examples, features, longest),
+        ]
 
     def features(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 from finetune.console.output import are, counted
 from finetune.task.interface import Example
 from finetune.text.features.pairs import Features
-from tasks.squad.files import MovedAnswer
+from tasks.squad.files import FoundAnswer, MovedAnswer
 
 FAR = 20
 """Characters; an answer that moved further than this was hardly miscounted by a few."""
@@ -36,6 +36,20 @@ def moved_answers(examples: Sequence[Example]) -> list[str]:
         f"of question {example.id!r}, said to be at {answer.stated}, taken at {answer.start}; "
         "check how answer_start was counted (characters of the context as it is in the file, "
         "from 0)"
+    ]
+
+
+def unsure_answers(examples: Sequence[Example]) -> list[str]:
+    """Say how many answers are given as text alone that stands at several places."""
+    labels = [example.label for example in examples if isinstance(example.label, tuple)]
+    found = [one for label in labels for one in label if isinstance(one, FoundAnswer)]
+    unsure = [answer for answer in found if answer.is_unsure]
+    if not unsure:
+        return []
+    return [
+        f"{len(unsure):,} of {counted(len(found), 'answer')} without answer_start "
+        f"{'stands' if len(unsure) == 1 else 'stand'} at several places of the context, such as "
+        f"{unsure[0].text[:40]!r}; the first one is taken; add answer_start where another is meant"
     ]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from finetune.errors import DataError
 from finetune.task.interface import Example, GoldAnswer
 from tasks.squad.files import MovedAnswer, read_hub_rows, read_official, read_own
-from tasks.squad.warnings import moved_answers
+from tasks.squad.warnings import moved_answers, unsure_answers
 
 CONTEXT = "The cat sat on the mat.\nThe cat 😺 ran. "
 ANSWER = {"text": "cat", "answer_start": 4}
@@ -366,3 +366,42 @@ class TestFaults:
     def test_file_that_is_not_there_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="expected a readable file, got: .*No such file"):
             read_official(tmp_path / "none.json", "1.1", labelled=True)
+
+
+class TestPlainRows:
+    """Own rows without ids or offsets, as people have them in tables."""
+
+    def test_text_alone_is_taken_at_its_first_place(self, save: Save) -> None:
+        rows = [
+            {"question": "Who?", "context": CONTEXT, "answer": "cat"},
+            {"question": "Where?", "context": CONTEXT, "answers": ["mat", "the mat"]},
+            {"question": "Why?", "context": CONTEXT, "answers": ""},
+        ]
+        path = save("".join(json.dumps(row) + "\n" for row in rows), "own.jsonl")
+        first, second, third = read_own(path, labelled=True)
+        assert (first.id, first.label) == (0, (GoldAnswer("cat", 4),))
+        assert second.label == (GoldAnswer("mat", 19), GoldAnswer("the mat", 15))
+        assert (third.id, third.label) == (2, ())
+        assert unsure_answers([first, second, third]) == [
+            "1 of 3 answers without answer_start stands at several places of the context, such as "
+            "'cat'; the first one is taken; add answer_start where another is meant"
+        ]
+        assert moved_answers([first, second]) == unsure_answers([second, third]) == []
+
+    @pytest.mark.parametrize(("name", "separator"), [("own.csv", ","), ("own.tsv", "\t")])
+    def test_table_has_a_question_a_row(self, name: str, separator: str, save: Save) -> None:
+        rows = [("question", "context", "answer"), ("Who?", "The cat sat.", "cat")]
+        path = save("".join(separator.join(row) + "\n" for row in rows), name)
+        assert read_own(path, labelled=True) == [
+            Example(0, ("Who?", "The cat sat."), (GoldAnswer("cat", 4),))
+        ]
+
+    def test_text_that_stands_nowhere_is_an_error(self, save: Save) -> None:
+        row = {"question": "Who?", "context": CONTEXT, "answer": "dog"}
+        with pytest.raises(DataError, match=r"own.jsonl:1: .*'dog' in its context.*got it nowhere"):
+            read_own(save(json.dumps(row) + "\n", "own.jsonl"), labelled=True)
+
+    def test_official_file_needs_its_ids(self, save: Save) -> None:
+        content = official({"question": "?", "answers": [ANSWER]})
+        with pytest.raises(DataError, match="expected the text 'id', got the fields"):
+            read_official(save(content), "1.1", labelled=True)
