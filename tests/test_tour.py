@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import shutil
 import subprocess
@@ -38,8 +39,8 @@ ELSEWHERE = {
     "finetune dashboard --entity my-team --project finetune": "it asks the network",
 }
 """How a command that is not run begins, and why it is not."""
-SUBSET = "finetune submit "
-"""Commands that get --allow-subset: the benchmarks' own files have more rows."""
+OF_A_PART = {"finetune submit ": "--allow-subset", "finetune submit --check": "--allow-missing"}
+"""What is added to commands that ask for the files of the whole benchmark."""
 SMALL = {
     "encoder": {
         "hidden_size": 16,
@@ -93,10 +94,18 @@ def _write_data(root: Path) -> None:
     for name in ("train_5500.label", "TREC_10.label"):
         (root / "trec" / name).write_text("\n".join(QUESTIONS * 3) + "\n", encoding="latin-1")
     corpus = root / "corpus"
-    for path in (corpus / "wikitext-2" / "wiki.train.tokens", corpus / "english_novels" / "a.txt"):
+    wiki, novel = corpus / "wikitext-2" / "wiki.train.tokens", corpus / "english_novels" / "a.txt"
+    for path, texts in ((wiki, [*sentences(0, 300), *_many_words()]), (novel, sentences(1, 300))):
         path.parent.mkdir(parents=True)
-        articles = [f" = Part {n} = \n\n {text} king\n" for n, text in enumerate(sentences(0, 300))]
+        articles = [f" = Part {n} = \n\n {text} king\n" for n, text in enumerate(texts)]
         path.write_text("\n".join(articles), encoding="utf-8")
+
+
+def _many_words() -> list[str]:
+    """Texts of so many words that a vocabulary of 8,192 can be learned from them."""
+    syllables = ("ba", "de", "fi", "go", "lu", "ma", "ne", "po", "ra", "si")
+    words = ["".join(word) for word in itertools.product(syllables, repeat=4)]
+    return [" ".join(words[start : start + 20]) for start in range(0, len(words), 20)] * 2
 
 
 def _repeated(name: str, text: str) -> str:
@@ -157,7 +166,8 @@ def to_run(page: Path) -> Iterator[str]:
     for command in commands(page.read_text(encoding="utf-8")):
         command = command.replace("make demo", "finetune demo")
         if not command.startswith(tuple(ELSEWHERE)):
-            yield f"{command} --allow-subset" if command.startswith(SUBSET) else command
+            more = [flag for start, flag in OF_A_PART.items() if command.startswith(start)]
+            yield " ".join([command, *(flag for flag in more if flag not in command)])
 
 
 def run_page(page: Path) -> None:

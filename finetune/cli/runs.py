@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,24 @@ from finetune.settings.renames import warn_of_rename
 if TYPE_CHECKING:
     from finetune.runs.listing import ListedRun
 
-COLOURS = {"running": "cyan", "done": "green", "interrupted": "yellow", "degenerate": "red"}
+COLOURS = {
+    "running": "cyan",
+    "done": "green",
+    "interrupted": "yellow",
+    "failed": "red",
+    "rate-search": "cyan",
+    "degenerate": "red",
+}
 """State -> colour on a terminal."""
-LEAST_NAME, MOST_TASK, MOST_METRIC = 12, 16, 8
-"""Columns that a run's name has at least, and its task and the name of its metric at most."""
+LEAST_NAME, MOST_TASK, MOST_ENCODER, MOST_METRIC = 12, 14, 10, 8
+"""Columns that a run's name has at least; its task, its encoder and its metric's name at most."""
 MORE = """\
 states:
   running      a process is writing to the folder
   done         finished
   interrupted  stopped before its end; continue it with --resume
+  failed       ended by an error, the last line of its log.txt
+  rate-search  learning rates were tried (--find-lr), and nothing was trained
   degenerate   finished, but a seed predicts the same for every example"""
 
 
@@ -40,10 +50,14 @@ def command(arguments: list[str]) -> int:
         help="folder to search (default: runs)",
     )
     parser.add_argument(
-        "--sort", choices=SORTS, default="task", help="order of rows (default: task, then name)"
+        "--sort", choices=SORTS, default="date", help="order of rows (default: newest first)"
     )
     parser.add_argument(
-        "--state", type=_state, choices=COLOURS, help="show only runs in this state"
+        "--state",
+        type=_state,
+        choices=COLOURS,
+        metavar="STATE",
+        help="show only runs in this state, one of those below",
     )
     add_json(parser, "print the runs, and folders that cannot be read, as JSON on stdout")
     space = parser.parse_args(arguments)
@@ -54,6 +68,8 @@ def command(arguments: list[str]) -> int:
 
     listing = list_runs(space.folder)
     runs = sorted(listing.runs, key=SORTS[space.sort])
+    if space.sort == "date":
+        runs.reverse()
     runs = [run for run in runs if space.state in (None, run.state)]
     if space.json:
         problems = [{"folder": str(place), "problem": what} for place, what in listing.problems]
@@ -80,6 +96,7 @@ def _by_score(run: ListedRun) -> tuple[Any, ...]:
 
 
 SORTS: dict[str, Callable[[ListedRun], tuple[Any, ...]]] = {
+    "date": lambda run: (_moment(run), run.name),
     "task": lambda run: (run.task, run.name),
     "name": lambda run: (run.name,),
     "score": _by_score,
@@ -91,14 +108,15 @@ SORTS: dict[str, Callable[[ListedRun], tuple[Any, ...]]] = {
 def _table(runs: list[ListedRun]) -> str:
     from finetune.console.tables import GAP, WIDTH, columns_of, painted, table
 
-    header = ["run", "task", "score", "seeds", "min", "state"]
+    header = ["run", "task", "encoder", "score", "seeds", "date", "state"]
     rows = [
         [
             printable(run.name, lines=False),
             _end(printable(run.task, lines=False), MOST_TASK),
+            _end(printable(Path(run.encoder or "").name, lines=False), MOST_ENCODER),
             _score(run),
             f"{len(run.seeds)}/{run.planned}" if len(run.seeds) < run.planned else f"{run.planned}",
-            "" if run.minutes is None else f"{run.minutes:.1f}",
+            _day(run),
             run.state,
         ]
         for run in runs
@@ -112,6 +130,18 @@ def _table(runs: list[ListedRun]) -> str:
         line = lines[number].removesuffix(run.state)
         lines[number] = line + painted(run.state, COLOURS[run.state], sys.stdout)
     return "\n".join([first, rule, *lines])
+
+
+def _moment(run: ListedRun) -> float:
+    return datetime.fromisoformat(run.date).timestamp() if run.date else 0.0
+
+
+def _day(run: ListedRun) -> str:
+    """The time of a day, or the day of another one."""
+    if run.date is None:
+        return ""
+    moment = datetime.fromisoformat(run.date).astimezone()
+    return f"{moment:%H:%M}" if moment.date() == datetime.now().date() else f"{moment:%Y-%m-%d}"
 
 
 def _score(run: ListedRun) -> str:

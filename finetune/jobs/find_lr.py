@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 
+from finetune.checkpoints.seed_folders import RATE_CURVE
 from finetune.errors import ConfigError
 from finetune.runs.folder import RunFolder, note, say
 from finetune.runs.opening import open_folder
@@ -19,7 +20,6 @@ from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.trainer import flush_denormals, pick_device
 from finetune.training.lr_finder import STEPS, RateCurve, find_rate
 
-FILE = "rate_curve.json"
 WIDTH, HEIGHT = 80, 14
 """Columns of a plot, scale included, and its rows."""
 MARGIN = 9  # columns of the scale
@@ -119,8 +119,8 @@ def save_curve(folder: RunFolder, curve: RateCurve) -> str:
         "ending": curve.ending,
         "suggestion": dataclasses.asdict(curve.suggestion),
     }
-    folder.write_files({FILE: json.dumps(content, indent=2, allow_nan=False) + "\n"})
-    return f"{plot(curve)}\n{_in_words(curve)}\nthe curve: {folder.path / FILE}"
+    folder.write_files({RATE_CURVE: json.dumps(content, indent=2, allow_nan=False) + "\n"})
+    return f"{plot(curve)}\n{_in_words(curve)}\nthe curve: {folder.rate_curve_file}"
 
 
 def _in_words(curve: RateCurve) -> str:

@@ -34,6 +34,7 @@ from finetune.checkpoints.seed_folders import (
     MARKS,
     METRICS,
     PREDICTIONS,
+    RATE_CURVE,
     RESULTS,
     SUBMISSION,
     TEXTS,
@@ -48,7 +49,7 @@ from finetune.machine.processes import first_process_only, is_first_process
 from finetune.metrics.semantics import best_index, headline
 from finetune.runs.inputs import moved_along
 from finetune.runs.lock import held, is_running
-from finetune.runs.log import logged
+from finetune.runs.log import error_in, logged
 from finetune.runs.log import note as note
 from finetune.runs.log import say as say
 from finetune.runs.predictions import read_origin, read_predictions, read_texts
@@ -84,6 +85,16 @@ class RunFolder:
     def metrics_file(self) -> Path:
         """One line for each logged step."""
         return self.path / METRICS
+
+    @property
+    def rate_curve_file(self) -> Path:
+        """The losses at increasing learning rates, of a search for one."""
+        return self.path / RATE_CURVE
+
+    @property
+    def marks(self) -> list[Path]:
+        """The files that are there of those by which one knows a run."""
+        return [file for mark in MARKS if (file := self.path / mark).is_file()]
 
     @property
     def checkpoints(self) -> Path:
@@ -161,7 +172,7 @@ class RunFolder:
 
     @property
     def _is_marked(self) -> bool:
-        return any((self.path / mark).is_file() for mark in MARKS)
+        return bool(self.marks)
 
     @property
     def has_started(self) -> bool:
@@ -345,6 +356,10 @@ class RunFolder:
             ConfigError: Another process holds it.
         """
         return held(self.path) if is_first_process() else nullcontext()
+
+    def read_error(self) -> str | None:
+        """What ended the last session here, if it was an error."""
+        return error_in(self.path / LOG)
 
     def log(self) -> AbstractContextManager[None]:
         """Add to RUN/log.txt what is said while the block runs."""

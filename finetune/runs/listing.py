@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from finetune.comparison import Run
 
 T = TypeVar("T")
-State = Literal["running", "done", "interrupted", "degenerate"]
+State = Literal["running", "done", "interrupted", "failed", "rate-search", "degenerate"]
 DEEPEST = 6
 """So many folders below the one that is named are looked into."""
 TAIL_BYTES = 64 * 1024
@@ -44,7 +45,8 @@ class ListedRun:
     """Such as `glue/cola` or `pretrain`; `?` where no file says it."""
     state: State
     """running: a process holds the folder; degenerate: it ended with one answer for every example,
-    for a seed at least; interrupted: it stopped before its end."""
+    for a seed at least; interrupted: it was stopped before its end; failed: an error ended it;
+    rate-search: learning rates were tried, and nothing else."""
     seeds: tuple[int, ...] = ()
     """Those that have ended."""
     planned: int = 1
@@ -61,6 +63,12 @@ class ListedRun:
     """Minutes of training, of all ended seeds together."""
     step: int | None = None
     """The last optimizer step that was logged, where the run has not ended."""
+    encoder: str | None = None
+    """What it started from; `none` for random weights, None where that is not recorded."""
+    date: str | None = None
+    """When it ended, or was last written to: date and time with the offset from UTC."""
+    error: str | None = None
+    """What ended it, where it failed."""
 
     def as_json(self) -> dict[str, Any]:
         """All of it, with plain values."""
@@ -125,7 +133,9 @@ class RunRecord:
         if self.folder.is_running:
             return "running"
         if not self.has_ended:
-            return "interrupted"
+            if self.folder.rate_curve_file.is_file() and not self.folder.has_started:
+                return "rate-search"
+            return "interrupted" if self.folder.read_error() is None else "failed"
         return "degenerate" if any(run.degenerate for run in self.ended) else "done"
 
 
@@ -222,6 +232,9 @@ def _listed(folder: RunFolder, found: Listing) -> ListedRun:
         len(record.seeds if record.is_whole else config.get("seeds") or [0]),
         tuple(run.seed for run in record.ended if run.degenerate),
         step=None if has_ended and record.state != "running" else _last_step(folder),
+        encoder=_encoder(record.ended[0].results if record.ended else config),
+        date=_date(record),
+        error=folder.read_error() if record.state == "failed" else None,
     )
     return _with_score(run, record.ended)
 
@@ -251,6 +264,25 @@ def _task(config: Mapping[str, Any]) -> str:
     adapts = "masks" in config
     named = str(config.get("task") or "")
     return f"adapt {named}".rstrip() if adapts else named or "?"
+
+
+def _encoder(content: Mapping[str, Any]) -> str | None:
+    """What a run started from, by its results or by its settings."""
+    named = content.get("encoder_from", content.get("encoder"))
+    return named if isinstance(named, str) else None
+
+
+def _date(record: RunRecord) -> str | None:
+    """When the run ended; when its newest file was written, where no results say it."""
+    ends = [run.results.get("finished") for run in record.ended]
+    if record.has_ended and ends and all(isinstance(end, str) for end in ends):
+        return str(max(map(str, ends)))
+    places = (record.folder, *(seed.folder for seed in record.seeds))
+    files = [file for place in places for file in place.marks]
+    if not files:
+        return None
+    newest = max(file.stat().st_mtime for file in files)
+    return datetime.fromtimestamp(newest).astimezone().isoformat(timespec="seconds")
 
 
 def _last_step(folder: RunFolder) -> int | None:

@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 from finetune.console.output import one_line, printable
 from finetune.machine.processes import first_process_only, is_first_process
 
+FAILED = "failed: "
+"""How the last line begins where an error ended the run, and not a stop."""
 _logs: list[BinaryIO] = []
 """The logs that are open: that of a run, and that of one of its seeds."""
 
@@ -57,13 +59,24 @@ def logged(file: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _write(log, one_line(f"{type(error).__name__}: {error}"))
+        begins = "stopped: " if hasattr(error, "signal") else FAILED
+        _write(log, begins + one_line(f"{type(error).__name__}: {error}"))
         raise
     finally:
         warnings.showwarning = shown
         _logs.remove(log)
         with suppress(OSError):
             log.close()
+
+
+def error_in(file: Path) -> str | None:
+    """The error that ended the last session of a log; None where it ended otherwise."""
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError:
+        return None
+    last = lines[-1].decode(errors="replace") if lines else ""
+    return last.removeprefix(FAILED) if last.startswith(FAILED) else None
 
 
 def _write(log: BinaryIO, message: str) -> None:

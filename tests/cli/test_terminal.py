@@ -185,10 +185,10 @@ def runs(world: World, tmp_path: Path) -> Path:
 
 
 def test_runs_are_listed_with_scores_and_states(runs: Path, call: Call) -> None:
-    outcome = call("runs", runs)
+    outcome = call("runs", runs, "--sort", "task")
     assert (outcome.status, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
-    assert lines[0].split() == ["run", "task", "score", "seeds", "min", "state"]
+    assert lines[0].split() == ["run", "task", "encoder", "score", "seeds", "date", "state"]
     assert max(map(len, lines)) <= 80
     told = [(line.split()[0], line.split()[-1]) for line in lines[2:]]
     assert [state for _, state in told] == ["degenerate", "interrupted", "done", "done"]
@@ -196,9 +196,9 @@ def test_runs_are_listed_with_scores_and_states(runs: Path, call: Call) -> None:
     assert told[0][0].endswith("allows/flat")
     score = read(runs / "good" / "results.json")["metrics"]["accuracy"]
     assert re.search(
-        f"^good +glue/sst2 +accuracy {100 * score:.1f} +1 +\\d+\\.\\d +done$", lines[4]
+        f"^good +glue/sst2 +pretrained +accuracy {100 * score:.1f} +1 +\\S+ +done$", lines[4]
     )
-    assert re.search("^cut +glue/sst2 +step \\d+ +0/1 +interrupted$", lines[3])
+    assert re.search("^cut +glue/sst2 +pretrained +step \\d+ +0/1 +\\S+ +interrupted$", lines[3])
 
 
 def test_a_run_that_goes_on_is_listed_as_running_and_is_left_alone(
@@ -229,7 +229,7 @@ def test_runs_as_json_in_any_order_and_only_some(runs: Path, call: Call) -> None
     assert [run["degenerate"] for run in only] == [[1]]
     with pytest.warns(FutureWarning, match="--state collapsed is now --state degenerate"):
         assert call("runs", runs, "--json", "--state", "collapsed").json["runs"] == only
-    for order in ("name", "score", "minutes", "task"):
+    for order in ("name", "score", "minutes", "date", "task"):
         assert len(call("runs", runs, "--json", "--sort", order).json["runs"]) == 5
 
 

@@ -18,7 +18,8 @@ APART = ("button", "span")
 """Those of them that are mostly shown as blocks, or with a distance."""
 CELLS = ("td", "th")
 VARYING = {
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?": "DATE",
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([+-]\d\d:\d\d)?": "DATE",
+    r"\b\d\d:\d\d\b": "TIME",
     r"\b[0-9a-f]{16,}\b": "HASH",
 }
 """What differs from one time or machine to another: pattern -> what stands in its place."""

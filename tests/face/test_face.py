@@ -180,7 +180,7 @@ def test_what_commands_tell_of_made_runs(
     made: Path, told: Callable[..., str], compare_with_recorded: Compare
 ) -> None:
     commands = {
-        "runs": ["runs", made / "runs"],
+        "runs": ["runs", made / "runs", "--sort", "task"],
         "compare": ["compare", made / "runs" / "fine", made / "runs" / "plain"],
     }
     texts = {}

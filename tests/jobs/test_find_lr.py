@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from finetune.checkpoints.seed_folders import RATE_CURVE
 from finetune.encoder import Encoder
 from finetune.errors import ConfigError, DataError
 from finetune.heads import HeadConfig
-from finetune.jobs.find_lr import FILE, find, plot, save_curve, training_batches
+from finetune.jobs.find_lr import find, plot, save_curve, training_batches
 from finetune.machine.processes import Place
 from finetune.runs.folder import RunFolder
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -72,7 +73,7 @@ class TestFile:
 
     def test_a_curve_without_a_loss_is_written_too(self, tmp_path: Path) -> None:
         text = save_curve(RunFolder(tmp_path), RateCurve((), (), "not finite"))
-        content = json.loads((tmp_path / FILE).read_text())
+        content = json.loads((tmp_path / RATE_CURVE).read_text())
         assert content["curve"] == []
         assert content["suggestion"]["learning_rate"] is None
         assert text.startswith("no loss was finite\nno learning rate is suggested: only 0 losses")
@@ -80,8 +81,8 @@ class TestFile:
     def test_it_is_replaced_whole(self, tmp_path: Path) -> None:
         save_curve(RunFolder(tmp_path), curve())
         save_curve(RunFolder(tmp_path), curve(20))
-        assert len(json.loads((tmp_path / FILE).read_text())["curve"]) == 20
-        assert [path.name for path in tmp_path.iterdir()] == [FILE]
+        assert len(json.loads((tmp_path / RATE_CURVE).read_text())["curve"]) == 20
+        assert [path.name for path in tmp_path.iterdir()] == [RATE_CURVE]
 
     def test_other_processes_write_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -96,7 +97,7 @@ class TestFile:
         *_, words, place = save_curve(RunFolder(tmp_path), made).splitlines()
         assert f"--learning-rate {made.suggestion.learning_rate:.1e}, the topmost group" in words
         assert f"(steepest fall at {made.suggestion.steepest:.1e})" in words
-        assert place == f"the curve: {tmp_path / FILE}"
+        assert place == f"the curve: {tmp_path / RATE_CURVE}"
 
 
 class TestPicture:
@@ -157,8 +158,8 @@ class TestFinding:
         before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
         results = find(run, RunFolder(tmp_path / "run"), module, data, "glue/sst2")
         names = sorted(path.name for path in (tmp_path / "run").iterdir())
-        assert names == ["config.yaml", FILE]
-        content = json.loads((tmp_path / "run" / FILE).read_text())
+        assert names == ["config.yaml", RATE_CURVE]
+        content = json.loads((tmp_path / "run" / RATE_CURVE).read_text())
         assert results["suggestion"] == content["suggestion"]
         assert (results["metrics"], results["seed"]) == ({}, 1)
         shown = capsys.readouterr()
@@ -178,7 +179,7 @@ class TestFinding:
         find(run, RunFolder(folder), module, data, "glue/sst2")
         assert (folder / "config.yaml").read_text() == "kept"
         assert (folder / "results.json").read_text() == "kept"
-        assert (folder / FILE).is_file()
+        assert (folder / RATE_CURVE).is_file()
 
     def test_a_folder_of_something_else_is_refused(
         self, parts: Callable[..., Any], tmp_path: Path
@@ -213,7 +214,7 @@ class TestFinding:
         ):
             run, module, data = parts(trainer=trainer)
             find(run, RunFolder(tmp_path / "run"), module, data, "glue/sst2")
-            rows = json.loads((tmp_path / "run" / FILE).read_text())["curve"]
+            rows = json.loads((tmp_path / "run" / RATE_CURVE).read_text())["curve"]
             losses.append([row["loss"] for row in rows])
         assert losses[0] == losses[1]
 

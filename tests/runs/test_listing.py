@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import signal
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from finetune.errors import ConfigError
+from finetune.runs.folder import RunFolder
 from finetune.runs.listing import ListedRun, Listing, list_runs
 from finetune.runs.lock import held
 from finetune.runs.results import over_seeds
+from finetune.training.loop.checkpointing import Interrupted
 
 
 def result(seed: int = 1, score: float = 0.5, **more: Any) -> dict[str, Any]:
@@ -52,6 +59,32 @@ def test_a_run_that_has_ended_is_told_with_its_first_metric(tmp_path: Path) -> N
     assert (run.metric, run.score, run.deviation) == ("accuracy", 0.75, None)
     assert (run.seeds, run.planned, run.minutes, run.step) == ((1,), 1, 1.5, None)
     assert json.loads(json.dumps(run.as_json()))["folder"] == str(tmp_path / "a" / "b")
+
+
+def test_a_run_has_its_encoder_and_the_date_of_its_end(tmp_path: Path) -> None:
+    end = "2026-11-29T06:00:00+00:00"
+    make(tmp_path / "ended", result(encoder="runs/tiny", finished=end))
+    make(tmp_path / "begun", task="glue/sst2", encoder_from="none")
+    found = {run.name: run for run in list_runs(tmp_path).runs}
+    assert (found["ended"].encoder, found["ended"].date) == ("runs/tiny", end)
+    assert found["begun"].encoder == "none"
+    os.utime(tmp_path / "begun" / "config.yaml", (0, 1_700_000_000))
+    assert datetime.fromisoformat(str(only(tmp_path / "begun").date)).timestamp() == 1_700_000_000
+
+
+def test_failed_stopped_and_searched_runs_are_told_apart(tmp_path: Path) -> None:
+    folder = RunFolder(make(tmp_path / "run"))
+    with contextlib.suppress(ConfigError), folder.log():
+        raise ConfigError("no such thing")
+    assert (only(folder.path).state, only(folder.path).error) == (
+        "failed",
+        "ConfigError: no such thing",
+    )
+    with contextlib.suppress(Interrupted), folder.log():
+        raise Interrupted(signal.SIGTERM, folder.path)
+    assert (only(folder.path).state, only(folder.path).error) == ("interrupted", None)
+    folder.rate_curve_file.write_text("{}")
+    assert only(folder.path).state == "rate-search"
 
 
 def test_seeds_are_one_run(tmp_path: Path) -> None:
