@@ -92,7 +92,8 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
         Task -> that metric of the baseline, from scratch, and pretrained.
     """
     from finetune.jobs import pretrain
-    from finetune.runs.folder import check_writable, say
+    from finetune.runs.folder import say
+    from finetune.runs.opening import check_writable
     from tasks.sample.sample import write_sample
 
     check_writable(out)

@@ -182,7 +182,7 @@ def _build(options: Namespace, predict: Predict) -> int:
 
 
 def _check_out(out: Path) -> None:
-    from finetune.runs.folder import check_writable
+    from finetune.runs.opening import check_writable
 
     if out.is_dir():
         raise ConfigError(f"--out {out} is a folder; name a file such as {out / 'glue.zip'}")

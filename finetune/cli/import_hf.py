@@ -20,7 +20,8 @@ def command(arguments: list[str]) -> int:
     add_json(parser, "print the folder and the names of all tensors as JSON on stdout")
     space = parser.parse_args(arguments)
     from finetune.checkpoints.hub import import_hf
-    from finetune.runs.folder import check_writable, say
+    from finetune.runs.folder import say
+    from finetune.runs.opening import check_writable
 
     check_writable(space.out)
     if space.out.exists() and any(space.out.iterdir()):

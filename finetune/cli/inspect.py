@@ -127,7 +127,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _ready(space: argparse.Namespace) -> None:
     """Find out before the work what would stop it at the end."""
-    from finetune.runs.folder import check_writable
+    from finetune.runs.opening import check_writable
 
     check_writable(space.out)
     if getattr(space, "png", False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from finetune.errors import ConfigError
-from finetune.runs.folder import check_writable
+from finetune.runs.opening import check_writable
 
 CARD = "README.md"
 EXPORTS = ("config.json", "model.safetensors", "model.onnx")

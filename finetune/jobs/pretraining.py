@@ -17,8 +17,8 @@ from finetune.jobs.find_lr import check_search, find
 from finetune.jobs.inputs import corpus_inputs, tokenizer_input
 from finetune.jobs.session import Session, check_machine
 from finetune.machine.processes import is_first_process, join, place
-from finetune.runs.folder import RunFolder, cache_folder, check_writable, note, say
-from finetune.runs.opening import check_folder, check_inputs, opened
+from finetune.runs.folder import RunFolder, cache_folder, note, say
+from finetune.runs.opening import check_folder, check_inputs, check_writable, opened
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, PretrainRun, TokenizerRun
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus, source_digests

@@ -15,7 +15,7 @@ from finetune.report.page import page
 from finetune.report.parts import Part
 from finetune.report.view import TaskView, task_views
 from finetune.runs.families import Anchor, families
-from finetune.runs.folder import check_writable
+from finetune.runs.opening import check_writable
 
 
 @dataclass(frozen=True)

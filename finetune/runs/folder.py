@@ -384,22 +384,6 @@ class RunFolder:
             write_text(self.path / name, text)
 
 
-def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written.
-
-    Raises:
-        ConfigError: It, or what is to hold it, is a file or may not be written.
-    """
-    place = Path(os.path.realpath(folder))
-    while not os.path.lexists(place) and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        what = "a link to itself" if place.is_symlink() else "a file"
-        raise ConfigError(f"--out {folder}: {place} is {what}; name a folder")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise ConfigError(f"--out {folder}: {place} may not be written; name another folder")
-
-
 def _step(line: bytes) -> dict[str, Any] | None:
     """What was logged at a step; None for a line that is damaged."""
     try:

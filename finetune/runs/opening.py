@@ -27,7 +27,7 @@ from finetune.files.cache_folder import cache_folder
 from finetune.files.writing import is_temporary, remove, settle, sweep, write_text
 from finetune.machine.processes import first_process_only
 from finetune.runs import inputs as run_inputs
-from finetune.runs.folder import RunFolder, check_writable, say
+from finetune.runs.folder import RunFolder, say
 from finetune.runs.lock import LOCK, in_use, is_running
 from finetune.settings import fields as settings
 
@@ -235,3 +235,19 @@ def _without_mode(run: object) -> object:
     known = dataclasses.fields(run)  # type: ignore[arg-type]
     modes = {field.name: field.default for field in known if field.name in MODES}
     return dataclasses.replace(run, **modes)  # type: ignore[type-var]
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written.
+
+    Raises:
+        ConfigError: It, or what is to hold it, is a file or may not be written.
+    """
+    place = Path(os.path.realpath(folder))
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        what = "a link to itself" if place.is_symlink() else "a file"
+        raise ConfigError(f"--out {folder}: {place} is {what}; name a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out {folder}: {place} may not be written; name another folder")
