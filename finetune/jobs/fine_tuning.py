@@ -169,7 +169,7 @@ def fit_seeds(run: FitRun, task: Task) -> Results:
     """Fine-tune once for each seed, and average the results."""
     preparation = prepare(run, task)  # what is wrong is reported before the folder is touched
     folder = RunFolder(Path(str(run.out)))
-    with opened(folder, run, preparation.inputs()):
+    with opened(folder, preparation.run, preparation.inputs()):
         runs = list(_seed_runs(run))
         ended: list[Results] = []
         for number, one in enumerate(runs, start=1):
@@ -196,7 +196,7 @@ def fit_once(run: FitRun, task: Task, *, seeds_to_come: int = 0) -> Results:
     """
     preparation = prepare(run, task)
     folder = RunFolder(Path(str(run.out)))
-    with opened(folder, run, preparation.inputs()):
+    with opened(folder, preparation.run, preparation.inputs()):
         return _train(folder, preparation, seeds_to_come)
 
 

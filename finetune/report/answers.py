@@ -43,12 +43,12 @@ def judged(seeds: Sequence[Sequence[Answer]]) -> list[Judged]:
         seeds: Of each seed its rows.
     """
     by_id = [{row["id"]: row for row in rows} for rows in seeds]
-    found = []
+    examples = []
     for row in seeds[0] if seeds else ():
         rows = tuple(answers[row["id"]] for answers in by_id if row["id"] in answers)
         if len(rows) == len(seeds) and ("label" in row or "answers" in row):
-            found.append(Judged(row["id"], rows, mean(map(wrongness, rows)) or 0.0))
-    return found
+            examples.append(Judged(row["id"], rows, mean(map(wrongness, rows)) or 0.0))
+    return examples
 
 
 def answers_of(run: ReportedRun) -> tuple[str, list[list[Answer]]]:
@@ -60,7 +60,7 @@ def answers_of(run: ReportedRun) -> tuple[str, list[list[Answer]]]:
     if run.group is None:
         return "", []
     for split in _splits(run):
-        rows = [found for seed in run.group.runs if (found := seed.rows(split))]
+        rows = [examples for seed in run.group.runs if (examples := seed.rows(split))]
         if rows:
             return split, rows
     return run.group.split, []

@@ -13,7 +13,7 @@ from finetune.report.answers import answers_of
 from finetune.report.collecting import Collection, Problem, ReportedRun, number
 from finetune.report.confusion import matrix_table, scatter, scores_table
 from finetune.report.curves import curves, plans
-from finetune.report.data import data_tables, made_table
+from finetune.report.data import corpus_table, data_tables, made_table
 from finetune.report.differences import describe_settings, differences_tables
 from finetune.report.hardest import examples_list, hardest
 from finetune.report.markup import Child, Html, details, element, joined
@@ -26,7 +26,7 @@ Seeds = list[list[Answer]]
 
 
 def parts(
-    found: Collection,
+    collection: Collection,
     views: Sequence[TaskView],
     data: Path | None,
     more: Sequence[Part],
@@ -34,18 +34,20 @@ def parts(
     """All parts in the order of the page.
 
     Args:
-        found: The runs; what turns out to be damaged is added to its problems.
+        collection: The runs; what turns out to be damaged is added to its problems.
         views: The same by task.
         data: A folder to look for these in, in place of the one that a run was made with.
         more: Parts of other packages, which come before the settings.
     """
-    body = [part for part in _body(found, views, data) if part is not None]
+    body = [part for part in _body(collection, views, data) if part is not None]
     settings = _settings(views)
-    told = [*found.problems, *(problem for view in views for problem in warnings(view))]
-    first = [_overview(views)] if found.runs else []
-    if told:
+    problems = [*collection.problems, *(problem for view in views for problem in warnings(view))]
+    first = [_overview(views)] if collection.runs else []
+    if problems:
         lead = "What is missing or damaged, and what a reader must know about the figures."
-        first.append(Part("warnings", f"Warnings ({len(grouped(told))})", problem_list(told), lead))
+        first.append(
+            Part("warnings", f"Warnings ({len(grouped(problems))})", problem_list(problems), lead)
+        )
     return [*first, *body, *more, *([settings] if settings else [])]
 
 
@@ -61,7 +63,7 @@ def _overview(views: Sequence[TaskView]) -> Part:
 
 
 def _body(
-    found: Collection,
+    collection: Collection,
     views: Sequence[TaskView],
     data: Path | None,
 ) -> Iterator[Part | None]:
@@ -74,22 +76,22 @@ def _body(
             " gives it; p-values are corrected over all runs and metrics of the task.",
         ]
     )
-    tables = (partial(data_tables, tuned), partial(made_table, views))
-    facts = [block for table in tables if (block := found.attempt("data", table)) is not None]
+    tables = [partial(make, views) for make in (data_tables, corpus_table, made_table)]
+    facts = [block for table in tables if (block := collection.attempt("data", table)) is not None]
     about = "What the runs of each task were trained and scored on, and how they were made."
     yield _part("data", "Data", joined(facts) if facts else None, about)
     yield _part("comparisons", "Comparisons", overview.comparisons(tuned), lead)
-    yield _curves("pretraining", "Pretraining", language, found)
-    yield _curves("curves", "Fine-tuning curves", tuned, found)
+    yield _curves("pretraining", "Pretraining", language, collection)
+    yield _curves("curves", "Fine-tuning curves", tuned, collection)
     learn = "The layer groups that learn, by epoch; the stronger, the higher the rate of a group."
-    yield _part("plan", "Plan of unfreezing", plans(tuned, found.attempt), learn)
-    answers = {run.name: _answers(found, run) for view in tuned for run in view.runs}
-    yield _part("confusion", "Confusion matrices", _confusions(found, tuned, answers))
+    yield _part("plan", "Plan of unfreezing", plans(tuned, collection.attempt), learn)
+    answers = {run.name: _answers(collection, run) for view in tuned for run in view.runs}
+    yield _part("confusion", "Confusion matrices", _confusions(collection, tuned, answers))
     points = "Examples by their gold number and the predicted one, the mean over seeds."
-    yield _part("scatter", "Predicted against gold", _scatters(found, tuned, answers), points)
-    yield _hardest(found, tuned, answers, Texts(data))
-    if found.runs:
-        cost = joined([costs.speed_table(views), costs.parts(found)])
+    yield _part("scatter", "Predicted against gold", _scatters(collection, tuned, answers), points)
+    yield _hardest(collection, tuned, answers, Texts(data))
+    if collection.runs:
+        cost = joined([costs.speed_table(views), costs.parts(collection)])
         yield Part("cost", "Speed and cost", cost)
 
 
@@ -97,10 +99,10 @@ def _part(key: str, title: str, body: Html | None, lead: Child = None) -> Part |
     return None if body is None else Part(key, title, body, lead)
 
 
-def _curves(key: str, title: str, views: Sequence[TaskView], found: Collection) -> Part | None:
+def _curves(key: str, title: str, views: Sequence[TaskView], collection: Collection) -> Part | None:
     drawn = []
     for view in views:
-        block = found.attempt(view.task, partial(curves, view))
+        block = collection.attempt(view.task, partial(curves, view))
         if block is not None:
             drawn += [element("h3", view.task), block]
     lead = (
@@ -110,12 +112,12 @@ def _curves(key: str, title: str, views: Sequence[TaskView], found: Collection) 
     return Part(key, title, joined(drawn), lead) if drawn else None
 
 
-def _answers(found: Collection, run: ReportedRun) -> tuple[str, Seeds]:
-    return found.attempt(run.name, lambda: answers_of(run)) or ("", [])
+def _answers(collection: Collection, run: ReportedRun) -> tuple[str, Seeds]:
+    return collection.attempt(run.name, lambda: answers_of(run)) or ("", [])
 
 
 def _confusions(
-    found: Collection, views: Sequence[TaskView], answers: Mapping[str, tuple[str, Seeds]]
+    collection: Collection, views: Sequence[TaskView], answers: Mapping[str, tuple[str, Seeds]]
 ) -> Html | None:
     blocks = []
     for view in views:
@@ -123,7 +125,7 @@ def _confusions(
         for run in view.runs:
             if _chooses(run):
                 continue
-            matrix = found.attempt(run.name, partial(confusion, answers[run.name][1]))
+            matrix = collection.attempt(run.name, partial(confusion, answers[run.name][1]))
             if matrix is not None:
                 fold = details("Scores of each class", scores_table(matrix))
                 tables.append(element("div", matrix_table(matrix, run.name), fold))
@@ -133,12 +135,12 @@ def _confusions(
 
 
 def _scatters(
-    found: Collection, views: Sequence[TaskView], answers: Mapping[str, tuple[str, Seeds]]
+    collection: Collection, views: Sequence[TaskView], answers: Mapping[str, tuple[str, Seeds]]
 ) -> Html | None:
     blocks = []
     for view in views:
         plots = [
-            found.attempt(run.name, partial(scatter, answers[run.name][1], run.name, colour))
+            collection.attempt(run.name, partial(scatter, answers[run.name][1], run.name, colour))
             for run in view.runs
             for colour in [view.colour(run)]
         ]
@@ -158,7 +160,7 @@ def _chooses(run: ReportedRun) -> bool:
 
 
 def _hardest(
-    found: Collection,
+    collection: Collection,
     views: Sequence[TaskView],
     answers: Mapping[str, tuple[str, Seeds]],
     texts: Texts,
@@ -168,7 +170,9 @@ def _hardest(
         folds = [
             fold
             for run in view.runs
-            if (fold := _hardest_of(found, run, *answers[run.name], texts, run is view.runs[0]))
+            if (
+                fold := _hardest_of(collection, run, *answers[run.name], texts, run is view.runs[0])
+            )
         ]
         if folds:
             blocks += [element("h3", view.task), *folds]
@@ -179,18 +183,18 @@ def _hardest(
 
 
 def _hardest_of(
-    found: Collection, run: ReportedRun, split: str, seeds: Seeds, texts: Texts, first: bool
+    collection: Collection, run: ReportedRun, split: str, seeds: Seeds, texts: Texts, first: bool
 ) -> Html | None:
-    hard = found.attempt(run.name, lambda: hardest(seeds)) if seeds else None
+    hard = collection.attempt(run.name, lambda: hardest(seeds)) if seeds else None
     if not hard:
         return None
-    known = found.attempt(run.name, lambda: texts.of(run, split, [one.id for one in hard]))
+    known = collection.attempt(run.name, lambda: texts.of(run, split, [one.id for one in hard]))
     note = None
     if known is None:
-        what = f"texts of its examples are not shown: {found.problems[-1].what}"
-        found.problems[-1] = Problem(run.name, what, damaged=False)
+        what = f"texts of its examples are not shown: {collection.problems[-1].what}"
+        collection.problems[-1] = Problem(run.name, what, damaged=False)
         note = element("p", "The data are not there any more: ids and answers only.", class_="note")
-    shown = found.attempt(run.name, lambda: examples_list(hard, known))
+    shown = collection.attempt(run.name, lambda: examples_list(hard, known))
     return None if shown is None else details(run.name, note, shown, open_=first, class_="run")
 
 

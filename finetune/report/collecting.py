@@ -32,20 +32,11 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seed:
+class Seed(ListedSeed):
     """One training, ended or not, with its curves."""
 
-    folder: RunFolder
-    """Where it lies."""
-    results: Mapping[str, Any]
-    """What came out; empty before the end."""
-    lines: Sequence[dict[str, Any]]
+    lines: Sequence[dict[str, Any]] = ()
     """What was logged, a step each."""
-
-    @property
-    def seed(self) -> int | None:
-        """Its seed, where known."""
-        return self.results.get("seed")
 
 
 @dataclass(frozen=True)
@@ -119,9 +110,9 @@ class Collection:
         except FinetuneError as error:
             self.problems.append(Problem(place, " ".join(str(error).split())))
         except UNEXPECTED as error:
-            told = " ".join(f"{type(error).__name__} {error}".split())[:200]
+            detail = " ".join(f"{type(error).__name__} {error}".split())[:200]
             self.problems.append(
-                Problem(place, f"a file does not have the format of a run: {told}")
+                Problem(place, f"a file does not have the format of a run: {detail}")
             )
         return None
 
@@ -156,21 +147,21 @@ def collect(places: Sequence[Path]) -> Collection:
     Returns:
         The runs, each once, and what could not be read.
     """
-    found = Collection()
+    collection = Collection()
     folders: dict[Path, RunFolder] = {}
     for place in places:
-        inside = _runs_in(place, found)
+        inside = _runs_in(place, collection)
         for folder in inside:
             folders.setdefault(folder.path.resolve(), folder)
         if not inside:
             expected = f"expected a run or a folder of runs, got {_what_is(place)}"
-            found.problems.append(Problem(str(place), expected))
+            collection.problems.append(Problem(str(place), expected))
     names = short_names([folder.path for folder in folders.values()])
     for folder, name in zip(folders.values(), names, strict=True):
-        run = _read_run(folder, name, found)
+        run = _read_run(folder, name, collection)
         if run is not None:
-            found.runs.append(run)
-    return found
+            collection.runs.append(run)
+    return collection
 
 
 def _what_is(place: Path) -> str:
@@ -179,13 +170,13 @@ def _what_is(place: Path) -> str:
     return "none in it" if place.is_dir() else "a file"
 
 
-def _runs_in(place: Path, found: Collection) -> list[RunFolder]:
+def _runs_in(place: Path, collection: Collection) -> list[RunFolder]:
     """The run folders that `finetune runs` lists."""
     if not place.is_dir():
         return []
     listing = Listing()
     folders = list(run_folders(place, listing))
-    found.problems += [Problem(str(folder), what) for folder, what in listing.problems]
+    collection.problems += [Problem(str(folder), what) for folder, what in listing.problems]
     return folders
 
 
@@ -196,26 +187,26 @@ def short_names(folders: Sequence[Path]) -> list[str]:
     for own in parts:
         others = [other for other in parts if other != own]
         lengths = range(1, len(own) + 1)
-        told = (size for size in lengths if all(other[-size:] != own[-size:] for other in others))
-        names.append("/".join(own[-next(told, len(own)) :]))
+        detail = (size for size in lengths if all(other[-size:] != own[-size:] for other in others))
+        names.append("/".join(own[-next(detail, len(own)) :]))
     return names
 
 
-def _read_run(folder: RunFolder, name: str, found: Collection) -> ReportedRun | None:
-    before = len(found.problems)
+def _read_run(folder: RunFolder, name: str, collection: Collection) -> ReportedRun | None:
+    before = len(collection.problems)
     listing = Listing()
     record = read_record(folder, listing)
-    found.problems += [Problem(name, what) for _, what in listing.problems]
-    seeds = tuple(_read_seed(seed, name, found) for seed in record.seeds)
-    group = found.attempt(name, lambda: group_of(record.ended, name)) if record.ended else None
-    run = ReportedRun(folder, name, _config(record, name, found), seeds, record.state, group)
+    collection.problems += [Problem(name, what) for _, what in listing.problems]
+    seeds = tuple(_read_seed(seed, name, collection) for seed in record.seeds)
+    group = collection.attempt(name, lambda: group_of(record.ended, name)) if record.ended else None
+    run = ReportedRun(folder, name, _config(record, name, collection), seeds, record.state, group)
     usable = group is not None or any(seed.lines for seed in seeds)
-    if usable and len(found.problems) == before:
-        found.problems += _unended(run)
-    if not usable and not any(problem.damaged for problem in found.problems[before:]):
+    if usable and len(collection.problems) == before:
+        collection.problems += _unended(run)
+    if not usable and not any(problem.damaged for problem in collection.problems[before:]):
         running = run.state == "running"
         what = "it is running, and has logged nothing yet" if running else NOTHING
-        found.problems.append(Problem(name, what, damaged=not running))
+        collection.problems.append(Problem(name, what, damaged=not running))
     return run if usable else None
 
 
@@ -232,18 +223,18 @@ def _unended(run: ReportedRun) -> Iterator[Problem]:
         yield Problem(run.name, "not all seeds have been trained", damaged=False)
 
 
-def _config(record: RunRecord, name: str, found: Collection) -> dict[str, Any]:
+def _config(record: RunRecord, name: str, collection: Collection) -> dict[str, Any]:
     """The settings of a run, or of the first of its seeds; {} where they cannot be read."""
-    config = found.attempt(name, record.folder.read_config)
-    return config or found.attempt(name, record.seeds[0].folder.read_config) or {}
+    config = collection.attempt(name, record.folder.read_config)
+    return config or collection.attempt(name, record.seeds[0].folder.read_config) or {}
 
 
-def _read_seed(seed: ListedSeed, name: str, found: Collection) -> Seed:
+def _read_seed(seed: ListedSeed, name: str, collection: Collection) -> Seed:
     """A training with its curves; how many logged lines are damaged is reported."""
-    lines, damaged = found.attempt(name, seed.folder.read_metrics) or ([], 0)
+    lines, damaged = collection.attempt(name, seed.folder.read_metrics) or ([], 0)
     if damaged:
         file, count = seed.folder.metrics_file, len(lines) + damaged
         what = "is not a JSON object" if damaged == 1 else "are not JSON objects"
         what = f"{file.name}: {damaged} of {count} lines {what} with a step"
-        found.problems.append(Problem(name, what))
-    return Seed(seed.folder, seed.run.results if seed.run else {}, lines)
+        collection.problems.append(Problem(name, what))
+    return Seed(seed.folder, seed.run, lines)

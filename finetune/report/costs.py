@@ -72,11 +72,11 @@ def _median(run: ReportedRun, name: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def parts(found: Collection) -> Html | None:
+def parts(collection: Collection) -> Html | None:
     """Parameters and operations of each shape of encoder that occurs, part by part."""
     shapes: dict[tuple[str, int, bool], tuple[EncoderConfig, list[ReportedRun]]] = {}
-    for run in found.runs:
-        config = found.attempt(run.name, partial(_encoder, run))
+    for run in collection.runs:
+        config = collection.attempt(run.name, partial(_encoder, run))
         if config is not None:
             shape = repr(sorted(config.to_dict().items()))
             key = (shape, _length(run), run.models_language)

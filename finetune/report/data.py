@@ -136,6 +136,43 @@ def _classes(counts: Facts) -> str:
     return ", ".join([*words, *([f"and {rest:,} more classes"] if rest else [])])
 
 
+def corpus_table(views: Sequence[TaskView]) -> Html | None:
+    """The corpora of pretrainings and adaptations, a row a run; None where there are none."""
+    runs = [(view, run) for view in views if view.models_language for run in view.runs]
+    rows = [
+        _corpus_row(view, run, run.results["data"])
+        for view, run in runs
+        if number(run.results, "data", "documents") is not None
+    ]
+    if not rows:
+        return None
+    columns = [
+        Column("Run"),
+        Column("Corpus"),
+        Column("Documents", number=True, about="And of them those held out for validation"),
+        Column("Repeated", number=True, about="Documents that occur more than once"),
+        Column("Tokens", number=True),
+        Column("Unknown", number=True, about="Fraction of tokens that are [UNK]"),
+    ]
+    return data_table("Corpora", columns, rows, sortable=False)
+
+
+def _corpus_row(view: TaskView, run: ReportedRun, facts: Facts) -> Row:
+    names = [Path(str(file)).name for file in facts.get("corpus") or ()]
+    held_out = number(facts, "validation_documents")
+    below = None if held_out is None else element("span", f"{held_out:,.0f}", class_="below")
+    unknown, repeated = number(facts, "unknown_share"), number(facts, "duplicate_documents")
+    tokens = number(facts, "tokens")
+    return [
+        run_name(view, run),
+        Cell(", ".join(names[:SHOWN_FILES]), class_="wraps"),
+        Cell(joined([f"{facts['documents']:,}", below]), facts["documents"]),
+        Cell(None if repeated is None else f"{repeated:,.0f}", repeated),
+        Cell(None if tokens is None else f"{tokens:,.0f}", tokens),
+        Cell(None if unknown is None else f"{unknown:.2%}", unknown),
+    ]
+
+
 def made_table(views: Sequence[TaskView]) -> Html | None:
     """When, where and by which command each run was made; None where none says."""
     runs = [(view, run) for view in views for run in view.runs if "finished" in run.results]

@@ -20,18 +20,20 @@ def differences_tables(views: Sequence[TaskView]) -> list[Html]:
     tables = []
     for view in views:
         runs = [run for run in view.runs if run.config]
-        found = differing([run.config for run in runs]) if len(runs) > 1 else {}
+        different = differing([run.config for run in runs]) if len(runs) > 1 else {}
         if len(runs) != 2:
-            tables += [_table(view.task, runs, found)] if found else []
+            tables += [_table(view.task, runs, different)] if different else []
             continue
-        for key, values in found.items():
+        for key, values in different.items():
             pairs.setdefault((key, repr(values)), (values, []))[1].append(view.task)
     return [*([_pairs_table(pairs)] if pairs else []), *tables]
 
 
-def _table(task: str, runs: Sequence[ReportedRun], found: Mapping[str, list[Any]]) -> Html:
+def _table(task: str, runs: Sequence[ReportedRun], different: Mapping[str, list[Any]]) -> Html:
     columns = [Column("Setting"), *(Column(run.name) for run in runs)]
-    rows: list[Row] = [[element("code", key), *map(_cell, values)] for key, values in found.items()]
+    rows: list[Row] = [
+        [element("code", key), *map(_cell, values)] for key, values in different.items()
+    ]
     return data_table(task, columns, rows)
 
 

@@ -37,15 +37,15 @@ def pieces(length: int, marks: Iterable[Mark]) -> list[Mark]:
     """
     inside = [mark for mark in marks if 0 <= mark.start < mark.end <= length]
     edges = sorted({0, length, *(edge for mark in inside for edge in mark[:2])})
-    found: list[Mark] = []
+    pieces: list[Mark] = []
     for start, end in zip(edges[:-1], edges[1:], strict=True):
         kinds = {mark.kind for mark in inside if mark.start <= start and end <= mark.end}
         kind = "both" if len(kinds) > 1 else next(iter(kinds), "")
-        if found and found[-1].kind == kind:
-            found[-1] = Mark(found[-1].start, end, kind)
+        if pieces and pieces[-1].kind == kind:
+            pieces[-1] = Mark(pieces[-1].start, end, kind)
         else:
-            found.append(Mark(start, end, kind))
-    return found
+            pieces.append(Mark(start, end, kind))
+    return pieces
 
 
 def marked(text: str, marks: Sequence[Mark]) -> Html:

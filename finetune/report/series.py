@@ -32,12 +32,12 @@ class Point(NamedTuple):
 
 def logged(lines: Iterable[Mapping[str, Any]], name: str) -> list[tuple[float, float, float]]:
     """Step, epoch and value of each line that has a finite value of this name."""
-    found = []
+    points = []
     for line in lines:
         step, value = number(line, "step"), number(line, name)
         if step is not None and value is not None:
-            found.append((step, number(line, "epoch") or 0.0, value))
-    return found
+            points.append((step, number(line, "epoch") or 0.0, value))
+    return points
 
 
 def band(seeds: Sequence[Sequence[tuple[float, float, float]]]) -> list[Point]:

@@ -68,12 +68,12 @@ class TaskView:
     def difference(self, run: ReportedRun) -> Difference | None:
         """The headline metric of a run less that of the baseline."""
         comparison = self.comparisons.get(run.name)
-        found = comparison.differences if comparison else ()
-        return next((item for item in found if item.metric == self.headline), None)
+        collection = comparison.differences if comparison else ()
+        return next((item for item in collection if item.metric == self.headline), None)
 
 
 def task_views(
-    found: Collection, baselines: Sequence[Path] = (), anchors: Anchors | None = None
+    collection: Collection, baselines: Sequence[Path] = (), anchors: Anchors | None = None
 ) -> list[TaskView]:
     """Sort runs by task and data, in the order of their first ones.
 
@@ -84,18 +84,18 @@ def task_views(
     weights; else, where there are several runs, the first.
 
     Args:
-        found: The runs; what cannot be compared is added to its problems.
+        collection: The runs; what cannot be compared is added to its problems.
         baselines: Run folders, or folders of runs.
         anchors: Published figures by task.
     """
     groups: list[list[ReportedRun]] = []
-    for run in found.runs:
+    for run in collection.runs:
         alike = next((group for group in groups if any(_are_alike(run, one) for one in group)), [])
         groups += [] if alike else [alike]
         alike.append(run)
     named = [place.resolve() for place in baselines]
     pairs = zip(_headings(groups), groups, strict=True)
-    return [_view(found, task, runs, named, anchors or {}) for task, runs in pairs]
+    return [_view(collection, task, runs, named, anchors or {}) for task, runs in pairs]
 
 
 def _are_alike(a: ReportedRun, b: ReportedRun) -> bool:
@@ -125,7 +125,7 @@ def _training_file(runs: Sequence[ReportedRun]) -> str | None:
 
 
 def _view(
-    found: Collection,
+    collection: Collection,
     task: str,
     runs: Sequence[ReportedRun],
     named: Sequence[Path],
@@ -133,7 +133,7 @@ def _view(
 ) -> TaskView:
     baseline = _baseline(runs, named)
     others = [run for run in runs if run is not baseline]
-    made = {run.name: _compared(found, run, baseline) for run in others}
+    made = {run.name: _compared(collection, run, baseline) for run in others}
     there = {name: comparison for name, comparison in made.items() if comparison is not None}
     comparisons = dict(zip(there, corrected(list(there.values())), strict=True))
     ordered = (*others, *([] if baseline is None else [baseline]))
@@ -164,18 +164,18 @@ def _baseline(runs: Sequence[ReportedRun], named: Sequence[Path]) -> ReportedRun
 
 
 def _compared(
-    found: Collection, run: ReportedRun, baseline: ReportedRun | None
+    collection: Collection, run: ReportedRun, baseline: ReportedRun | None
 ) -> Comparison | None:
     if baseline is None or run.group is None or baseline.group is None:
         return None
     if not (run.group.metrics and baseline.group.metrics):
         return None
     a, b = run.group, baseline.group
-    made = found.attempt(run.name, lambda: compare(a, b))
+    made = collection.attempt(run.name, lambda: compare(a, b))
     if made is None:
-        last = found.problems[-1]
+        last = collection.problems[-1]
         what = f"it is not compared with {baseline.name}: {last.what}"
-        found.problems[-1] = Problem(run.name, what, damaged=False)
+        collection.problems[-1] = Problem(run.name, what, damaged=False)
     return made
 
 

@@ -59,15 +59,15 @@ def write_report(
         ConfigError: The file cannot be written.
     """
     _check_file(out)
-    found = collect([*places, *baselines])
-    if not found.runs and not more:
-        reasons = "; ".join(f"{problem.place}: {problem.what}" for problem in found.problems)
+    collection = collect([*places, *baselines])
+    if not collection.runs and not more:
+        reasons = "; ".join(f"{problem.place}: {problem.what}" for problem in collection.problems)
         raise DataError(f"expected runs to report, got none ({reasons}); name a run folder")
-    views = task_views(found, baselines, _anchors())
-    shown = parts(found, views, data, more)
-    write_text(out, page(title or _title(views), _subtitle(found, views), shown))
-    names = tuple(run.name for run in found.runs)
-    return Report(out, names, tuple(dict.fromkeys(found.problems)))
+    views = task_views(collection, baselines, _anchors())
+    shown = parts(collection, views, data, more)
+    write_text(out, page(title or _title(views), _subtitle(collection, views), shown))
+    names = tuple(run.name for run in collection.runs)
+    return Report(out, names, tuple(dict.fromkeys(collection.problems)))
 
 
 def _check_file(out: Path) -> None:
@@ -91,9 +91,9 @@ def _title(views: Sequence[TaskView]) -> str:
     return f"Runs on {len(tuned)} tasks" if tuned else "Pretraining"
 
 
-def _subtitle(found: Collection, views: Sequence[TaskView]) -> str:
-    seeds = sum(len(run.seeds) for run in found.runs)
+def _subtitle(collection: Collection, views: Sequence[TaskView]) -> str:
+    seeds = sum(len(run.seeds) for run in collection.runs)
     tasks = sum(not view.models_language for view in views)
-    counts = [(len(found.runs), "run"), (seeds, "training")]
+    counts = [(len(collection.runs), "run"), (seeds, "training")]
     counts += [(tasks, "task")] if tasks else []
     return " · ".join(counted(count, noun) for count, noun in counts)

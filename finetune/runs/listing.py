@@ -91,8 +91,8 @@ class Listing:
         except FinetuneError as error:
             self.problems.append((folder, " ".join(str(error).split())))
         except UNEXPECTED as error:
-            told = " ".join(f"{type(error).__name__} {error}".split())[:120]
-            self.problems.append((folder, f"a file does not have the format of a run: {told}"))
+            detail = " ".join(f"{type(error).__name__} {error}".split())[:120]
+            self.problems.append((folder, f"a file does not have the format of a run: {detail}"))
         return None
 
 
@@ -104,6 +104,16 @@ class Seed:
     """Where it lies."""
     run: Run | None = None
     """What came out; None before its end."""
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """What came out, as results.json has it; empty before its end."""
+        return self.run.results if self.run else {}
+
+    @property
+    def seed(self) -> int | None:
+        """Its seed, where known."""
+        return self.results.get("seed")
 
 
 @dataclass(frozen=True)
@@ -139,17 +149,17 @@ class RunRecord:
         return "degenerate" if any(run.degenerate for run in self.ended) else "done"
 
 
-def read_record(folder: RunFolder, found: Listing) -> RunRecord:
+def read_record(folder: RunFolder, listing: Listing) -> RunRecord:
     """Read what a run folder says of its seeds.
 
     Args:
         folder: One of `run_folders`.
-        found: Is told of files that cannot be read.
+        listing: Is told of files that cannot be read.
     """
-    runs = found.attempt(folder.path, partial(_ended, folder))
+    runs = listing.attempt(folder.path, partial(_ended, folder))
     if runs:
         return RunRecord(folder, tuple(Seed(_folder_of(run), run) for run in runs), True)
-    seeds = [Seed(part, _only(part, found)) for part in folder.seeds] or [Seed(folder)]
+    seeds = [Seed(part, _only(part, listing)) for part in folder.seeds] or [Seed(folder)]
     return RunRecord(folder, tuple(seeds), folder.has_only_seeds)
 
 
@@ -161,8 +171,8 @@ def _folder_of(run: Run) -> RunFolder:
     return RunFolder(run.folder or Path())
 
 
-def _only(seed: RunFolder, found: Listing) -> Run | None:
-    runs = found.attempt(seed.path, partial(_ended, seed))
+def _only(seed: RunFolder, listing: Listing) -> Run | None:
+    runs = listing.attempt(seed.path, partial(_ended, seed))
     return runs[0] if runs else None
 
 
@@ -181,21 +191,21 @@ def list_runs(place: str | Path) -> Listing:
         The runs by task and name, and what could not be read.
     """
     place = Path(place)
-    found = Listing()
-    for folder in run_folders(place, found):
-        run = found.attempt(folder.path, partial(_listed, folder, found))
+    listing = Listing()
+    for folder in run_folders(place, listing):
+        run = listing.attempt(folder.path, partial(_listed, folder, listing))
         if run is not None:
-            found.runs.append(replace(run, name=str(folder.path.relative_to(place))))
-    found.runs.sort(key=lambda run: (run.task, run.name))
-    return found
+            listing.runs.append(replace(run, name=str(folder.path.relative_to(place))))
+    listing.runs.sort(key=lambda run: (run.task, run.name))
+    return listing
 
 
-def run_folders(place: Path, found: Listing) -> Iterator[RunFolder]:
+def run_folders(place: Path, listing: Listing) -> Iterator[RunFolder]:
     """Run folders below a folder, each once and by name; what lies in one belongs to it.
 
     Args:
         place: The folder, which may be a run itself.
-        found: Is informed of folders that cannot be read.
+        listing: Is informed of folders that cannot be read.
     """
     seen: set[Path] = set()
     waiting = [(place, DEEPEST)]
@@ -205,11 +215,11 @@ def run_folders(place: Path, found: Listing) -> Iterator[RunFolder]:
         if real in seen:  # by a link
             continue
         seen.add(real)
-        is_run = found.attempt(folder, partial(getattr, RunFolder(folder), "is_run"))
+        is_run = listing.attempt(folder, partial(getattr, RunFolder(folder), "is_run"))
         if is_run:
             yield RunFolder(folder)
         elif depth > 0 and is_run is not None:
-            below = found.attempt(folder, partial(_folders_in, folder)) or []
+            below = listing.attempt(folder, partial(_folders_in, folder)) or []
             waiting += [(each, depth - 1) for each in reversed(below)]
 
 
@@ -219,10 +229,10 @@ def _folders_in(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def _listed(folder: RunFolder, found: Listing) -> ListedRun:
-    record = read_record(folder, found)
+def _listed(folder: RunFolder, listing: Listing) -> ListedRun:
+    record = read_record(folder, listing)
     has_ended = bool(record.ended) and record.has_ended
-    config = {} if record.is_whole and record.ended else _config(record, found)
+    config = {} if record.is_whole and record.ended else _config(record, listing)
     run = ListedRun(
         folder.path,
         folder.path.name,
@@ -251,11 +261,11 @@ def _with_score(listed: ListedRun, runs: Sequence[Run]) -> ListedRun:
     return replace(listed, metric=metric, score=summary["mean"], deviation=deviation)
 
 
-def _config(record: RunRecord, found: Listing) -> dict[str, Any]:
+def _config(record: RunRecord, listing: Listing) -> dict[str, Any]:
     """The settings of a run that has not ended; {} where they are missing or damaged."""
     places = (record.folder, *(seed.folder for seed in record.seeds[:1]))
     place = next((place for place in places if place.config_file.is_file()), record.folder)
-    return found.attempt(place.path, place.read_config) or {}
+    return listing.attempt(place.path, place.read_config) or {}
 
 
 def _task(config: Mapping[str, Any]) -> str:

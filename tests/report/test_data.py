@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ import pytest
 
 from finetune.report.collecting import Problem, collect
 from finetune.report.confusion import scatter
-from finetune.report.data import data_tables, made_table
+from finetune.report.data import corpus_table, data_tables, made_table
 from finetune.report.overview import summary
 from finetune.report.view import TaskView, task_views
 from finetune.report.warnings import problem_list
 from finetune.runs.families import Anchor
-from tests.made.runs import class_rows, write_class_run, write_run
+from tests.made.runs import class_rows, write_class_run, write_pretraining, write_run
 
 WORDS = {"min": 1, "median": 6.0, "mean": 7.1, "p95": 19.0, "max": 30}
 DATA = {
@@ -142,3 +143,14 @@ def test_with_too_few_seeds_the_examples_lead(tmp_path: Path) -> None:
     write_class_run(tmp_path / "b", 0.4, (1, 2), encoder="none")
     views = views_of(tmp_path)
     assert "1 better on these examples (too few seeds to say more)" in text_of(summary(views))
+
+
+def test_a_pretraining_says_what_its_corpus_is(tmp_path: Path) -> None:
+    write_pretraining(tmp_path / "run")
+    assert corpus_table(views_of(tmp_path)) is None  # of an earlier version
+    facts = {"corpus": ["/data/wiki.txt"], "documents": 1200, "validation_documents": 12}
+    facts |= {"duplicate_documents": 3, "tokens": 45_678, "unknown_share": 0.0012}
+    file = tmp_path / "run" / "results.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "data": facts}))
+    row = text_of(corpus_table(views_of(tmp_path)))
+    assert row.endswith("run wiki.txt 1,200 12 3 45,678 0.12%")
