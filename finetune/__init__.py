@@ -1,8 +1,8 @@
 """Pretrain a text encoder from raw text and fine-tune it on tasks.
 
 The names below are the public API. Each is imported from its package when first used, so that
-`import finetune`, and with it `finetune --help`, does not wait for torch. The settings of a package
-(`finetune.text.CorpusConfig`, `finetune.heads.SpanConfig` …) are imported from there.
+`import finetune`, and with it `finetune --help`, does not wait for torch. All classes of settings
+are among them.
 """
 
 from __future__ import annotations
@@ -22,23 +22,41 @@ if TYPE_CHECKING:
         MultipleChoice,
         Regression,
         Span,
+        SpanConfig,
     )
-    from finetune.jobs import fit, pretrain
+    from finetune.jobs import pretrain
     from finetune.jobs.evaluation import evaluate
+    from finetune.jobs.keywords import fit
     from finetune.jobs.prediction import Predictor, load
-    from finetune.runs.families import find_task
+    from finetune.runs.fits import find_task
     from finetune.runs.settings import FitRun, PretrainRun
     from finetune.task.interface import Example, Task
+    from finetune.text.corpus.corpus import CorpusConfig
+    from finetune.text.corpus.masking import MaskingConfig
+    from finetune.text.features.windows import WindowConfig
     from finetune.text.tokenizer.tokenizer import Tokenizer
-    from finetune.training.loop.data import CorpusData
+    from finetune.text.tokenizer.vocabulary import TokenizerConfig
+    from finetune.tracking import TrackingConfig
+    from finetune.training.loop.checkpointing import CheckpointConfig
+    from finetune.training.loop.data import CorpusData, LoaderConfig
     from finetune.training.loop.finetuner import FineTuner
     from finetune.training.loop.pretrainer import Pretrainer
+    from finetune.training.loop.progress import LengthConfig
     from finetune.training.loop.task_data import TaskData
+    from finetune.training.loop.trainer import TrainerConfig
+    from finetune.training.optimizer import OptimizerConfig
+    from finetune.training.prefix.cache import CacheConfig
+    from finetune.training.regularization import RegularizationConfig
+    from finetune.training.schedules import ScheduleConfig
+    from finetune.training.unfreezing.policies import UnfreezeConfig
 
 _HOMES = {
+    "CacheConfig": "training.prefix.cache",
+    "CheckpointConfig": "training.loop.checkpointing",
     "CheckpointError": "errors",
     "Classification": "heads",
     "ConfigError": "errors",
+    "CorpusConfig": "text.corpus.corpus",
     "CorpusData": "training.loop.data",
     "DataError": "errors",
     "Encoder": "encoder",
@@ -48,29 +66,44 @@ _HOMES = {
     "FinetuneError": "errors",
     "FitRun": "runs.settings",
     "HeadConfig": "heads",
+    "LengthConfig": "training.loop.progress",
+    "LoaderConfig": "training.loop.data",
     "MaskedLM": "heads",
+    "MaskingConfig": "text.corpus.masking",
     "MultiLabel": "heads",
     "MultipleChoice": "heads",
+    "OptimizerConfig": "training.optimizer",
     "Predictor": "jobs.prediction",
     "PretrainRun": "runs.settings",
     "Pretrainer": "training.loop.pretrainer",
     "Regression": "heads",
+    "RegularizationConfig": "training.regularization",
+    "ScheduleConfig": "training.schedules",
     "Span": "heads",
+    "SpanConfig": "heads",
     "Task": "task.interface",
     "TaskData": "training.loop.task_data",
     "Tokenizer": "text.tokenizer.tokenizer",
+    "TokenizerConfig": "text.tokenizer.vocabulary",
+    "TrackingConfig": "tracking",
+    "TrainerConfig": "training.loop.trainer",
+    "UnfreezeConfig": "training.unfreezing.policies",
+    "WindowConfig": "text.features.windows",
     "evaluate": "jobs.evaluation",
     "find_checkpoint": "checkpoints.hub",
-    "find_task": "runs.families",
-    "fit": "jobs",
+    "find_task": "runs.fits",
+    "fit": "jobs.keywords",
     "load": "jobs.prediction",
     "pretrain": "jobs",
 }
 
 __all__ = [
+    "CacheConfig",
+    "CheckpointConfig",
     "CheckpointError",
     "Classification",
     "ConfigError",
+    "CorpusConfig",
     "CorpusData",
     "DataError",
     "Encoder",
@@ -80,17 +113,29 @@ __all__ = [
     "FinetuneError",
     "FitRun",
     "HeadConfig",
+    "LengthConfig",
+    "LoaderConfig",
     "MaskedLM",
+    "MaskingConfig",
     "MultiLabel",
     "MultipleChoice",
+    "OptimizerConfig",
     "Predictor",
     "PretrainRun",
     "Pretrainer",
     "Regression",
+    "RegularizationConfig",
+    "ScheduleConfig",
     "Span",
+    "SpanConfig",
     "Task",
     "TaskData",
     "Tokenizer",
+    "TokenizerConfig",
+    "TrackingConfig",
+    "TrainerConfig",
+    "UnfreezeConfig",
+    "WindowConfig",
     "evaluate",
     "find_checkpoint",
     "find_task",

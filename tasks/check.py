@@ -56,6 +56,7 @@ def check(words: list[str]) -> int:
 
 def _task(run: CheckRun, space: argparse.Namespace) -> Task:
     from finetune.runs.families import families, make_task
+    from finetune.runs.settings import fit_settings
 
     word, _, name = run.task.partition("/")
     if word not in families():
@@ -67,7 +68,7 @@ def _task(run: CheckRun, space: argparse.Namespace) -> Task:
         raise ConfigError("check: name a FILE, or an official task by --task glue/rte")
     more: dict[str, Any] = {"table": run.table} if word == "classify" else {}
     files = {"data": run.data, "train": space.file, "validation": run.validation, "test": run.test}
-    settings = family.settings()
+    settings = fit_settings(word)
     return make_task(
         settings(encoder_from="none", task=f"{word}/{name or family.only}", **files, **more)
     )

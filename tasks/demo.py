@@ -208,15 +208,15 @@ def pretraining(corpus: Path, out: Path, seed: int) -> PretrainRun:
 def fine_tuning(task: str, start: str, data: Path, out: Path, seed: int) -> FitRun:
     """Settings of the demo's fine-tunings: of a task, the same for both starts."""
     from finetune.heads import HeadConfig
+    from finetune.runs.settings import fit_settings
     from finetune.training.loop.data import LoaderConfig
     from finetune.training.loop.progress import LengthConfig
     from finetune.training.optimizer import OptimizerConfig
-    from tasks.families import FAMILIES
 
     pretrained = out / "pretrained"
     scratch = start == "none"
     family = task.split("/")[0]
-    return FAMILIES[family].settings()(
+    return fit_settings(family)(
         encoder_from=start,
         task=task,
         out=str(_folder(task, "scratch" if scratch else "pretrained", out)),

@@ -82,6 +82,10 @@ def runs(corpus: str) -> list[dict[str, Any]]:
     pretraining = finetune.PretrainRun([corpus], "runs/pretrained")
     assert_type(finetune.pretrain(pretraining), dict[str, Any])
     assert_type(finetune.fit(finetune.FitRun("runs/pretrained", "glue/cola")), dict[str, Any])
+    rows = [{"review": "a text", "stars": 5}]
+    table = finetune.fit("classify", train=rows, validation=rows, text="review", encoder="none")
+    assert_type(table, dict[str, Any])
+    assert_type(finetune.FitRun.from_yaml("a.yaml", max_epochs=3), finetune.FitRun)
     assert_type(finetune.evaluate("runs/glue-cola", split="validation"), dict[str, Any])
     model = finetune.load("runs/glue-cola", batch_size=64)
     assert isinstance(model, finetune.Predictor)  # no filler of masks, of a pretraining run

@@ -28,6 +28,8 @@ TEXTS = "texts"
 """Folder with the texts of the examples that a report shows, one file for each split."""
 SUBMISSION = "submission"
 """Folder of files in the benchmark's own format."""
+DATA = "data"
+"""Folder of the data that `finetune.fit` was given in memory, a file for each split."""
 TOKENIZER = "tokenizer"
 """The tokenizer that was trained with the encoder."""
 MARKS = (CONFIG, RESULTS, METRICS)

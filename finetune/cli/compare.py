@@ -73,7 +73,8 @@ def _end(text: str) -> str:
 
 def _score_of(runs: Iterable[Run]) -> Callable[..., Any] | None:
     """How the task of these runs scores answers; None where none of them has its settings."""
-    from finetune.runs.families import make_task, read_fit
+    from finetune.runs.families import make_task
+    from finetune.runs.fits import read_fit
     from finetune.runs.folder import RunFolder
 
     for run in runs:

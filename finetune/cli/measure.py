@@ -194,9 +194,9 @@ def _of_settings(source: Path) -> EncoderConfig:
 def _kind_of(content: Mapping[str, object]) -> type[Any]:
     """The kind of run that settings are for: the first of those that know most of the keys."""
     from finetune.runs.families import families
-    from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
+    from finetune.runs.settings import AdaptRun, FitRun, PretrainRun, fit_settings
 
-    kinds = [PretrainRun, FitRun, AdaptRun, *(family.settings() for family in families().values())]
+    kinds = [PretrainRun, FitRun, AdaptRun, *map(fit_settings, families())]
     known = [len(content.keys() & {field.name for field in fields(kind)}) for kind in kinds]
     return kinds[known.index(max(known))]
 

@@ -53,11 +53,12 @@ def fine_tune(arguments: list[str]) -> int:
     """Fine-tune on a task; takes the family's word and those after it."""
     from finetune import jobs
     from finetune.runs.families import families
+    from finetune.runs.settings import fit_settings
 
     word, *arguments = arguments
     family = families()[word]
     run = read_settings(
-        family.settings(),
+        fit_settings(word),
         word,
         arguments,
         fixed={"task": f"{word}/{family.only}"} if family.only else None,

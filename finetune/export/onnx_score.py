@@ -13,7 +13,7 @@ from finetune.errors import ConfigError, FinetuneError
 from finetune.export.onnx_graph import Session
 from finetune.jobs.evaluation import Scorer, load_scorer
 from finetune.metrics.semantics import goodness
-from finetune.runs.families import read_fit
+from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, note, say
 from finetune.training.loop.finetuner import in_order
 

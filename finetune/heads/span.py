@@ -23,6 +23,11 @@ from finetune.ranges import MOST_TOKENS, check_values, within
 class SpanConfig:
     """Which spans of a window are considered as answers.
 
+    >>> from finetune import SpanConfig
+    >>> spans = SpanConfig(max_answer_length=15)
+    >>> spans.n_best
+    20
+
     Raises:
         ConfigError: A number lies outside its range.
     """

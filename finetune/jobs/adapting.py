@@ -23,12 +23,12 @@ from finetune.jobs.inputs import corpus_inputs, encoder_inputs
 from finetune.jobs.pretraining import check_length, corpus_data, train_language_model, with_dropout
 from finetune.jobs.session import check_machine
 from finetune.machine.processes import join
-from finetune.runs.families import family_of, make_task
+from finetune.runs.families import make_task
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.inputs import Input, Inputs
 from finetune.runs.opening import check_folder, check_inputs, opened
 from finetune.runs.results import Results
-from finetune.runs.settings import AdaptRun
+from finetune.runs.settings import AdaptRun, fit_settings
 from finetune.task.interface import Task
 from finetune.text.corpus.corpus import build_corpus, source_digests
 from finetune.training.loop.pretrainer import Pretrainer
@@ -155,7 +155,7 @@ def _module(run: AdaptRun, start: Checkpoint) -> Pretrainer:
 
 
 def _task(run: AdaptRun) -> Task:
-    settings = family_of(str(run.task)).settings()
+    settings = fit_settings(str(run.task))
     named = {"task": str(run.task), "data": run.data, "train": run.train}
     return make_task(settings(encoder_from=run.encoder_from, **named))  # type: ignore[arg-type]
 

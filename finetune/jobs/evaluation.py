@@ -12,7 +12,8 @@ from finetune.encoder import Encoder
 from finetune.errors import CheckpointError, ConfigError
 from finetune.heads import HeadConfig
 from finetune.machine.processes import first_process_only
-from finetune.runs.families import make_task, read_fit
+from finetune.runs.families import make_task
+from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.predictions import (
     Origin,

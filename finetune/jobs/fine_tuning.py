@@ -19,7 +19,8 @@ from finetune.jobs.preparation import Preparation, prepare, show_data
 from finetune.jobs.session import Session, check_machine
 from finetune.jobs.untrained import answer_without_training, check_untrained, is_trained
 from finetune.machine.processes import is_first_process, join
-from finetune.runs.families import complete, family_of, make_task, with_recorded_name
+from finetune.runs.families import family_of, make_task
+from finetune.runs.fits import complete, with_recorded_name
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.opening import check_folder, opened, settle_folder
 from finetune.runs.results import Results, over_seeds
@@ -29,30 +30,7 @@ from finetune.training.loop.trainer import pick_device
 
 
 def fit(run: FitRun) -> Results:
-    """Fine-tune on a task: one run, or one a seed.
-
-    >>> import finetune
-    >>> from finetune.tracking import TrackingConfig
-    >>> run = finetune.FitRun(
-    ...     "runs/pretrained", "classify/reviews", out="runs/own",
-    ...     train="data/train.csv", validation="data/validation.csv",
-    ...     tracking=TrackingConfig(wandb=False),
-    ... )
-    >>> results = finetune.fit(run)
-    >>> results["task"], sorted(results["metrics"])
-    ('classify/reviews', ['accuracy', 'auc', 'macro_f1', 'macro_precision', 'macro_recall'])
-
-    Args:
-        run: All settings; a plain FitRun leaves those of the task's family at their defaults.
-
-    Returns:
-        What RUN/results.json contains.
-
-    Raises:
-        ConfigError: The settings do not go together, or the folder contains another run.
-        CheckpointError: There is no checkpoint to start from.
-        DataError: A file is missing or has a wrong row.
-    """
+    """Fine-tune on a task: one run, or one for each seed; see `finetune.fit`."""
     join(run.trainer.devices)
     run = with_recorded_name(complete(dataclasses.replace(run, out=folder_of(run))))
     task = make_task(run)

@@ -17,7 +17,8 @@ from finetune.errors import ConfigError, DataError
 from finetune.jobs.answer_files import Inputs, check_target, write_answer_file
 from finetune.jobs.evaluation import checkpoint_of, load_tuner
 from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
-from finetune.runs.families import make_task, read_fit
+from finetune.runs.families import make_task
+from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, say
 from finetune.task.interface import Answer, Example
 from finetune.text.features.in_memory import rows_of

@@ -13,9 +13,10 @@ from finetune.checkpoints.hub import find_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.jobs.evaluation import task_data
-from finetune.runs.families import family_of, make_task, read_fit
+from finetune.runs.families import family_of, make_task
+from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder
-from finetune.runs.settings import FitRun
+from finetune.runs.settings import FitRun, fit_settings
 from finetune.text.features.pairs import Features, encode_pairs
 from finetune.text.features.rows import read_rows
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -181,7 +182,7 @@ def open_task(model: Model, choice: TextChoice) -> TaskData:
 def _settings(model: Model, choice: TextChoice) -> FitRun:
     """What the run was made with; or the defaults of the family of a task that was named."""
     if choice.task is not None:
-        kind = family_of(choice.task).settings()
+        kind = fit_settings(choice.task)
         _check_name(choice.task)
         return kind(encoder_from=str(model.place), task=choice.task, data=choice.data)
     if (run := fine_tuning(choice.run or model.place)) is None:

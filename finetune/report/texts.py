@@ -10,7 +10,8 @@ from typing import Any
 
 from finetune.errors import ConfigError
 from finetune.report.collecting import ReportedRun
-from finetune.runs.families import make_task, read_fit
+from finetune.runs.families import make_task
+from finetune.runs.fits import read_fit
 from finetune.task.interface import Example, Task
 
 Key = int | str

@@ -6,7 +6,6 @@ point `finetune.families`, a dictionary of `Family` by command word. Whoever nee
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,23 +13,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finetune.errors import ConfigError, nearest
 from finetune.machine.packages import load_entry
 
 if TYPE_CHECKING:
-    from finetune.runs.settings import FitRun
     from finetune.task.interface import Task
 
 ENTRY_POINT = "finetune.families"
-
-
-def _fit_run() -> type[FitRun]:
-    from finetune.runs.settings import FitRun
-
-    return FitRun
 
 
 def _nothing() -> str:
@@ -80,7 +71,7 @@ class Family:
     """The tasks of the family, of which the command's first word names one."""
     only: str = ""
     """The task, where the command takes no name."""
-    settings: Callable[[], type[FitRun]] = _fit_run
+    settings: Callable[[], type[Any]] | None = None
     """The settings of a run, `FitRun` or a class that adds to it."""
     resolve: Callable[[Any, Any], Any] = _as_given
     """The settings with what the task has found out from its files, so that the run's folder says
@@ -146,106 +137,11 @@ def family_of(task: str) -> Family:
     return families()[word]
 
 
-def complete(run: FitRun) -> FitRun:
-    """A plain FitRun with the settings of its family's own beside it, at their defaults.
-
-    Args:
-        run: The settings; those of a family's own class come back as they are.
-    """
-    settings = family_of(run.task).settings()
-    if type(run) is not _fit_run() or isinstance(run, settings):
-        return run
-    return settings(**{field.name: getattr(run, field.name) for field in dataclasses.fields(run)})
-
-
-def find_task(
-    name: str,
-    *,
-    data: str | Path | None = None,
-    train: str | Path | None = None,
-    validation: str | Path | None = None,
-    test: str | Path | None = None,
-) -> Task:
-    """The task of an installed family by its name, to be used without a run.
-
-    >>> import finetune
-    >>> task = finetune.find_task(
-    ...     "classify", train="data/train.csv", validation="data/validation.csv"
-    ... )
-    >>> task.labels, task.monitor
-    (('bad', 'good'), 'accuracy')
-
-    Args:
-        name: Family and task, such as `glue/cola`; of `classify`, `answer` and the like, which read
-            files of one's own, the family alone.
-        data: Folder with the official files; left out, the variable FINETUNE_DATA or the hub.
-        train: File to train on in place of the official one.
-        validation: File to validate on in place of the official one.
-        test: File to test on in place of the official one.
-
-    Returns:
-        The task; its files are read when its examples are asked for.
-
-    Raises:
-        ConfigError: There is no such family or task, or a file that it needs is not named.
-    """
-    family = family_of(name)
-    if "/" not in name:
-        if not family.only:
-            raise ConfigError(
-                f"task {name!r}: expected FAMILY/NAME; choose one of "
-                f"{', '.join(f'{name}/{one}' for one in family.names())}"
-            )
-        name = f"{name}/{family.only}"
-    places = {"data": data, "train": train, "validation": validation, "test": test}
-    given = {key: str(place) for key, place in places.items() if place is not None}
-    run = _fit_run()(encoder_from="none", task=name, **given)  # type: ignore[arg-type]
-    return make_task(complete(run))
-
-
-def make_task(run: FitRun, labels: tuple[str, ...] | None = None) -> Task:
+def make_task(run: Any, labels: tuple[str, ...] | None = None) -> Task:
     """The task that a run's settings name.
 
     Args:
-        run: The settings.
+        run: The settings, a FitRun.
         labels: The classes of a checkpoint's head in their order; None for the task's own.
     """
     return family_of(run.task).make(run, labels)
-
-
-def read_fit(folder: Path) -> FitRun:
-    """Read the settings that a fine-tuning run was made with.
-
-    Raises:
-        ConfigError: The folder holds no run, or one of another kind.
-    """
-    from finetune.runs.folder import RunFolder
-
-    run = RunFolder(folder)
-    task = run.read_config().get("task")
-    if not task:
-        return run.read_settings(_fit_run())  # says what is wrong with it
-    family = family_of(str(task))
-    settings = run.read_settings(family.settings())
-    # Earlier versions called all data of one's own by one name, and their results do.
-    return _named(settings, family.only) if _is_unnamed(settings) else settings
-
-
-def with_recorded_name(run: FitRun) -> FitRun:
-    """A run that is resumed, with the name of one's own data under which it was begun."""
-    from finetune.runs.folder import RunFolder
-
-    if not run.resume or not _is_unnamed(run):
-        return run
-    task = str(RunFolder(Path(str(run.out))).read_config().get("task") or "")
-    return _named(run, task.partition("/")[2]) if "/" in task else run
-
-
-def _is_unnamed(run: FitRun) -> bool:
-    """Whether the data are one's own, and have no name yet."""
-    only = family_of(run.task).only
-    return bool(only) and run.task.endswith(f"/{only}") and getattr(run, "name", "") is None
-
-
-def _named(run: FitRun, name: str) -> FitRun:
-    return dataclasses.replace(run, name=name)  # type: ignore[call-arg]

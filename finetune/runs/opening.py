@@ -13,6 +13,7 @@ from finetune.checkpoints.seed_folders import (
     ANY_SEED,
     CHECKPOINTS,
     CONFIG,
+    DATA,
     LOG,
     METRICS,
     PREDICTIONS,
@@ -31,6 +32,7 @@ from finetune.runs.folder import RunFolder, say
 from finetune.runs.lock import LOCK, in_use, is_running
 from finetune.settings import fields as settings
 
+SPLITS = ("train", "validation", "test")
 PARTS = (
     RESULTS,
     CHECKPOINTS,
@@ -226,8 +228,15 @@ def settle_folder(folder: RunFolder) -> None:
 
 
 def _is_passing(path: Path) -> bool:
-    """Whether it is only there while a process writes, or was left by one that was killed."""
-    return path.name in (LOCK, run_inputs.FILE) or is_temporary(path)
+    """Whether it is there without a run: while a process writes, after a kill, or as its data."""
+    return path.name in (LOCK, run_inputs.FILE) or is_temporary(path) or _is_data(path)
+
+
+def _is_data(path: Path) -> bool:
+    """Whether it is the folder of the data that a run was given in memory."""
+    if path.name != DATA or not path.is_dir():
+        return False
+    return {file.name for file in path.iterdir()} <= {f"{split}.jsonl" for split in SPLITS}
 
 
 def _without_mode(run: object) -> object:

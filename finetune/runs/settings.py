@@ -6,12 +6,17 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads import HeadConfig
 from finetune.ranges import MOST_SEED, MOST_STEPS, MOST_TOKENS, check_values, within
+from finetune.runs.families import family_of
 from finetune.runs.folder import RunFolder
+from finetune.settings.fields import read
+from finetune.settings.keywords import from_keywords
+from finetune.settings.values import load
 from finetune.text.corpus.corpus import CorpusConfig
 from finetune.text.corpus.masking import MaskingConfig
 from finetune.text.tokenizer.vocabulary import TokenizerConfig
@@ -148,6 +153,16 @@ def default_folder(task: str) -> str:
     return f"runs/{task.replace('/', '-')}"
 
 
+def fit_settings(task: str) -> type[FitRun]:
+    """The class of a fine-tuning run's settings: FitRun, or the one of the task's family.
+
+    Raises:
+        ConfigError: There is no such family.
+    """
+    settings = family_of(task).settings
+    return FitRun if settings is None else settings()
+
+
 @dataclass
 class FitRun:
     """Fine-tune an encoder on a task.
@@ -221,6 +236,31 @@ class FitRun:
     def __post_init__(self) -> None:
         """Check the values; each section has checked its own."""
         check_values(self)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, **settings: Any) -> FitRun:
+        """Read settings from a YAML file, such as `configs/glue/tiny.yaml` or RUN/config.yaml.
+
+        >>> from finetune import FitRun
+        >>> run = FitRun.from_yaml("runs/own/config.yaml", learning_rate=1e-3, out="runs/next")
+        >>> run.task, run.optimizer.learning_rate
+        ('classify/reviews', 0.001)
+
+        Args:
+            path: The file.
+            settings: Further settings, which override the file's: `task`, `encoder`, `max_epochs`
+                and all other names that `finetune.fit` takes.
+
+        Returns:
+            The settings, of the class that the task's family has for them.
+
+        Raises:
+            ConfigError: A key, a keyword or a value is wrong, or a required one is missing.
+        """
+        content = load(Path(path))
+        task = settings.get("task") or (isinstance(content, dict) and content.get("task"))
+        kind = fit_settings(str(task)) if task and cls is FitRun else cls
+        return read(kind, Path(path), from_keywords(kind, settings))
 
     def adaptation(self) -> AdaptRun:
         """The settings of the stage before, in a folder beside the run's.

@@ -55,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
     """
     groups: dict[str, argparse._ArgumentGroup] = {}
     owners: dict[str, str] = {}
-    for setting in _settings(cls):
+    for setting in settings_of(cls):
         if setting.flag is None:
             continue
         if setting.flag in owners:
@@ -69,7 +69,7 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
 
 def given(cls: type[Any], namespace: argparse.Namespace) -> dict[str, object]:
     """Pick the settings of `cls` from parsed arguments: dotted key → what was written."""
-    keys = {setting.key for setting in _settings(cls)}
+    keys = {setting.key for setting in settings_of(cls)}
     return {key: value for key, value in vars(namespace).items() if key in keys}
 
 
@@ -110,7 +110,7 @@ def dump(instance: object) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Setting:
+class Setting:
     """A field that holds a value, as the YAML and the command line see it."""
 
     key: str
@@ -124,12 +124,13 @@ class _Setting:
 
     @property
     def section(self) -> str:
+        """Dotted key of the section; empty at the top level."""
         return self.key.rpartition(".")[0]
 
 
-def _settings(
+def settings_of(
     cls: type[Any], prefix: str = "", default: object = None, hidden: bool = False, doc: str = ""
-) -> Iterator[_Setting]:
+) -> Iterator[Setting]:
     """Walk over the settings of a dataclass, those of its sections last."""
     docs, types = _field_docs(cls), typing.get_type_hints(cls)
     sections = []
@@ -141,13 +142,13 @@ def _settings(
             flag = None if hide else _flag(field)
             alone = field.metadata.get("alone")
             text, words = docs.get(field.name, ""), _words(field, types[field.name])
-            yield _Setting(key, types[field.name], value, text, flag, doc, alone, words)
+            yield Setting(key, types[field.name], value, text, flag, doc, alone, words)
         else:
             heading = docs.get(field.name) or (inner.__doc__ or "").partition("\n")[0]
             start = None if value is _MISSING else value
             sections.append((inner, key + ".", start, hide, heading))
     for section in sections:
-        yield from _settings(*section)
+        yield from settings_of(*section)
 
 
 def _words(field: dataclasses.Field[Any], annotation: Any) -> tuple[str, ...]:
@@ -197,7 +198,7 @@ def _docs_in(body: list[ast.stmt]) -> dict[str, str]:
     return docs
 
 
-def _add_flag(group: argparse._ArgumentGroup, setting: _Setting) -> None:
+def _add_flag(group: argparse._ArgumentGroup, setting: Setting) -> None:
     # Values stay text here: `read` converts them with the words it uses for the YAML.
     value = without_none(setting.type)
     shown = "required" if setting.default is _MISSING else f"default: {show(setting.default)}"
@@ -243,11 +244,11 @@ class _Source:
     def unknown(self, key: str, legal: list[str]) -> ConfigError:
         """Name the key that was meant: one of the same section, or one that belongs elsewhere."""
         name = key.rpartition(".")[2]
-        by_flag = {setting.flag: setting.key for setting in _settings(self.cls) if setting.flag}
+        by_flag = {setting.flag: setting.key for setting in settings_of(self.cls) if setting.flag}
         if (flag := our_flag(name, by_flag)) is not None:
             return ConfigError(f"{self.name}: unknown key '{key}'; it is '{by_flag[flag]}' here")
         hint = nearest(name, legal)
-        settings = reversed(list(_settings(self.cls)))  # of two with one name the first is kept
+        settings = reversed(list(settings_of(self.cls)))  # of two with one name the first is kept
         elsewhere = {setting.key.rpartition(".")[2]: setting for setting in settings}
         close = difflib.get_close_matches(name, elsewhere, n=1)
         if close and (name in elsewhere or not hint.startswith("did you mean")):
@@ -280,7 +281,7 @@ def _checked(cls: type[Any], mapping: Any, prefix: str, source: _Source) -> dict
 
 def _nest_flags(cls: type[Any], flags: Mapping[str, object]) -> dict[str, Any]:
     """Convert the text of flags, and put each into its section."""
-    settings = {setting.key: setting for setting in _settings(cls)}
+    settings = {setting.key: setting for setting in settings_of(cls)}
     nested: dict[str, Any] = {}
     for key, text in flags.items():
         if key not in settings:

@@ -31,7 +31,13 @@ _PUBLIC_HOSTS = ["api.wandb.ai", "api.forge.coreweave.com"]  # its old and its n
 
 @dataclasses.dataclass
 class TrackingConfig:
-    """Loggers of a run, and its name there."""
+    """Loggers of a run, and its name there.
+
+    >>> from finetune import TrackingConfig
+    >>> tracking = TrackingConfig(wandb=False, logger=["tensorboard"])
+    >>> tracking.project
+    'finetune'
+    """
 
     wandb: bool = True
     """Log to Weights & Biases too (offline, in the run folder, unless you are logged in)."""

@@ -19,7 +19,13 @@ from finetune.ranges import check_values, within
 
 @dataclass
 class OptimizerConfig:
-    """AdamW (Loshchilov and Hutter, 2019), with a learning rate per layer group."""
+    """AdamW (Loshchilov and Hutter, 2019), with a learning rate per layer group.
+
+    >>> from finetune import OptimizerConfig
+    >>> optimizer = OptimizerConfig(learning_rate=1e-4, rate_decay=2.6)
+    >>> optimizer.weight_decay
+    0.01
+    """
 
     learning_rate: float = within(
         0, 1000, above=True, default=1e-4, hint="try 1e-3 for a small encoder"

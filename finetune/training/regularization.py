@@ -25,7 +25,13 @@ from finetune.training.randomness import keyed_seed
 
 @dataclass
 class RegularizationConfig:
-    """Regularization for fine-tuning on small data; all of it is off unless set."""
+    """Regularization for fine-tuning on small data; all of it is off unless set.
+
+    >>> from finetune import RegularizationConfig
+    >>> regularization = RegularizationConfig(mixout=0.1)
+    >>> regularization.label_smoothing
+    0.0
+    """
 
     reinit_blocks: int = within(0, 10_000, default=0)
     """Number of top blocks (and the pooler) that start from new random weights."""

@@ -20,7 +20,13 @@ ScheduleName = Literal["slanted_triangular", "linear", "cosine", "constant"]
 
 @dataclass
 class ScheduleConfig:
-    """The learning-rate schedule."""
+    """The learning-rate schedule.
+
+    >>> from finetune import ScheduleConfig
+    >>> schedule = ScheduleConfig("slanted_triangular")
+    >>> schedule.cut_fraction, schedule.ratio
+    (0.1, 32.0)
+    """
 
     schedule: ScheduleName = "linear"
     """slanted_triangular (ULMFiT), or linear warm-up followed by linear, cosine or constant."""

@@ -8,7 +8,7 @@ import pytest
 
 import finetune
 from finetune.errors import ConfigError
-from finetune.runs.families import complete
+from finetune.runs.fits import complete
 from tasks.run_settings import GlueRun, SpanRun
 from tests.made.texts import write_texts
 

@@ -49,7 +49,13 @@ DOCUMENTS = {"joined": 1, "separate": 0}
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """How a corpus is read, split and packed."""
+    """How a corpus is read, split and packed.
+
+    >>> from finetune import CorpusConfig, PretrainRun
+    >>> run = PretrainRun(["data/corpus.txt"], "runs/a", data=CorpusConfig(max_length=256))
+    >>> run.data.documents
+    'joined'
+    """
 
     text_field: str = "text"
     """Name of the field with the text (jsonl, parquet, hub)."""

@@ -55,7 +55,13 @@ _PRIORITY, _SPAN_LENGTH, _ROUNDING, _REPLACEMENT, _RANDOM_TOKEN = range(5)
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """Which tokens are masked, and what replaces them."""
+    """Which tokens are masked, and what replaces them.
+
+    >>> from finetune import MaskingConfig, PretrainRun
+    >>> run = PretrainRun(["data/corpus.txt"], "runs/a", masks=MaskingConfig("span"))
+    >>> run.masks.mask_rate
+    0.15
+    """
 
     masking: str = field(default="token", metadata={"words": MASKING})
     """Unit that is masked as a whole: token, word or span."""

@@ -35,7 +35,13 @@ _TOGETHER = 256
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """How a context that is too long for one sequence is cut into windows."""
+    """How a context that is too long for one sequence is cut into windows.
+
+    >>> from finetune import WindowConfig
+    >>> windows = WindowConfig(stride=64)
+    >>> windows.max_question_length
+    64
+    """
 
     stride: int = within(0, MOST_TOKENS, default=128)
     """Overlap of neighbouring windows, in tokens of the context."""

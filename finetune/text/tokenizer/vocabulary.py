@@ -43,7 +43,13 @@ and of what is written in one go only the piece with a rare character is unknown
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """The vocabulary to train."""
+    """The vocabulary to train.
+
+    >>> from finetune import PretrainRun, TokenizerConfig
+    >>> run = PretrainRun(["data/corpus.txt"], "runs/a", vocabulary=TokenizerConfig("bpe"))
+    >>> run.vocabulary.vocab_size
+    8192
+    """
 
     algorithm: str = field(default="wordpiece", metadata={"words": ("wordpiece", "bpe")})
     """Subword algorithm: wordpiece or bpe (byte-level)."""

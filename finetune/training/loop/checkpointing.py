@@ -59,7 +59,13 @@ class Interrupted(Exception):
 
 @dataclass
 class CheckpointConfig:
-    """When to save checkpoints, and when to stop early."""
+    """When to save checkpoints, and when to stop early.
+
+    >>> from finetune import CheckpointConfig, FitRun
+    >>> run = FitRun("runs/pretrained", "glue/cola", checkpoints=CheckpointConfig(patience=3))
+    >>> run.checkpoints.patience
+    3
+    """
 
     checkpoint_every_steps: int = within(1, MOST_STEPS, default=500)
     """Steps between checkpoints to resume from; one is also saved at the end of the run."""

@@ -36,7 +36,13 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass
 class LoaderConfig:
-    """Size of batches, and the processes that prepare them."""
+    """Size of batches, and the processes that prepare them.
+
+    >>> from finetune import FitRun, LoaderConfig
+    >>> run = FitRun("runs/pretrained", "glue/cola", loader=LoaderConfig(batch_size=16))
+    >>> run.loader.num_workers
+    0
+    """
 
     batch_size: int = within(1, 1_000_000, default=32)
     """Sequences in a batch, per process."""

@@ -22,7 +22,13 @@ DEFAULT_EPOCHS = 3
 
 @dataclass
 class LengthConfig:
-    """How long to train: give one of the three."""
+    """How long to train: give one of the three.
+
+    >>> from finetune import FitRun, LengthConfig
+    >>> run = FitRun("runs/pretrained", "glue/cola", length=LengthConfig(max_epochs=3))
+    >>> run.length.max_epochs
+    3
+    """
 
     max_steps: int | None = within(
         1, MOST_STEPS, default=None, instead_of=("max_epochs", "max_minutes")

@@ -37,7 +37,13 @@ DDP = ("ddp", FREEZING)
 
 @dataclass
 class TrainerConfig:
-    """Settings of Lightning's Trainer: hardware, precision, accumulation, intervals."""
+    """Settings of Lightning's Trainer: hardware, precision, accumulation, intervals.
+
+    >>> from finetune import TrainerConfig
+    >>> trainer = TrainerConfig(accelerator="cpu", accumulate_grad_batches=4)
+    >>> trainer.gradient_clip
+    1.0
+    """
 
     accelerator: str = field(default="auto", metadata={"words": ("auto", "cpu", "gpu")})
     """Device type, as Lightning names it: auto, cpu or gpu."""

@@ -40,7 +40,13 @@ from finetune.training.prefix.store import (
 
 @dataclass
 class CacheConfig:
-    """The cache of the frozen layers' hidden states."""
+    """The cache of the frozen layers' hidden states.
+
+    >>> from finetune import CacheConfig, FitRun
+    >>> run = FitRun("runs/pretrained", "glue/cola", caching=CacheConfig(cache_gib=2))
+    >>> run.caching.cache_precision
+    'fp32'
+    """
 
     cache: bool = True
     """Compute the frozen layers once and cache their hidden states on disk."""

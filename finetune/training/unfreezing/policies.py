@@ -31,7 +31,13 @@ Layers = Mapping[str, Sequence[nn.Module]]
 
 @dataclass
 class UnfreezeConfig:
-    """Which layers are trained when."""
+    """Which layers are trained when.
+
+    >>> from finetune import UnfreezeConfig
+    >>> unfreezing = UnfreezeConfig("gradual", phase_epochs=0.5)
+    >>> unfreezing.schedule_scope
+    'run'
+    """
 
     unfreeze: str = field(
         default="all",

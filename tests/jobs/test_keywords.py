@@ -1,0 +1,136 @@
+"""`finetune.fit` as a Python user calls it: settings as keywords, data in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pandas as pd
+import pytest
+
+import finetune
+from finetune.errors import ConfigError, DataError
+from tests.made.texts import has_the, learned_tokenizer, sentences
+
+ROWS = [
+    {"review": text, "sentiment": "with" if has_the(text) else "without"}
+    for text in sentences(1, 24)
+]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Settings of a very small run from random weights."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    learned_tokenizer().save(folder)
+    return {
+        "encoder": "none",
+        "tokenizer": folder,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "intermediate_size": 16,
+        "max_length": 16,
+        "max_epochs": 1,
+        "progress": False,
+        "wandb": False,
+        "optimizer": finetune.OptimizerConfig(learning_rate=1e-3),
+    }
+
+
+@pytest.fixture(scope="module")
+def run(settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out: Path = tmp_path_factory.mktemp("runs") / "reviews"
+    finetune.fit(
+        "classify",
+        train=pd.DataFrame(ROWS[:16]),
+        validation=datasets.Dataset.from_list(ROWS[16:]),
+        text="review",
+        label="sentiment",
+        out=out,
+        **settings,
+    )
+    return out
+
+
+def again(run: Path, settings: dict[str, Any], **changes: Any) -> Any:
+    data = {"train": ROWS[:16], "validation": ROWS[16:]}
+    keywords = {"text": "review", "label": "sentiment", "out": run, **settings, **data, **changes}
+    return finetune.fit("classify", **keywords)
+
+
+def test_data_in_memory_are_in_the_folder_of_the_run(run: Path) -> None:
+    lines = (run / "data" / "train.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == ROWS[:16]
+    settings = finetune.FitRun.from_yaml(run / "config.yaml")
+    assert settings.optimizer.learning_rate == 1e-3
+    assert settings.length.max_epochs == 1
+    results = finetune.evaluate(run)
+    assert results["examples"] == 8
+    assert finetune.load(run).predict(ROWS[0]["review"])[0]["prediction"] in ("with", "without")
+
+
+def test_a_run_on_data_in_memory_is_resumed_with_the_same_data_only(
+    run: Path, settings: dict[str, Any]
+) -> None:
+    recorded = json.loads((run / "results.json").read_text())["metrics"]
+    assert again(run, settings, resume=True)["metrics"] == recorded
+    with pytest.raises(ConfigError, match=r"train: expected the data that the run began with"):
+        again(run, settings, resume=True, train=ROWS[:15])
+    assert len((run / "data" / "train.jsonl").read_text().splitlines()) == 16
+
+
+def test_a_finished_run_and_its_data_are_not_replaced_by_accident(
+    run: Path, settings: dict[str, Any]
+) -> None:
+    before = (run / "data" / "train.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="already contains a run"):
+        again(run, settings, train=ROWS[:4])
+    assert (run / "data" / "train.jsonl").read_bytes() == before
+
+
+def test_data_that_were_refused_can_be_given_again(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(DataError, match=r"data/train\.jsonl"):
+        again(out, settings, train=[{"review": "a", "sentiment": None}])
+    assert again(out, settings, dry_run=True)["task"].startswith("classify/")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"max_epoch": 3}, r"unknown setting 'max_epoch'; did you mean 'max_epochs'\?"),
+        ({"lr": 1e-3}, "unknown setting 'lr'; it is learning_rate here"),
+        ({"max_epochs": "many"}, "--max-epochs: expected .*, got 'many'"),
+        ({"encoder": None}, "expected text|encoder is missing|--encoder"),
+    ],
+)
+def test_wrong_keywords_are_refused(
+    keywords: dict[str, Any], message: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        again(tmp_path / "run", settings, **keywords)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_missing_or_given_twice_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="encoder is missing; give encoder="):
+        finetune.fit("classify", train=ROWS)
+    with pytest.raises(ConfigError, match=r"expected a FitRun or .*, got both \(max_epochs\)"):
+        finetune.fit(finetune.FitRun("none", "glue/cola"), max_epochs=3)
+    with pytest.raises(ConfigError, match="task 'glue': expected FAMILY/NAME; choose one of"):
+        finetune.fit("glue", encoder="none")
+
+
+def test_a_file_of_settings_is_read_for_the_family_of_its_task(tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("table: {text_column: review}\nlength: {max_epochs: 2}\n")
+    run = finetune.FitRun.from_yaml(file, task="classify/mine", encoder="none", max_epochs=4)
+    assert (run.task, run.length.max_epochs) == ("classify/mine", 4)
+    assert type(run).__name__ == "ClassifyRun"
+    with pytest.raises(ConfigError, match="unknown key 'table'"):
+        finetune.FitRun.from_yaml(file, task="glue/cola", encoder="none")
