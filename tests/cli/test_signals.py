@@ -26,7 +26,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 # Phase -> what the run calls in it, and which call of it the signal comes in.
 PHASES: dict[str, tuple[Any, str, int]] = {
     "reading": (pretraining, "build_corpus", 1),
-    "preparing": (fine_tuning, "_get_ready", 1),
+    "preparing": (fine_tuning, "prepare", 1),
     "first step": (Checkpointer, "on_before_backward", 1),
     "a step": (Checkpointer, "on_before_backward", 7),
     "first saving": (checkpoint, "save_file", 1),

@@ -37,7 +37,7 @@ trainer: {log_every_steps: 2}
 checkpoints: {checkpoint_every_steps: 2}
 tracking: {wandb: false}
 """
-CLOCKS = ("train_seconds", "examples_per_second", "peak_gib")
+CLOCKS = ("train_seconds", "examples_per_second", "peak_gib", "finished", "command")
 """What results.json holds that no two runs have alike."""
 NOTHING_THERE = "contains no run to resume; start one without --resume"
 
