@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from finetune.heads import (
     Span,
     SpanConfig,
     TaskHead,
+    head_logits,
 )
 from finetune.jobs.evaluation import head_config
 
@@ -95,14 +96,14 @@ class WholeModel(nn.Module):
             given = {name: tensor.flatten(0, 1) for name, tensor in given.items()}  # (B C, T)
         first_only = self.head is not None and self.head.first_only
         hidden: Tensor = self.encoder(given, first_only=first_only).last_hidden_state
-        return self._answer(hidden, given.get("attention_mask"))
+        return self._answer(hidden, given)
 
-    def _answer(self, hidden: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
+    def _answer(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         if self.head is None:
             return (hidden,)
         if isinstance(self.head, MaskedLM):
             return (self.head(hidden),)  # (B, T, V)
-        logits: Tensor = self.head(hidden, attention_mask)
+        logits = head_logits(self.head, hidden, batch)
         return logits.unbind(-1) if self.kind == "span" else (logits,)
 
 

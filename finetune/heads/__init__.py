@@ -7,18 +7,13 @@ computed in float32 whatever the logits' precision.
 from finetune.heads.choice import MultipleChoice
 from finetune.heads.masked_lm import MaskedLM
 from finetune.heads.multi_label import MultiLabel
-from finetune.heads.pooled import (
-    POOLINGS,
-    BatchNorm,
-    Classification,
-    HeadConfig,
-    PooledHead,
-    Regression,
-)
-from finetune.heads.protocol import IGNORED, Head, TaskHead, cross_entropy
+from finetune.heads.pooled import BatchNorm, Classification, HeadConfig, PooledHead, Regression
+from finetune.heads.pooling import ALL_POOLINGS, POOLINGS, text_segments
+from finetune.heads.protocol import IGNORED, Head, TaskHead, cross_entropy, head_logits
 from finetune.heads.span import Span, SpanConfig, best_spans
 
 __all__ = [
+    "ALL_POOLINGS",
     "IGNORED",
     "POOLINGS",
     "BatchNorm",
@@ -35,4 +30,6 @@ __all__ = [
     "TaskHead",
     "best_spans",
     "cross_entropy",
+    "head_logits",
+    "text_segments",
 ]

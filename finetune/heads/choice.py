@@ -39,18 +39,25 @@ class MultipleChoice(PooledHead):
         super().__init__(config, head, num_outputs=1)
         self.num_choices = num_choices
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
         """Score the options of each question.
 
         Args:
             hidden: Last hidden states, the C options of a question one after the other,
                 (B C, T, D).
             attention_mask: True where there is a token, bool (B C, T); None if everywhere.
+            segments: What `text_segments` gives, int64 (B C, T), where the pooling reads them: 1 in
+                the passage, 2 in the question and the option.
 
         Returns:
             Logits (B, C).
         """
-        scores = super().forward(hidden, attention_mask)  # (B C, 1)
+        scores = super().forward(hidden, attention_mask, segments)  # (B C, 1)
         return scores.view(-1, self.num_choices)  # (B, C)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:

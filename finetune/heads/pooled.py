@@ -1,9 +1,9 @@
-"""Heads that read one vector a text: poolings, output layers, classification and regression."""
+"""Heads that read one vector a text: output layers, classification and regression."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -12,88 +12,15 @@ from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
 from finetune.errors import ConfigError, nearest
+from finetune.heads.pooling import (
+    ALL_POOLINGS,
+    SEGMENTS,
+    find_pooling,
+    first_token,
+    segment_pair,
+)
 from finetune.heads.protocol import TaskHead, cross_entropy
 from finetune.ranges import check_values, within
-
-
-def first_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Take the state of [CLS], (B, T, D) -> (B, D)."""
-    return hidden[:, 0]
-
-
-def last_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Take the state of the last attended token, (B, T, D) and bool (B, T) -> (B, D)."""
-    if attention_mask is None:
-        return hidden[:, -1]
-    position = last_position(attention_mask)[:, None, None]  # (B, 1, 1)
-    return hidden.gather(1, position.expand(-1, 1, hidden.shape[-1])).squeeze(1)
-
-
-def last_position(attention_mask: Tensor) -> Tensor:
-    """Find the last attended token, bool (B, T) -> int64 (B,); 0 where there is none."""
-    # Not the number of tokens less one: a mask may have gaps, or padding on the left.
-    positions = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    return (positions * attention_mask).amax(dim=1)
-
-
-def mean_over_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Average over attended tokens, (B, T, D) and bool (B, T) -> (B, D)."""
-    if attention_mask is None:
-        return hidden.mean(dim=1)
-    attended = attention_mask.unsqueeze(-1)  # (B, T, 1)
-    return (hidden * attended).sum(dim=1) / attended.sum(dim=1).clamp(min=1)
-
-
-def max_over_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Take the largest value over attended tokens, (B, T, D) and bool (B, T) -> (B, D)."""
-    if attention_mask is None:
-        return hidden.amax(dim=1)
-    lowest = torch.finfo(hidden.dtype).min
-    largest = hidden.masked_fill(~attention_mask.unsqueeze(-1), lowest).amax(dim=1)
-    # A row of padding alone: the lowest number could become infinite in the layers above.
-    return largest.masked_fill(~attention_mask.any(dim=1, keepdim=True), 0.0)
-
-
-def first_max_and_mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Concatenate three poolings, (B, T, D) and bool (B, T) -> (B, 3D)."""
-    poolings = (first_token, max_over_tokens, mean_over_tokens)
-    return torch.cat([pool(hidden, attention_mask) for pool in poolings], dim=-1)
-
-
-def last_max_and_mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Concatenate three poolings, (B, T, D) and bool (B, T) -> (B, 3D); for a causal encoder."""
-    poolings = (last_token, max_over_tokens, mean_over_tokens)
-    return torch.cat([pool(hidden, attention_mask) for pool in poolings], dim=-1)
-
-
-Pooling = Callable[[Tensor, Tensor | None], Tensor]
-"""(hidden (B, T, D), attention_mask bool (B, T) or None) -> a vector a text."""
-
-POOLINGS: dict[str, Pooling] = {
-    "cls": first_token,
-    "last": last_token,
-    "mean": mean_over_tokens,
-    "max": max_over_tokens,
-    "concat": first_max_and_mean,
-}
-"""Name in a config -> how a text becomes one vector."""
-
-
-def find_pooling(name: str, config: EncoderConfig) -> Pooling:
-    """The pooling of this name over an encoder's states.
-
-    In a causal encoder the first token sees itself alone; the last one has seen the whole text.
-
-    Raises:
-        ConfigError: It is `cls`, and the encoder is causal.
-    """
-    if config.causal and name == "cls":
-        choices = [other for other in POOLINGS if other != "cls"]
-        raise ConfigError(
-            "pooling 'cls' reads the first token, which in a causal encoder sees no other: every "
-            f"text would have the same vector; choose {', '.join(choices[:-1])} or {choices[-1]}"
-        )
-    return last_max_and_mean if config.causal and name == "concat" else POOLINGS[name]
 
 
 @dataclass(frozen=True)
@@ -108,18 +35,19 @@ class HeadConfig:
         ConfigError: The pooling is unknown, or the dropout lies outside [0, 1).
     """
 
-    pooling: str | None = field(default=None, metadata={"words": tuple(POOLINGS)})
-    """cls (first token), last (last token), mean, max, or concat (cls or last, max and mean, as in
-    ULMFiT); none = cls, or last if the encoder is causal."""
+    pooling: str | None = field(default=None, metadata={"words": ALL_POOLINGS})
+    """cls (first token), last (last token), mean, max, concat (cls or last, max and mean, as in
+    ULMFiT), attention (mean weighted by a learned query), or segments (compares the means of the
+    two texts of a pair); none = cls, or last if the encoder is causal."""
     head_dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout before the output layer, in [0, 1); none = hidden_dropout_prob."""
 
     def __post_init__(self) -> None:
         """Refuse what no head can be made from."""
         check_values(self)
-        if self.pooling is not None and self.pooling not in POOLINGS:
+        if self.pooling is not None and self.pooling not in ALL_POOLINGS:
             raise ConfigError(
-                f"unknown pooling '{self.pooling}'; {nearest(self.pooling, POOLINGS)}"
+                f"unknown pooling '{self.pooling}'; {nearest(self.pooling, ALL_POOLINGS)}"
             )
 
     def resolved(self, config: EncoderConfig) -> HeadConfig:
@@ -153,8 +81,8 @@ def output_layers(config: EncoderConfig, head: HeadConfig, num_outputs: int) -> 
     """Make what stands between a pooled vector and the logits.
 
     cls: BERT's pooler (dense and tanh), dropout, linear. concat: ULMFiT's two blocks of batch
-    normalisation, dropout and linear (Howard and Ruder, 2018, section 3.3). last, mean, max:
-    dropout and linear.
+    normalisation, dropout and linear (Howard and Ruder, 2018, section 3.3). segments: layer norm,
+    dropout, a hidden layer, dropout and linear. last, mean, max, attention: dropout and linear.
 
     Args:
         config: The encoder's config.
@@ -162,7 +90,7 @@ def output_layers(config: EncoderConfig, head: HeadConfig, num_outputs: int) -> 
         num_outputs: C.
 
     Returns:
-        Layers (B, D or 3D) -> (B, C).
+        Layers (B, D or 3D or 4D) -> (B, C).
     """
     size, dropout = config.hidden_size, Dropout(head.dropout(config))
     if head.pooling == "cls":
@@ -179,6 +107,16 @@ def output_layers(config: EncoderConfig, head: HeadConfig, num_outputs: int) -> 
             Dropout(ULMFIT_HIDDEN_DROPOUT),
             nn.Linear(ULMFIT_HIDDEN_SIZE, num_outputs),
         )
+    if head.pooling == SEGMENTS:
+        return nn.Sequential(
+            # Products of two states have another scale than the states beside them.
+            nn.LayerNorm(4 * size, eps=config.layer_norm_eps),
+            dropout,
+            nn.Linear(4 * size, size),
+            nn.ReLU(),
+            Dropout(head.dropout(config)),
+            nn.Linear(size, num_outputs),
+        )
     return nn.Sequential(dropout, nn.Linear(size, num_outputs))
 
 
@@ -192,6 +130,7 @@ class PooledHead(nn.Module, TaskHead):
         """The settings, with the pooling that is used."""
         self.pool = find_pooling(str(head.pooling), config)
         self.first_only = self.pool is first_token
+        self.reads_segments = self.pool is segment_pair
         self.layers = output_layers(config, head, num_outputs)
         initialize_weights(self, config.initializer_range)
 
@@ -209,17 +148,24 @@ class PooledHead(nn.Module, TaskHead):
         if self.pool is first_token:
             initialize_weights(self.layers[0], initializer_range)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
         """Pool the hidden states and compute the outputs.
 
         Args:
             hidden: Last hidden states, (B, T, D); (B, 1, D) will do where `first_only` says so.
             attention_mask: True where there is a token, bool (B, T); None if everywhere.
+            segments: What `text_segments` gives, int64 (B, T); only where `reads_segments` says so.
 
         Returns:
             (B, C).
         """
-        logits: Tensor = self.layers(self.pool(hidden, attention_mask))
+        selected = segments if self.reads_segments else attention_mask
+        logits: Tensor = self.layers(self.pool(hidden, selected))
         return logits
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -312,9 +258,14 @@ class Regression(PooledHead):
         assert isinstance(output, nn.Linear)  # as all of `output_layers` end
         nn.init.constant_(output.bias, mean)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
         """Predict a number for each text: as in a pooled head, but (B,)."""
-        return super().forward(hidden, attention_mask).squeeze(-1)
+        return super().forward(hidden, attention_mask, segments).squeeze(-1)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Average the squared error.

@@ -8,6 +8,8 @@ from typing import Protocol, Self
 import torch.nn.functional as F
 from torch import Tensor
 
+from finetune.heads.pooling import text_segments
+
 IGNORED = -100
 """Label of what takes no part in the loss: a token, an example or a window."""
 
@@ -33,11 +35,37 @@ class Head(Protocol):
 class TaskHead(Head, Protocol):
     """A head that reads sequences, whose answers a task understands."""
 
-    def __call__(self, hidden: Tensor, attention_mask: Tensor | None = None, /) -> Tensor:
-        """Logits of hidden states (B, T, D), with a mask that is True at tokens, bool (B, T)."""
+    reads_segments: bool = False
+    """Whether it is to be told which text of a pair each token belongs to."""
+
+    def __call__(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        /,
+    ) -> Tensor:
+        """Logits of hidden states (B, T, D), with a mask that is True at tokens, bool (B, T).
+
+        A head that does not read segments gets no third argument.
+        """
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """What answers are read off: of a fixed size a unit, whatever T is."""
+
+
+def head_logits(head: TaskHead, hidden: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Logits of a batch, from its hidden states (B, T, D) and what else of it the head reads.
+
+    Args:
+        head: The head.
+        hidden: Last hidden states; of the first token alone where the head reads no other.
+        batch: `input_ids` int64 (B, T), and `attention_mask` bool (B, T) where a row is padded.
+    """
+    attention_mask = batch.get("attention_mask")
+    if not head.reads_segments:
+        return head(hidden, attention_mask)
+    return head(hidden, attention_mask, text_segments(batch["input_ids"], attention_mask))
 
 
 def cross_entropy(

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
-from finetune.heads.pooled import HeadConfig, last_position
+from finetune.heads.pooled import HeadConfig
+from finetune.heads.pooling import last_position
 from finetune.heads.protocol import TaskHead, cross_entropy
 from finetune.ranges import MOST_TOKENS, check_values, within
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from finetune.errors import ConfigError, nearest
-from finetune.heads.pooled import POOLINGS, find_pooling
+from finetune.heads.pooling import POOLINGS, find_pooling
 from finetune.jobs.sources import Model, Sequences
 from finetune.runs.folder import cache_folder
 from finetune.text.features.pairs import length_batches

@@ -146,6 +146,8 @@ def _module(
     if start is not None:
         encoder.load_state_dict(start.encoder().state_dict())
     head = data.task.head(config, run.head)
+    if head.reads_segments:
+        check_segments(data)
     if isinstance(head, PooledHead) and start is not None and (pooler := start.pooler()):
         head.start_from(pooler)
     if isinstance(head, Regression):
@@ -165,6 +167,27 @@ def _module(
         regularization=run.regularization,
         seed=run.seed,
     )
+
+
+def check_segments(data: TaskData) -> None:
+    """Refuse to compare two texts where there is one, or where no separator shows which is which.
+
+    Raises:
+        ConfigError: The task has one text, or the tokenizer another template.
+    """
+    if len(data.examples(data.train_split)[0].texts) == 1:
+        raise ConfigError(
+            f"--pooling segments compares two texts, and {data.task.name} has one text an example; "
+            "choose --pooling mean, or attention"
+        )
+    template = data.tokenizer.template(pair=True)
+    separators = {*template.middle, *template.suffix}
+    if not (len(template.prefix) == len(template.suffix) == len(separators) == 1):
+        raise ConfigError(
+            "--pooling segments expects a tokenizer that writes [CLS] a [SEP] b [SEP], got "
+            f"{len(template.prefix)} tokens before a pair, {len(template.middle)} between and "
+            f"{len(template.suffix)} behind it; choose --pooling mean, or attention"
+        )
 
 
 def _baseline(data: TaskData) -> dict[str, float]:

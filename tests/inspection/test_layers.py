@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from finetune.errors import ConfigError
-from finetune.heads.pooled import POOLINGS
+from finetune.heads.pooling import POOLINGS
 from finetune.inspection import LayerStates, Model, Sequences, layer_vectors, layers
 from finetune.inspection.layers import check_pooling, layer_names
 from finetune.text.features.pairs import encode_pairs

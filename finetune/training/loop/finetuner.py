@@ -14,7 +14,7 @@ from torch import Tensor
 from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
-from finetune.heads import Classification, TaskHead, cross_entropy
+from finetune.heads import Classification, TaskHead, cross_entropy, head_logits
 from finetune.task.interface import Answer, Example, Outputs, Task
 from finetune.text.features.pairs import Features
 from finetune.training.loop.accumulation import labelled
@@ -139,7 +139,7 @@ class FineTuner(EncoderWithHead):
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Logits of a batch, in the head's shape."""
-        return self.head(self.hidden(batch), batch.get("attention_mask"))
+        return head_logits(self.head, self.hidden(batch), batch)
 
     def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Last hidden states; the frozen prefix is read, or run without gradients.

@@ -1,0 +1,173 @@
+"""Poolings: the hidden states of a text, or of the two texts of a pair, become one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from finetune.encoder import EncoderConfig
+from finetune.errors import ConfigError
+
+
+def first_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Take the state of [CLS], (B, T, D) -> (B, D)."""
+    return hidden[:, 0]
+
+
+def last_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Take the state of the last attended token, (B, T, D) and bool (B, T) -> (B, D)."""
+    if attention_mask is None:
+        return hidden[:, -1]
+    position = last_position(attention_mask)[:, None, None]  # (B, 1, 1)
+    return hidden.gather(1, position.expand(-1, 1, hidden.shape[-1])).squeeze(1)
+
+
+def last_position(attention_mask: Tensor) -> Tensor:
+    """Find the last attended token, bool (B, T) -> int64 (B,); 0 where there is none."""
+    # Not the number of tokens less one: a mask may have gaps, or padding on the left.
+    positions = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    return (positions * attention_mask).amax(dim=1)
+
+
+def mean_over_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Average over attended tokens, (B, T, D) and bool (B, T) -> (B, D)."""
+    if attention_mask is None:
+        return hidden.mean(dim=1)
+    attended = attention_mask.unsqueeze(-1)  # (B, T, 1)
+    return (hidden * attended).sum(dim=1) / attended.sum(dim=1).clamp(min=1)
+
+
+def max_over_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Take the largest value over attended tokens, (B, T, D) and bool (B, T) -> (B, D)."""
+    if attention_mask is None:
+        return hidden.amax(dim=1)
+    lowest = torch.finfo(hidden.dtype).min
+    largest = hidden.masked_fill(~attention_mask.unsqueeze(-1), lowest).amax(dim=1)
+    # A row of padding alone: the lowest number could become infinite in the layers above.
+    return largest.masked_fill(~attention_mask.any(dim=1, keepdim=True), 0.0)
+
+
+def first_max_and_mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Concatenate three poolings, (B, T, D) and bool (B, T) -> (B, 3D)."""
+    poolings = (first_token, max_over_tokens, mean_over_tokens)
+    return torch.cat([pool(hidden, attention_mask) for pool in poolings], dim=-1)
+
+
+def last_max_and_mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Concatenate three poolings, (B, T, D) and bool (B, T) -> (B, 3D); for a causal encoder."""
+    poolings = (last_token, max_over_tokens, mean_over_tokens)
+    return torch.cat([pool(hidden, attention_mask) for pool in poolings], dim=-1)
+
+
+class AttentionPooling(nn.Module):
+    """Average over attended tokens by the softmax of their products with a learned query.
+
+    The sentence attention of Yang et al. (2016, section 2.2) without its hidden layer: token t has
+    the weight exp(q · h_t) / Σ exp(q · h). The query starts near zero, so near the plain mean.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        """Make the query, of D numbers."""
+        super().__init__()
+        self.query = nn.Linear(hidden_size, 1, bias=False)  # a bias is nothing to a softmax
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Average the states, (B, T, D) and bool (B, T) -> (B, D)."""
+        scores = self.query(hidden)  # (B, T, 1)
+        if attention_mask is not None:
+            # Finite: in a row of padding alone the softmax of -inf would be no number.
+            lowest = torch.finfo(scores.dtype).min
+            scores = scores.masked_fill(~attention_mask.unsqueeze(-1), lowest)
+        pooled: Tensor = (scores.softmax(dim=1) * hidden).sum(dim=1)
+        return pooled
+
+
+FIRST, SECOND = 1, 2
+"""Numbers of the two texts of a pair in the result of `text_segments`."""
+
+
+def text_segments(input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """Say which text of a pair each token belongs to, by the separators among the ids.
+
+    Every family has separators, but not every one has segment ids (`token_type_ids`): RoBERTa,
+    DistilBERT and ModernBERT have none. The separator is the token that ends a sequence, as in
+    `[CLS] a [SEP] b [SEP]` and `<s> a </s></s> b </s>`; a text never contains it, because the
+    tokenizer reads its name in a text as text.
+
+    Args:
+        input_ids: int64 (B, T).
+        attention_mask: True where there is a token, bool (B, T); None if everywhere.
+
+    Returns:
+        1 in the first text, 2 in the second, 0 at the token that begins a sequence, at separators
+        and at padding; int64 (B, T). A text without a second one is all 1.
+    """
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids, dtype=torch.bool)
+    separator = input_ids.gather(1, last_position(attention_mask).unsqueeze(1))  # (B, 1)
+    is_separator = attention_mask & (input_ids == separator)
+    is_first_token = attention_mask.cumsum(dim=1) <= 1
+    behind_separator = is_separator.cumsum(dim=1) > 0
+    segments = torch.where(behind_separator, SECOND, FIRST)
+    return segments * (attention_mask & ~is_separator & ~is_first_token)
+
+
+def segment_pair(hidden: Tensor, segments: Tensor | None) -> Tensor:
+    """Compare two texts: [u, v, |u - v|, u * v] of their means (Conneau et al., 2017, section 3.2).
+
+    Args:
+        hidden: (B, T, D).
+        segments: What `text_segments` gives, int64 (B, T).
+
+    Returns:
+        (B, 4D); the mean of a text without a token is zero.
+
+    Raises:
+        ValueError: There are no segments.
+    """
+    if segments is None:
+        raise ValueError(
+            "the pooling 'segments' needs to know which text a token belongs to, got no segments; "
+            "give the head text_segments(input_ids, attention_mask) as its third argument"
+        )
+    u, v = (mean_over_tokens(hidden, segments == text) for text in (FIRST, SECOND))  # (B, D)
+    return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+
+
+Pooling = Callable[[Tensor, Tensor | None], Tensor]
+"""(hidden (B, T, D), attention_mask bool (B, T) or None) -> a vector a text."""
+
+POOLINGS: dict[str, Pooling] = {
+    "cls": first_token,
+    "last": last_token,
+    "mean": mean_over_tokens,
+    "max": max_over_tokens,
+    "concat": first_max_and_mean,
+}
+"""Name in a config -> how a text becomes one vector, without weights and by its mask alone."""
+ATTENTION, SEGMENTS = "attention", "segments"
+ALL_POOLINGS = (*POOLINGS, ATTENTION, SEGMENTS)
+"""All that a head can pool by: one more learns a query, one more compares the texts of a pair."""
+
+
+def find_pooling(name: str, config: EncoderConfig) -> Pooling:
+    """The pooling of this name over an encoder's states; `segments` takes them for the mask.
+
+    In a causal encoder the first token sees itself alone; the last one has seen the whole text.
+
+    Raises:
+        ConfigError: It is `cls`, and the encoder is causal.
+    """
+    if config.causal and name == "cls":
+        choices = [other for other in POOLINGS if other != "cls"]
+        raise ConfigError(
+            "pooling 'cls' reads the first token, which in a causal encoder sees no other: every "
+            f"text would have the same vector; choose {', '.join(choices[:-1])} or {choices[-1]}"
+        )
+    if name == ATTENTION:
+        return AttentionPooling(config.hidden_size)
+    if name == SEGMENTS:
+        return segment_pair
+    return last_max_and_mean if config.causal and name == "concat" else POOLINGS[name]

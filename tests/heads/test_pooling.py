@@ -1,0 +1,188 @@
+"""Poolings that weigh tokens or compare two texts, against their formulas written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import models, pre_tokenizers, processors
+from torch import Tensor
+
+from finetune.encoder import Encoder
+from finetune.heads import (
+    ALL_POOLINGS,
+    POOLINGS,
+    Classification,
+    HeadConfig,
+    MultiLabel,
+    MultipleChoice,
+    Regression,
+    head_logits,
+    text_segments,
+)
+from finetune.heads.pooling import AttentionPooling, segment_pair
+from finetune.text.features.pairs import collate, encode_pairs
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from tests.made.nets import tiny_config
+
+CLS, SEP, PAD = 2, 3, 0
+CONFIG = tiny_config()
+D = CONFIG.hidden_size
+HEADS = {
+    "classification": lambda head: Classification(CONFIG, head, 3),
+    "multi_label": lambda head: MultiLabel(CONFIG, head, 3),
+    "regression": lambda head: Regression(CONFIG, head),
+    "choice": lambda head: MultipleChoice(CONFIG, head, 2),
+}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "[", "]", "SEP"]
+TEMPLATES = {
+    "bert": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+    "distilbert and modernbert": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"),
+    "roberta": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]"),
+}
+
+
+def tokenizer_of(family: str) -> Tokenizer:
+    """A tokenizer of words with the special tokens of a family around texts."""
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    single, pair = TEMPLATES[family]
+    special = [("[CLS]", CLS), ("[SEP]", SEP)]
+    backend.post_processor = processors.TemplateProcessing(single, pair, special)
+    backend.add_special_tokens(WORDS[:5])
+    names = ("pad", "unk", "cls", "sep", "mask")
+    return Tokenizer(
+        backend, {f"{name}_token": word for name, word in zip(names, WORDS, strict=False)}
+    )
+
+
+def batch() -> dict[str, Tensor]:
+    """Two pairs, `[CLS] 5 6 [SEP] 7 [SEP] [PAD]` and `[CLS] 8 [SEP] 9 5 6 [SEP]`."""
+    ids = torch.tensor([[CLS, 5, 6, SEP, 7, SEP, PAD], [CLS, 8, SEP, 9, 5, 6, SEP]])
+    return {"input_ids": ids, "attention_mask": ids != PAD}
+
+
+@pytest.fixture
+def hidden() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2, 7, D, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_each_token_is_in_its_text_whatever_the_family_writes_between(family: str) -> None:
+    tokenizer = tokenizer_of(family)
+    texts, seconds = ["a b", "c"], ["c", "a b [SEP] c"]  # a separator's name in a text is text
+    features = encode_pairs(tokenizer, texts, seconds, 30)
+    made = collate(features, [0, 1], tokenizer.pad_token_id)
+    segments = text_segments(made["input_ids"], made.get("attention_mask"))
+    for row, pair in enumerate(zip(texts, seconds, strict=True)):
+        for number, text in enumerate(pair, start=1):
+            (words,) = tokenizer.encode_ids([text])
+            assert made["input_ids"][row][segments[row] == number].tolist() == words
+    unchosen = made["input_ids"][segments == 0]
+    assert set(unchosen.tolist()) <= {CLS, SEP, PAD}
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_one_text_alone_is_all_of_the_first(family: str) -> None:
+    features = encode_pairs(tokenizer_of(family), ["a b c"], None, 30)
+    segments = text_segments(torch.tensor([list(features[0].input_ids)]))
+    assert segments.tolist() == [[0, 1, 1, 1, 0]]
+
+
+def test_padding_may_stand_on_either_side() -> None:
+    ids = torch.tensor([[PAD, PAD, CLS, 5, SEP, 6, SEP], [CLS, 5, SEP, 6, SEP, PAD, PAD]])
+    expected = [[0, 0, 0, 1, 0, 2, 0], [0, 1, 0, 2, 0, 0, 0]]
+    assert text_segments(ids, ids != PAD).tolist() == expected
+
+
+def test_segments_is_the_papers_comparison_of_two_means(hidden: Tensor) -> None:
+    made = batch()
+    pooled = segment_pair(hidden, text_segments(**made))
+    for row, (first, second) in enumerate([((1, 2), (4,)), ((1,), (3, 4, 5))]):
+        u = sum(hidden[row, place] for place in first) / len(first)
+        v = sum(hidden[row, place] for place in second) / len(second)
+        expected = torch.cat([u, v, abs(u - v), u * v])  # type: ignore[arg-type, list-item]
+        torch.testing.assert_close(pooled[row], expected, atol=1e-12, rtol=0)
+
+
+def test_the_head_of_segments_is_a_norm_and_one_hidden_layer(hidden: Tensor) -> None:
+    head = Classification(CONFIG, HeadConfig("segments"), 3).double().eval()
+    weights, made = head.state_dict(), batch()
+    pooled = segment_pair(hidden, text_segments(**made))
+    centred = pooled - pooled.mean(dim=-1, keepdim=True)
+    normalized = centred / (centred.square().mean(dim=-1, keepdim=True)).sqrt()
+    inner = (normalized @ weights["layers.2.weight"].T + weights["layers.2.bias"]).clamp(min=0)
+    expected = inner @ weights["layers.5.weight"].T + weights["layers.5.bias"]
+    torch.testing.assert_close(head_logits(head, hidden, made), expected, atol=1e-9, rtol=0)
+    assert weights["layers.2.weight"].shape == (D, 4 * D)
+
+
+def test_attention_is_the_softmax_of_a_learned_query(hidden: Tensor) -> None:
+    mask = batch()["attention_mask"]
+    pool = AttentionPooling(D).double()
+    (query,) = pool.query.weight
+    for row, length in enumerate((6, 7)):
+        states = hidden[row, :length]
+        weights = torch.exp(states @ query)
+        expected = (weights[:, None] * states).sum(0) / weights.sum()
+        torch.testing.assert_close(pool(hidden, mask)[row], expected, atol=1e-12, rtol=0)
+    whole = torch.ones_like(mask)
+    torch.testing.assert_close(pool(hidden, None), pool(hidden, whole))
+    assert pool(hidden, torch.zeros_like(mask)).isfinite().all()
+
+
+@pytest.mark.parametrize("pooling", ["attention", "segments"])
+@pytest.mark.parametrize("kind", HEADS)
+def test_every_head_learns_by_both(kind: str, pooling: str) -> None:
+    head = HEADS[kind](HeadConfig(pooling))
+    hidden = torch.randn(2, 7, D, requires_grad=True)
+    logits = head_logits(head, hidden, batch())
+    labels = torch.zeros(len(logits), dtype=torch.int64)
+    if kind in ("multi_label", "regression"):
+        labels = torch.ones_like(logits)
+    head.loss(logits, labels).backward()
+    for name, parameter in head.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    assert hidden.grad is not None
+    texts = text_segments(**batch()) > 0
+    read = texts if pooling == "segments" else batch()["attention_mask"]
+    assert (hidden.grad.abs().sum(-1) > 0).equal(read)  # both texts; neither [CLS] nor padding
+
+
+@pytest.mark.parametrize("pooling", ["attention", "segments"])
+def test_padding_changes_nothing(pooling: str) -> None:
+    torch.manual_seed(0)
+    encoder, head = Encoder(CONFIG).eval(), HEADS["classification"](HeadConfig(pooling)).eval()
+    made = batch()
+    logits = head_logits(head, encoder(made).last_hidden_state, made)
+    alone = {"input_ids": made["input_ids"][:1, :6]}
+    expected = head_logits(head, encoder(alone).last_hidden_state, alone)
+    torch.testing.assert_close(logits[:1], expected, atol=1e-6, rtol=0)
+
+
+def test_a_text_without_tokens_has_a_mean_of_zeros() -> None:
+    ids = torch.tensor([[CLS, SEP, 5, SEP]])
+    u, v, *_ = segment_pair(torch.ones(1, 4, D), text_segments(ids)).chunk(4, dim=-1)
+    assert not u.any()
+    assert v.eq(1).all()
+
+
+def test_without_segments_the_message_says_where_they_are_from() -> None:
+    head = Classification(CONFIG, HeadConfig("segments"), 3)
+    with pytest.raises(ValueError, match=r"got no segments; give the head text_segments\("):
+        head(torch.zeros(1, 4, D))
+
+
+def test_only_segments_reads_segments() -> None:
+    reading = {name for name in ALL_POOLINGS if _regression(name).reads_segments}
+    assert reading == {"segments"}
+    assert set(ALL_POOLINGS) - set(POOLINGS) == {"attention", "segments"}
+
+
+def _regression(pooling: str) -> Any:
+    return Regression(CONFIG, HeadConfig(pooling))
