@@ -2,9 +2,9 @@
 
     python examples/own_trainer.py CORPUS TRAIN VALIDATION OUT
 
-CORPUS is a text file, TRAIN and VALIDATION are tables with the columns `text` and `label`. The two
-LightningModules and the two LightningDataModules are all that is used: no run folder is written,
-and what becomes of weights and figures is decided here.
+CORPUS is a text file, TRAIN and VALIDATION are tables with the columns `text` and `label`. Training
+uses the two LightningModules and the two LightningDataModules only. At the end `Predictor.save`
+writes OUT/run, so that `finetune.load`, `finetune evaluate`, `export` and `report` work on it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from pytorch_lightning.loggers import CSVLogger
 import finetune
 from finetune.text import CorpusConfig, TokenizerConfig, build_corpus, train_tokenizer
 from finetune.text.corpus.documents import corpus_sources, read_documents
-from finetune.training.loop.data import LoaderConfig
-from finetune.training.optimizer import OptimizerConfig
 
 # Toy sizes; for a text of any size 8,000 tokens and more, and a width of 128 and more.
 SHAPE = finetune.EncoderConfig(
@@ -31,8 +29,8 @@ SHAPE = finetune.EncoderConfig(
     num_attention_heads=2,
     intermediate_size=64,
 )
-LOADER = LoaderConfig(batch_size=16)
-RATE = OptimizerConfig(learning_rate=1e-2)
+LOADER = finetune.LoaderConfig(batch_size=16)
+RATE = finetune.OptimizerConfig(learning_rate=1e-2)
 
 
 class Diary(pl.Callback):
@@ -102,6 +100,8 @@ def main(words: Sequence[str], epochs: int = 3) -> tuple[finetune.Predictor, Dia
     pretrained, tokenizer, before = pretrain(corpus, out / "pretrain", epochs)
     task = finetune.find_task("classify", train=train, validation=validation)
     predictor, after = fine_tune(pretrained.encoder, tokenizer, task, out / "fine-tune", epochs)
+    rate = RATE.learning_rate
+    predictor.save(out / "run", learning_rate=rate, max_epochs=epochs, seed=1, pooling="mean")
     return predictor, before, after
 
 

@@ -17,9 +17,11 @@ from finetune.errors import ConfigError, DataError
 from finetune.jobs.answer_files import Inputs, check_target, write_answer_file
 from finetune.jobs.evaluation import checkpoint_of, load_tuner
 from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
+from finetune.jobs.saving import run_of, save_run
 from finetune.runs.families import make_task
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, say
+from finetune.runs.settings import FitRun
 from finetune.task.interface import Answer, Example
 from finetune.text.features.in_memory import rows_of
 from finetune.text.features.pairs import length_batches
@@ -64,6 +66,31 @@ class Predictor:
         self.module, self.tokenizer = module, tokenizer
         self.max_length, self.batch_size = max_length, batch_size
         self.task = module.task
+        self._run: FitRun | None = None  # its settings, if it was loaded from a run
+
+    def save(self, folder: str | Path, *, score: bool = True, **settings: Any) -> None:
+        """Save the model as a run, so that `load`, `evaluate`, `export` and `report` work on it.
+
+        >>> import finetune
+        >>> finetune.load("runs/own").save("runs/copy")
+        >>> finetune.evaluate("runs/copy")["metrics"] == finetune.evaluate("runs/own")["metrics"]
+        True
+
+        Args:
+            folder: The run's folder, new or empty.
+            score: Whether to predict and score the validation splits and to write results.json,
+                which `report` and `compare` read. It needs the validation data.
+            settings: Settings to record in config.yaml, by the names that `finetune.fit` takes,
+                such as `encoder="runs/pretrained"` and `learning_rate=1e-4` of a training with
+                your own Trainer. The task, its files, `max_length` and `batch_size` are known.
+
+        Raises:
+            ConfigError: A setting is unknown, or the folder contains something.
+            DataError: The validation data cannot be read.
+        """
+        sizes = {"max_length": self.max_length, "batch_size": self.batch_size}
+        known = {**sizes, **settings, "out": folder}
+        save_run(run_of(self.task, self._run, known), self.module, self.tokenizer, score=score)
 
     def predict(self, texts: Any) -> list[Answer]:
         """Predict for one text or many, in order.
@@ -178,12 +205,14 @@ def load(
             f"{folder} was not trained: every example is answered '{task.fixed_answer}'"
         )
     module, tokenizer = load_tuner(checkpoint_of(folder, settings, task), settings)
-    return Predictor(
+    predictor = Predictor(
         module,
         tokenizer,
         max_length=settings.max_length,
         batch_size=batch_size or settings.loader.batch_size,
     )
+    predictor._run = settings
+    return predictor
 
 
 def predict_file(

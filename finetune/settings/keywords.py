@@ -36,6 +36,11 @@ def from_keywords(cls: type[Any], keywords: Mapping[str, Any]) -> dict[str, Any]
     return {**sections, **single}
 
 
+def keys_of(instance: Any) -> dict[str, Any]:
+    """All settings of an instance by their dotted key."""
+    return _flat(plain(instance), "")
+
+
 def _names(cls: type[Any]) -> dict[str, str]:
     """Name of a keyword -> dotted key: each setting by its key, and by its flag."""
     settings = list(settings_of(cls))
