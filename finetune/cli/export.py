@@ -13,7 +13,9 @@ from finetune.errors import ConfigError
 FORMATS = ("hf", "onnx")
 MORE = """\
 formats:
-  hf     for transformers: AutoModelFor…, AutoTokenizer and pipeline load it
+  hf     for transformers: AutoModelFor…, AutoTokenizer and pipeline load it;
+         with trust_remote_code=True where no class of transformers computes
+         the model, as the folder then has its own code
   onnx   a graph for onnxruntime and others, checked against the run; it takes
          pip install finetune[onnx]
 
@@ -33,6 +35,8 @@ def command(arguments: list[str]) -> int:
         help="onnx: also write weights of 8 bits, and report the change in score",
     )
     parser.add_argument("--data", help="--int8: data folder to measure on (default: the run's)")
+    parser.add_argument("--license", help="model card: license, as hubs name it: apache-2.0")
+    parser.add_argument("--language", default="", help="model card: languages of the texts: en,de")
     parser.add_argument("--overwrite", action="store_true", help="replace the export in --out")
     add_json(parser, "print the folder and the measurements as JSON on stdout")
     space = parser.parse_args(arguments)
@@ -40,20 +44,25 @@ def command(arguments: list[str]) -> int:
         raise ConfigError("--int8 goes with --format onnx; remove it")
     if space.data is not None and not space.int8:
         raise ConfigError("--data goes with --int8, which scores the run again; remove it")
+    from finetune.export.card import Terms
     from finetune.export.place import check_out
     from finetune.runs.folder import say
 
     check_out(space.out, space.run, overwrite=space.overwrite)
+    terms = Terms(space.license, tuple(filter(None, space.language.split(","))))
     content: dict[str, Any] = {"out": str(space.out), "format": space.format}
     if space.format == "onnx":
         from finetune.export.onnx import export_onnx
 
-        made = export_onnx(space.run, space.out, int8=space.int8, data=space.data)
+        made = export_onnx(space.run, space.out, int8=space.int8, data=space.data, terms=terms)
         content |= asdict(made)
     else:
         from finetune.export.hf import export_hf
 
-        export_hf(space.run, space.out)
+        written = export_hf(space.run, space.out, terms)
+        content |= {"architecture": written.architecture, "lacking": written.lacking}
+        if written.remark is not None:
+            say(written.remark)
     say(f"exported: {space.out}")
     if space.json:
         print(json.dumps(content))

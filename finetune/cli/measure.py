@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -33,13 +34,17 @@ def describe(arguments: list[str]) -> int:
     parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
     add_json(parser, "print the counts of each encoder as JSON on stdout")
     space = parser.parse_args(arguments)
+    from finetune.checkpoints.hf import exports_as
     from finetune.encoder import cost
 
     configs = {str(source): _encoder_config(source) for source in space.source}
     if space.json:
         print(json.dumps({name: cost.counts(config) for name, config in configs.items()}))
         return 0
-    tables = [cost.describe(config) for config in configs.values()]
+    tables = [
+        "\n".join([cost.describe(config), *textwrap.wrap(exports_as(config, reasons=True), 80)])
+        for config in configs.values()
+    ]
     if len(tables) > 1:
         tables = [f"{name}\n{text}" for name, text in zip(configs, tables, strict=True)]
     put("\n\n".join(tables))

@@ -8,10 +8,12 @@ machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from finetune.console.output import counted
+from finetune.export.place import CARD
 from finetune.export.source import Source
 from finetune.runs.inputs import READ, SESSION_KEYS
 from finetune.runs.results import Results
@@ -38,15 +40,54 @@ DISTRIBUTIONS = ("words", "tokens", "numbers")
 """Facts of a split that a report shows, and no card."""
 MOST_CLASSES = 20
 """Classes that the card names; the model's config.json has all of them."""
+MAIN_SETTINGS = (
+    ("optimizer", "learning_rate"),
+    ("loader", "batch_size"),
+    ("length", "max_epochs"),
+    ("length", "max_steps"),
+    ("length", "max_minutes"),
+    ("", "max_length"),
+    ("data", "max_length"),
+    ("unfreezing", "unfreeze"),
+)
+"""Section and name of the settings that the card names."""
 SHOWN_ELSEWHERE = ("task", "seed", "seeds", "encoder", "trainer.log_every_steps")
 NOT_SHOWN = (*SESSION_KEYS, *READ, *SHOWN_ELSEWHERE)
 """Settings that change no number, that name files, or that are elsewhere in the card."""
 
 
+TRAINING = "training.yaml"
+"""The settings of the run, in the exported folder."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What only the owner of a model knows, for its card."""
+
+    license: str | None = None
+    """Identifier as model hubs know it, such as apache-2.0; None says nothing."""
+    language: tuple[str, ...] = ()
+    """Codes of the texts' languages, such as en."""
+
+
+def write_card(folder: Path, source: Source, **content: Any) -> None:
+    """Write README.md and the settings that it names; arguments as of `model_card`."""
+    (folder / CARD).write_text(model_card(source, **content), encoding="utf-8")
+    if settings := _shown(source.settings):
+        text = f"# settings of the run that trained this model\n{write(settings)}"
+        (folder / TRAINING).write_text(text, encoding="utf-8")
+
+
 def model_card(
-    source: Source, *, title: str, usage: str, library: str, notes: Sequence[str] = ()
+    source: Source,
+    *,
+    title: str,
+    usage: str,
+    library: str,
+    notes: Sequence[str] = (),
+    terms: Terms | None = None,
 ) -> str:
-    """Write the README.md of an exported folder.
+    """The README.md of an exported folder.
 
     Args:
         source: The exported checkpoint and its run.
@@ -54,10 +95,11 @@ def model_card(
         usage: Markdown: how to load the model and predict.
         library: The library that reads the folder, as model hubs name it.
         notes: Further paragraphs on differences from the run.
+        terms: License and languages, where they are known.
     """
     results = source.results
     parts = [
-        _head_matter(source, library),
+        _head_matter(source, library, title, terms or Terms()),
         f"# {_plain(title)}",
         _about(source),
         f"## Use\n\n{usage}",
@@ -70,11 +112,32 @@ def model_card(
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _head_matter(source: Source, library: str) -> str:
-    lines = {"library_name": library}
-    if source.kind in PIPELINES:
-        lines["pipeline_tag"] = PIPELINES[source.kind]
-    return f"---\n{write({**lines, 'tags': ['finetune']})}---"
+def _head_matter(source: Source, library: str, title: str, terms: Terms) -> str:
+    """The fields by which model hubs list a model; what is not known is left out."""
+    fields = {
+        "language": list(terms.language),
+        "license": terms.license,
+        "library_name": library,
+        "pipeline_tag": PIPELINES.get(source.kind or ""),
+        "base_model": source.base_model,
+        "tags": ["finetune"],
+        "model-index": _model_index(source, _plain(title)),
+    }
+    return f"---\n{write({name: value for name, value in fields.items() if value})}---"
+
+
+def _model_index(source: Source, title: str) -> list[dict[str, Any]]:
+    """Results as model hubs compare them: those of the exported weights."""
+    one = _one(source)
+    metrics, task = one.get("metrics", {}), source.task
+    if not (metrics and task) or source.kind not in PIPELINES or source.kind == "masked_lm":
+        return []
+    result = {
+        "task": {"type": PIPELINES[source.kind]},
+        "dataset": {"type": task, "name": task, "split": one.get("split", "validation")},
+        "metrics": [{"type": name, "value": round(value, 4)} for name, value in metrics.items()],
+    }
+    return [{"name": title, "results": [result]}]
 
 
 def _section(name: str, paragraphs: Iterable[str]) -> list[str]:
@@ -245,9 +308,21 @@ def _training(source: Source) -> list[str]:
         facts.append(f"{one['examples_per_second']:,.0f} examples a second")
     if one.get("peak_gib"):
         facts.append(f"{one['peak_gib']:.2f} GiB peak memory")
-    settings = _shown(given)
-    block = f"```yaml\n{write(settings)}```" if settings else ""
-    return ["; ".join(facts) + "." if facts else "", block]
+    lines = ["; ".join(facts), _main_settings(_shown(given))]
+    return [f"{line}." for line in lines if line]
+
+
+def _main_settings(settings: Mapping[str, Any]) -> str:
+    """The settings that a reader asks for first, and where the rest is."""
+    named = []
+    for section, name in MAIN_SETTINGS:
+        inner = settings.get(section) if section else settings
+        if isinstance(inner, Mapping) and name in inner:
+            named.append(f"{name.replace('_', ' ')} {inner[name]}")
+    if not settings:
+        return ""
+    text = "; ".join([*named, f"all settings: [{TRAINING}]({TRAINING})"])
+    return text[0].upper() + text[1:]
 
 
 def _shown(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

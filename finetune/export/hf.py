@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,89 +17,91 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from finetune.checkpoints.folder import CONFIG, WEIGHTS, Checkpoint
-from finetune.checkpoints.hf import FORMS, Form, export_form, their_weights
+from finetune.checkpoints.hf import OWN, Form, export_form, their_weights
 from finetune.checkpoints.hf.form import POOLED
 from finetune.checkpoints.hf.reading import HEADS, PROBLEMS
 from finetune.errors import CheckpointError
-from finetune.export.card import model_card
-from finetune.export.place import CARD
+from finetune.export.card import Terms, write_card
 from finetune.export.source import Source, find_source
 from finetune.files.writing import new_folder, write_json
+from finetune.heads import HeadConfig
 from finetune.text.tokenizer.tokenizer import Tokenizer
 
-WAYS_OUT = "take --format onnx, or finetune.load from Python"
+CODE = "modeling_finetune.py"
+"""The code of a folder that no class of `transformers` computes."""
 
 
-def export_hf(run: Path, out: Path) -> None:
+@dataclass(frozen=True)
+class Written:
+    """How a folder was written."""
+
+    architecture: str
+    """Name of the class that loads it."""
+    lacking: tuple[str, ...] = ()
+    """What each class of `transformers` lacks, where the folder brings its own code."""
+
+    @property
+    def remark(self) -> str | None:
+        """What its reader must know; None for a class of `transformers`."""
+        if not self.lacking:
+            return None
+        return (
+            "no class of transformers computes this model, so the folder has its own code "
+            f"({CODE}): load it with trust_remote_code=True ({'; '.join(self.lacking)})"
+        )
+
+
+def export_hf(run: Path, out: Path, terms: Terms | None = None) -> Written:
     """Write a folder that `AutoModelFor…` and `AutoTokenizer` of `transformers` load.
+
+    Where no class of theirs computes the same, the folder has the code that does.
 
     Args:
         run: A run's folder (of several seeds: the best one's weights), or a checkpoint's.
         out: The folder; it is written completely or not at all, and replaces an old one.
+        terms: License and languages, for the model card.
 
     Raises:
         ConfigError: The run has no weights.
-        CheckpointError: There is no checkpoint, or no model of `transformers` computes the same;
-            the encoder's field or the head is named.
+        CheckpointError: There is no checkpoint, or its head is of no known kind.
         OSError: It cannot be written.
     """
     source = find_source(run)
     checkpoint, kind = source.checkpoint, source.kind
-    form = _form(checkpoint, kind, source.family)
-    _check_head(checkpoint, kind)
-    settings = _settings(checkpoint, kind, form)
-    weights = _weights(checkpoint, kind, form)
+    pooling = _pooling(checkpoint)
+    form, lacking = export_form(checkpoint.encoder_config, kind, pooling, first=source.family)
+    settings = _settings(checkpoint, kind, form, pooling)
+    weights = _weights(checkpoint, kind, form, pooling)
+    written = Written(settings["architectures"][0], tuple(lacking))
     tokenizer = checkpoint.tokenizer()
-    card = model_card(source, title=out.name, usage=_usage(kind, out.name), library="transformers")
 
     with new_folder(out) as folder:
         write_json(folder / CONFIG, settings)
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
         # safetensors makes a file that only its owner may read; the folder is to be shared.
         shutil.copymode(folder / CONFIG, folder / WEIGHTS)
+        if form is OWN:
+            code = resources.files("finetune.export").joinpath(CODE).read_text(encoding="utf-8")
+            (folder / CODE).write_text(code, encoding="utf-8")
         _write_tokenizer(folder, tokenizer, source, kind)
-        (folder / CARD).write_text(card, encoding="utf-8")
+        usage = _usage(kind, out.name, code=form is OWN)
+        card = {"title": out.name, "usage": usage, "notes": _card_notes(written), "terms": terms}
+        write_card(folder, source, library="transformers", **card)
+    return written
 
 
-def _check_head(checkpoint: Checkpoint, kind: str | None) -> None:
-    """Refuse poolings that the classifiers of `transformers` do not have."""
-    pooling = checkpoint.head.get("pooling") or "cls"
-    if kind in POOLED and pooling != "cls":
-        alternative = "" if checkpoint.encoder_config.causal else ", or train with --pooling cls"
-        raise CheckpointError(
-            f"{checkpoint.folder}: the head pools by '{pooling}', and those of Hugging Face read "
-            f"the first token only; {WAYS_OUT}{alternative}"
-        )
+def _pooling(checkpoint: Checkpoint) -> str:
+    given = HeadConfig(pooling=checkpoint.head.get("pooling"))
+    return str(given.resolved(checkpoint.encoder_config).pooling)
 
 
-def _form(checkpoint: Checkpoint, kind: str | None, family: str | None) -> Form:
-    """The family it was imported from, if it has such a head; else the first that can express it.
-
-    Raises:
-        CheckpointError: None can; the message names the field of the encoder, or the head.
-    """
-    config = checkpoint.encoder_config
-    try:
-        original = FORMS.get(family or "")
-        if original is not None and _can_express(original, checkpoint, kind):
-            return original
-        form = export_form(config)
-        form.pairs(config, kind)
-    except CheckpointError as error:
-        raise CheckpointError(f"{checkpoint.folder}: {error}; {WAYS_OUT}") from None
-    return form
+def _card_notes(written: Written) -> list[str]:
+    if written.remark is None:
+        return []
+    return [f"The folder has its own code, `{CODE}`, which needs torch and transformers alone."]
 
 
-def _can_express(form: Form, checkpoint: Checkpoint, kind: str | None) -> bool:
-    try:
-        form.settings(checkpoint.encoder_config)
-        form.pairs(checkpoint.encoder_config, kind)
-    except CheckpointError:
-        return False
-    return True
-
-
-def _settings(checkpoint: Checkpoint, kind: str | None, form: Form) -> dict[str, Any]:
+def _settings(checkpoint: Checkpoint, kind: str | None, form: Form, pooling: str) -> dict[str, Any]:
     """Their config.json."""
     settings: dict[str, Any] = {"architectures": [_architecture(kind, form)]}
     settings |= form.settings(checkpoint.encoder_config)
@@ -110,6 +114,13 @@ def _settings(checkpoint: Checkpoint, kind: str | None, form: Form) -> dict[str,
             settings["problem_type"] = problem
     if kind in POOLED and checkpoint.head.get("head_dropout") is not None:
         settings["classifier_dropout"] = checkpoint.head["head_dropout"]
+    if form is OWN:
+        module = CODE.removesuffix(".py")
+        classes = {"AutoConfig": f"{form.classes}Config", "AutoModel": f"{form.classes}Model"}
+        endings = {ending for ending in HEADS if ending != "ForPreTraining"}
+        classes |= {f"AutoModel{ending}": form.classes + ending for ending in sorted(endings)}
+        settings["auto_map"] = {auto: f"{module}.{name}" for auto, name in classes.items()}
+        settings["pooling"] = pooling
     return settings
 
 
@@ -120,11 +131,13 @@ def _architecture(kind: str | None, form: Form) -> str:
     return form.classes + (endings[0] if endings else "Model")
 
 
-def _weights(checkpoint: Checkpoint, kind: str | None, form: Form) -> dict[str, Tensor]:
+def _weights(
+    checkpoint: Checkpoint, kind: str | None, form: Form, pooling: str
+) -> dict[str, Tensor]:
     """The tensors under their names in `transformers`."""
     ours = checkpoint.weights()
     try:
-        named = their_weights(ours, form, checkpoint.encoder_config, kind)
+        named = their_weights(ours, form, checkpoint.encoder_config, kind, pooling)
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.folder}: {error}") from None
     return {name: tensor.contiguous() for name, tensor in named.items()}
@@ -155,15 +168,15 @@ print(classify({{"text": "A text.", "text_pair": "And its pair."}}, truncation=T
 FILL = """\
 from transformers import pipeline
 
-fill = pipeline("fill-mask", model={folder})
+fill = pipeline("fill-mask", model={folder}{trust})
 print(fill(f"A {{fill.tokenizer.mask_token}} text."))"""
 
 LOAD = """\
 import torch
 from transformers import AutoModel{ending}, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained({folder})
-model = AutoModel{ending}.from_pretrained({folder}).eval()
+tokenizer = AutoTokenizer.from_pretrained({folder}{trust})
+model = AutoModel{ending}.from_pretrained({folder}{trust}).eval()
 """
 
 ANSWER = """\
@@ -191,17 +204,19 @@ with torch.inference_mode():
     print(model(**inputs).last_hidden_state.shape)"""
 
 
-def _usage(kind: str | None, folder: str) -> str:
-    """How to predict with the folder, as a block of Python for the card."""
+def _usage(kind: str | None, folder: str, *, code: bool) -> str:
+    """How the folder is asked, as a block of Python for the card."""
     folder = json.dumps(folder, ensure_ascii=False)
+    trust = ", trust_remote_code=True" if code else ""
     if kind == "span":
-        code = LOAD.format(folder=folder, ending="ForQuestionAnswering") + ANSWER
+        text = LOAD.format(folder=folder, ending="ForQuestionAnswering", trust=trust) + ANSWER
     elif kind == "choice":
-        code = LOAD.format(folder=folder, ending="ForMultipleChoice") + CHOOSE
+        text = LOAD.format(folder=folder, ending="ForMultipleChoice", trust=trust) + CHOOSE
     elif kind == "masked_lm":
-        code = FILL.format(folder=folder)
+        text = FILL.format(folder=folder, trust=trust)
     elif kind is None:
-        code = LOAD.format(folder=folder, ending="") + READ
+        text = LOAD.format(folder=folder, ending="", trust=trust) + READ
     else:
-        code = CLASSIFY.format(folder=folder, more=", top_k=None" if kind == "multi_label" else "")
-    return f"```python\n{code}\n```"
+        more = ", top_k=None" if kind == "multi_label" else ""
+        text = CLASSIFY.format(folder=folder, more=trust + more)
+    return f"```python\n{text}\n```"

@@ -20,7 +20,7 @@ from typing import Any
 
 from finetune.checkpoints.folder import CONFIG
 from finetune.console.output import counted
-from finetune.export.card import model_card
+from finetune.export.card import Terms, write_card
 from finetune.export.model import WholeModel, load_model
 from finetune.export.onnx_check import Agreement, check_graph
 from finetune.export.onnx_example import example
@@ -33,7 +33,6 @@ from finetune.export.onnx_graph import (
     write_graph,
 )
 from finetune.export.onnx_score import GraphScores, score_graphs
-from finetune.export.place import CARD
 from finetune.export.source import Source, find_source
 from finetune.files.writing import new_folder
 from finetune.runs.folder import say
@@ -60,6 +59,7 @@ def export_onnx(
     *,
     int8: bool = False,
     data: str | None = None,
+    terms: Terms | None = None,
 ) -> Measured:
     """Write a run's best checkpoint as a graph, checked against the model itself.
 
@@ -69,6 +69,7 @@ def export_onnx(
         int8: Whether to write the graph in 8 bits too, and to measure the loss in score on the
             run's validation split.
         data: Another data folder than the run's.
+        terms: License and languages, for the model card.
 
     Returns:
         The measurements; they are also in OUT/config.json.
@@ -86,7 +87,7 @@ def export_onnx(
     with new_folder(out) as folder:
         measured = _write_graphs(folder, model, source, score)
         _write_tokenizer(folder, tokenizer, source)
-        _write_descriptions(folder, out.name, model, tokenizer, source, measured)
+        _write_descriptions(folder, out.name, model, tokenizer, source, measured, terms)
     _report(measured)
     return measured
 
@@ -150,6 +151,7 @@ def _write_descriptions(
     tokenizer: Tokenizer,
     source: Source,
     measured: Measured,
+    terms: Terms | None,
 ) -> None:
     """Write config.json, the example and the model card."""
     config = _config(folder, model, source, measured)
@@ -159,8 +161,8 @@ def _write_descriptions(
     code = example(model.kind, model.inputs, mask=mask, options=model.options)
     (folder / EXAMPLE).write_text(code, encoding="utf-8")
     usage = f"`python {EXAMPLE}`:\n\n```python\n{code}```"
-    card = model_card(source, title=title, usage=usage, library="onnx", notes=_notes(measured))
-    (folder / CARD).write_text(card, encoding="utf-8")
+    card = {"title": title, "usage": usage, "notes": _notes(measured), "terms": terms}
+    write_card(folder, source, library="onnx", **card)
 
 
 def _config(folder: Path, model: WholeModel, source: Source, measured: Measured) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,14 @@ class Source:
         """`model_type` of the published encoder that it started from; None if there is none."""
         run: Results = self.results.get("runs", [self.results])[0]
         return self.checkpoint.source.get("family") or run.get("imported", {}).get("family")
+
+    @property
+    def base_model(self) -> str | None:
+        """Name on the hub of the published encoder that it is, or began as; None for others."""
+        run: Results = self.results.get("runs", [self.results])[0]
+        name = self.checkpoint.source.get("name") or run.get("imported", {}).get("name", "")
+        is_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists()
+        return name if is_name else None
 
     @property
     def max_length(self) -> int | None:

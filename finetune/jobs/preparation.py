@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from finetune.checkpoints.folder import Checkpoint, check_vocabulary, find_tokenizer
+from finetune.checkpoints.hf import exports_as
 from finetune.checkpoints.hub import find_checkpoint, head_left_out, origin
 from finetune.console.output import counted
 from finetune.encoder import Encoder, EncoderConfig
@@ -72,6 +73,12 @@ class Preparation:
             width = self.module.encoder.config.hidden_size
             cached = sizes(self.choice, width, self.run.caching.cache_precision)
             say(plan_table(self.plan, self.run.unfreezing.policy, cached))
+        if self.run.dry_run:
+            head = self.module.head
+            family = None if self.start is None else self.start.source.get("family")
+            pooling = str(getattr(getattr(head, "config", None), "pooling", "cls"))
+            config = self.module.encoder.config
+            say(exports_as(config, head.kind, pooling, first=family, reasons=True))
 
     def inputs(self) -> Inputs:
         """What the run reads, by content; a resumed run must read the same."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from finetune.checkpoints.folder import find_tokenizer, load_checkpoint
+from finetune.checkpoints.hf import exports_as
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.files.writing import new_folder
@@ -105,6 +106,7 @@ def pretrain(run: PretrainRun) -> Results:
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
     run = dataclasses.replace(run, encoder=config)  # what is recorded is what is used
     check_training(config, run.trainer, language_model=True)
+    say(exports_as(config, "masked_lm"))
     digests = source_digests(run.corpus)
     inputs = {
         **corpus_inputs(digests),

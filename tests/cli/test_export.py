@@ -21,6 +21,7 @@ PARTS = [
     "special_tokens_map.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "training.yaml",
 ]
 
 
@@ -37,6 +38,35 @@ def test_run_is_exported(world: World, call: Call, tmp_path: Path) -> None:
     results = json.loads((world.tuned / "results.json").read_text())
     assert f"{results['metrics']['accuracy']:.4f}" in card
     assert "`glue/sst2` from" in card
+
+
+def test_pooling_of_its_own_goes_out_with_its_code(
+    world: World, call: Call, tmp_path: Path
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert call(*world.glue(run, "--pooling", "mean")).status == 0
+    outcome = call(*hf(run, out, "--json", "--license", "mit", "--language", "en,de"))
+    assert outcome.status == 0
+    assert "trust_remote_code=True" in outcome.err
+    assert "bert pools by 'cls' only, got 'mean'" in outcome.err
+    assert outcome.json["architecture"] == "FinetuneForSequenceClassification"
+    assert (out / "modeling_finetune.py").is_file()
+    card = (out / "README.md").read_text()
+    assert "license: mit\n" in card
+    assert "language:\n- en\n- de\n" in card
+    assert call(*world.glue(tmp_path / "again", encoder=out)).status == 0
+
+
+def test_formats_are_said_before_training(world: World, call: Call, tmp_path: Path) -> None:
+    rotary = ["--position", "rotary", "--norm-position", "pre"]
+    outcome = call(*world.pretrain(tmp_path / "run", *rotary, "--max-steps", 1))
+    assert outcome.status == 0
+    lines = [line for line in outcome.err.splitlines() if line.startswith("export formats: ")]
+    assert [line.partition(" (")[0].split()[-1] for line in lines] == ["trust_remote_code=True"]
+    told = call("describe", tmp_path / "run" / "config.yaml")
+    assert "bert has position 'learned' only" in " ".join(told.out.split())
+    dry = call(*world.glue(tmp_path / "tuned", "--dry-run"))
+    assert "export formats: transformers (as bert), ONNX" in dry.err.splitlines()
 
 
 def test_run_is_exported_as_a_graph(world: World, call: Call, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from finetune.checkpoints.folder import Checkpoint
-from finetune.export.card import MOST_CLASSES, model_card
+from finetune.export.card import MOST_CLASSES, Terms, model_card, write_card
 from finetune.export.source import Source
 from tests.made.nets import tiny_config
 
@@ -121,22 +121,88 @@ def test_no_folder_of_the_machine_is_told() -> None:
     assert "`x/train.tsv`" in text
 
 
-def test_settings_are_those_that_change_a_number() -> None:
-    text = card(source(results=one(3, 0.5), settings=SETTINGS))
-    block = text.split("```yaml\n")[1].split("```")[0]
-    assert yaml.safe_load(block) == {
+def settings_beside(given: Source, folder: Path) -> Any:
+    write_card(folder, given, title="it", usage="", library="lib")
+    return yaml.safe_load((folder / "training.yaml").read_text(encoding="utf-8"))
+
+
+def test_settings_are_those_that_change_a_number(tmp_path: Path) -> None:
+    given = source(results=one(3, 0.5), settings=SETTINGS)
+    assert settings_beside(given, tmp_path) == {
         "max_length": 64,
         "optimizer": {"learning_rate": 3e-05},
         "trainer": {"precision": "32-true"},
     }
+    assert "ada" not in (tmp_path / "training.yaml").read_text()
+    text = (tmp_path / "README.md").read_text()
+    assert "Learning rate 3e-05; max length 64; all settings: [training.yaml](" in text
+    assert "```yaml" not in text
 
 
-def test_sections_of_corpus_settings_are_kept() -> None:
+def test_sections_of_corpus_settings_are_kept(tmp_path: Path) -> None:
     settings = {"corpus": ["a.txt"], "data": {"max_length": 64}, "masks": {"mask_rate": 0.3}}
-    text = card(source("masked_lm", (), settings=settings))
-    block = text.split("```yaml\n")[1].split("```")[0]
-    assert yaml.safe_load(block) == {"data": {"max_length": 64}, "masks": {"mask_rate": 0.3}}
-    assert "pretrained as a masked language model" not in text  # no results say so
+    given = source("masked_lm", (), settings=settings)
+    expected = {"data": {"max_length": 64}, "masks": {"mask_rate": 0.3}}
+    assert settings_beside(given, tmp_path) == expected
+    # no results say so
+    assert "pretrained as a masked language model" not in (tmp_path / "README.md").read_text()
+
+
+def test_checkpoint_without_a_run_has_no_settings_beside_it(tmp_path: Path) -> None:
+    write_card(tmp_path, source(), title="it", usage="", library="lib")
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+def matter(text: str) -> dict[str, Any]:
+    fields: dict[str, Any] = yaml.safe_load(text.split("---\n", 2)[1])
+    return fields
+
+
+def test_hubs_list_the_results_of_the_exported_seed() -> None:
+    given = source(results=seeds(), settings=SETTINGS, seed=2, chosen_by="accuracy")
+    assert matter(card(given))["model-index"] == [
+        {
+            "name": "it",
+            "results": [
+                {
+                    "task": {"type": "text-classification"},
+                    "dataset": {
+                        "type": "family/task",
+                        "name": "family/task",
+                        "split": "validation",
+                    },
+                    "metrics": [
+                        {"type": "accuracy", "value": 0.7},
+                        {"type": "f1", "value": 0.35},
+                    ],
+                }
+            ],
+        }
+    ]
+
+
+def test_model_index_is_one_that_the_hub_reads() -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    read = hub.ModelCard(card(source(results=one(3, 0.5), settings=SETTINGS)))
+    (result, other) = read.data.eval_results
+    assert (result.metric_type, result.metric_value, other.metric_type) == ("accuracy", 0.5, "f1")
+
+
+def test_license_and_languages_are_those_that_are_given() -> None:
+    fields = matter(card(source(), terms=Terms("apache-2.0", ("en", "de"))))
+    assert (fields["license"], fields["language"]) == ("apache-2.0", ["en", "de"])
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("someone/small-bert", "someone/small-bert"), ("/home/ada/models/small", None), ("", None)],
+)
+def test_base_model_is_a_name_on_the_hub(name: str, wanted: str | None) -> None:
+    given = source()
+    given.checkpoint.source.update(family="bert", name=name)
+    assert matter(card(given)).get("base_model") == wanted
+    tuned = source(results={**one(1, 0.5), "imported": {"family": "bert", "name": name}})
+    assert matter(card(tuned)).get("base_model") == wanted
 
 
 def test_pretraining_tells_its_corpus() -> None:

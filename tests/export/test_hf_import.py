@@ -1,4 +1,4 @@
-"""Import, export, import: the same encoder bit for bit; and what cannot be exported is refused."""
+"""Import, export, import: the same encoder bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError
 from finetune.export import hf
 from finetune.export.hf import export_hf
-from finetune.heads import POOLINGS, Classification, HeadConfig, MaskedLM, Regression
+from finetune.heads import Classification, HeadConfig, MaskedLM, Regression
 from finetune.text.tokenizer.tokenizer import Tokenizer
 
 SIZES: dict[str, Any] = {
@@ -186,52 +186,6 @@ def test_checkpoint_without_a_run_is_as_long_as_its_positions(
     export_hf(save(tmp_path / "it", tokenizer, CONFIG), tmp_path / "out")
     found = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert found.model_max_length == 20
-
-
-@pytest.mark.parametrize("kind", ["classification", "regression"])
-@pytest.mark.parametrize("pooling", sorted(set(POOLINGS) - {"cls"}))
-def test_pooling_without_a_twin_is_refused(
-    kind: str, pooling: str, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    place = save(tmp_path / "it", tokenizer, CONFIG, kind, HeadConfig(pooling))
-    with pytest.raises(
-        CheckpointError,
-        match=f"it: the head pools by '{pooling}', .* the first token only; take --format onnx, or "
-        "finetune.load from Python, or train with --pooling cls$",
-    ):
-        export_hf(place, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["it"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"position": "sinusoidal"}, "position 'learned' only, got 'sinusoidal'"),
-        ({"position": "none"}, "position 'learned' only, got 'none'"),
-        ({"position": "rotary"}, "position 'learned' only, got 'rotary'"),
-        ({"attention_score": "bilinear"}, "attention_score 'scaled_dot' only, got 'bilinear'"),
-        ({"attention_score": "additive"}, "attention_score 'scaled_dot' only, got 'additive'"),
-        ({"attention_score": "dot"}, "attention_score 'scaled_dot' only, got 'dot'"),
-        ({"causal": True}, "causal False only, got True"),
-        ({"norm_position": "pre"}, "norm_position 'post' only, got 'pre'"),
-        ({"hidden_act": "geglu"}, "no hidden_act 'geglu'"),
-    ],
-)
-def test_encoder_that_no_family_has_is_refused_by_its_field(
-    changes: dict[str, Any], field: str, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    place = save(tmp_path / "it", tokenizer, replace(CONFIG, **changes))
-    with pytest.raises(CheckpointError, match=f"it: .*{field}.*; take --format onnx, or"):
-        export_hf(place, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_head_that_the_family_has_not_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    place = save(tmp_path / "it", tokenizer, replace(CONFIG, embedding_size=8))
-    with pytest.raises(
-        CheckpointError, match="electra: the family has no classification head .*; take --format"
-    ):
-        export_hf(place, tmp_path / "out")
 
 
 def test_damaged_weights_are_one_clear_error(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ writing. `transformers` itself is not needed.
 """
 
 from finetune.checkpoints.hf.form import Form
-from finetune.checkpoints.hf.forms import FORMS
+from finetune.checkpoints.hf.forms import FORMS, OWN
 from finetune.checkpoints.hf.reading import Imported, is_hf_folder, read_hf
-from finetune.checkpoints.hf.writing import export_form, their_weights
+from finetune.checkpoints.hf.writing import export_form, exports_as, their_weights
 
 __all__ = [
     "FORMS",
+    "OWN",
     "Form",
     "Imported",
     "export_form",
+    "exports_as",
     "is_hf_folder",
     "read_hf",
     "their_weights",

@@ -76,6 +76,10 @@ class Form:
     """The masked-LM head has gelu whatever the activation of the blocks is."""
     gated: bool = False
     """Whether the feed-forward part is gated (GLU)."""
+    activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
+    """Their name of an activation -> ours; of several names for one the last is written."""
+    any_pooling: bool = False
+    """Whether their classifiers pool as config.json says; otherwise they read the first token."""
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Their field -> patterns of tensors that a model lacks where it is false; ours are zeros."""
     read_more: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda settings: {}
@@ -102,7 +106,7 @@ class Form:
                     f"our encoder has no such variant of {self.name}"
                 )
         shape = {ours: _value(settings, theirs, default) for ours, theirs, default in self.fields}
-        act = _our_activation(shape["hidden_act"], self._their_name("hidden_act"))
+        act = self._our_activation(shape["hidden_act"])
         shape["hidden_act"] = _GATES[act] if self.gated else act
         try:
             shape |= self.read_more(settings)
@@ -135,43 +139,72 @@ class Form:
             Their config.json without `architectures`.
 
         Raises:
-            CheckpointError: Names the setting that the family cannot express.
+            CheckpointError: Names all settings that the family cannot express.
         """
-        for name, value in self.fixed.items():
-            if getattr(config, name) != value:
-                raise CheckpointError(
-                    f"{self.name} has {name} {value!r} only, got {getattr(config, name)!r}"
-                )
+        if lacks := self.lacks(config):
+            raise CheckpointError(f"{self.name} {'; '.join(lacks)}")
         our_settings = {**config.to_dict(), "embedding_dropout_prob": config.embedding_dropout}
         written = {theirs: our_settings[ours] for ours, theirs, _ in self.fields}
-        written[self._their_name("hidden_act")] = self._their_activation(config.hidden_act)
+        written[self._their_name("hidden_act")] = self._their_activations(config.hidden_act)[-1]
         written |= {name: values[0] for name, values in self.same.items()}
         written |= {name: True for name in self.switches}
-        written |= self.write_more(config)
         longest = config.max_position_embeddings + self.position_rows(config)
         written["max_position_embeddings"] = longest
         if "type_vocab_size" in written:  # their networks always have a table; zeros add nothing
             written["type_vocab_size"] = config.type_vocab_size or 2
         if "embedding_size" in written:
             written["embedding_size"] = config.word_embedding_size
-        return {"model_type": self.name, **written}
+        return {"model_type": self.name, **written, **self.write_more(config)}
+
+    def lacks(
+        self, config: EncoderConfig, head: str | None = None, pooling: str = "cls"
+    ) -> list[str]:
+        """All reasons for which the family does not compute what our networks do.
+
+        Args:
+            config: Shape of the encoder.
+            head: Kind of the head, or None.
+            pooling: That of the head, where it pools.
+
+        Returns:
+            Phrases that follow the name of the family; [] if it computes the same.
+        """
+        ours = config.to_dict()
+        reasons = [
+            f"has {name} {value!r} only, got {ours[name]!r}"
+            for name, value in self.fixed.items()
+            if ours[name] != value
+        ]
+        if not self._their_activations(config.hidden_act):
+            reasons.append(f"has no hidden_act {config.hidden_act!r}")
+        if head is not None and not self.has_head(config, head):
+            reasons.append(f"has no {head} head that computes what ours does")
+        elif head in POOLED and pooling != "cls" and not self.any_pooling:
+            reasons.append(f"pools by 'cls' only, got {pooling!r}")
+        return reasons
 
     def absent(self, settings: Mapping[str, Any]) -> list[str]:
         """Patterns of the tensors, mostly biases, that a model with these settings lacks."""
         off = [patterns for name, patterns in self.switches.items() if not settings.get(name)]
         return [pattern for patterns in off for pattern in patterns]
 
-    def _their_activation(self, ours: str) -> str:
+    def _our_activation(self, name: Any) -> str:
+        if not isinstance(name, str) or name not in self.activations:
+            raise CheckpointError(
+                f"config.json: unknown {self._their_name('hidden_act')} {name!r}; "
+                f"{nearest(str(name), self.activations)}"
+            )
+        return self.activations[name]
+
+    def _their_activations(self, ours: str) -> list[str]:
+        """Their names for an activation; [] where they have none."""
         plain = GATED_ACTIVATIONS.get(ours) if self.gated else ours
-        names = [theirs for theirs, name in ACTIVATIONS.items() if name == plain]
-        if not names:
-            raise CheckpointError(f"{self.name} has no hidden_act {ours!r}")
-        return names[-1]
+        return [theirs for theirs, name in self.activations.items() if name == plain]
 
     def _their_name(self, ours: str) -> str:
         return next(theirs for name, theirs, _ in self.fields if name == ours)
 
-    def pairs(self, config: EncoderConfig, head: str | None) -> list[Pair]:
+    def pairs(self, config: EncoderConfig, head: str | None, pooling: str = "cls") -> list[Pair]:
         """List the keys of a checkpoint, ours and theirs.
 
         Where several of our keys have the same key of theirs, their tensor is the concatenation of
@@ -181,6 +214,7 @@ class Form:
             config: Shape of the encoder.
             head: Kind of the head, or None; without a head, and with `masked_lm`, the pooler is
                 among the keys, but need not be in the files.
+            pooling: That of the head, where it pools.
 
         Returns:
             (our key, their key) for each tensor of ours.
@@ -190,7 +224,7 @@ class Form:
                 what ours does.
         """
         self._check_head(config, head)
-        keys = shapes(config, head)
+        keys = shapes(config, head, pooling=pooling)
         rows = [("encoder." + ours, self.prefix + theirs) for ours, theirs in self.encoder]
         rows += [("head." + ours, theirs) for ours, theirs in self.heads.get(head or "", ())]
         pairs = [(key, self._their_key(key, rows)) for key in keys]
@@ -244,40 +278,34 @@ class _Model(nn.Module):
 
 
 def shapes(
-    config: EncoderConfig, head: str | None = None, outputs: int = 1
+    config: EncoderConfig, head: str | None = None, outputs: int = 1, pooling: str = "cls"
 ) -> dict[str, tuple[int, ...]]:
     """Our key -> shape, for an encoder and a head, without allocating any weights.
 
     Args:
         config: Shape of the encoder.
-        head: Kind of the head, with the pooling `cls`; None for an encoder alone.
+        head: Kind of the head; None for an encoder alone.
         outputs: C of a pooled head.
+        pooling: How it pools.
     """
     with torch.device("meta"):
         encoder = Encoder(config)
-        model = _Model(encoder, _head(encoder, head, outputs))
+        model = _Model(encoder, _head(encoder, head, outputs, pooling))
     return {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
 
 
-def _head(encoder: Encoder, kind: str | None, outputs: int) -> nn.Module | None:
+def _head(encoder: Encoder, kind: str | None, outputs: int, pooling: str) -> nn.Module | None:
     if kind == "masked_lm":
         return MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
     if kind == "span":
         return Span(encoder.config, HeadConfig(), SpanConfig())
-    return Classification(encoder.config, HeadConfig(), outputs) if kind in POOLED else None
+    pooled = HeadConfig(pooling=pooling)
+    return Classification(encoder.config, pooled, outputs) if kind in POOLED else None
 
 
 def _value(settings: Mapping[str, Any], name: str, default: Any) -> Any:
     value = settings.get(name)
     return default if value is None else value
-
-
-def _our_activation(name: Any, field_name: str) -> str:
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise CheckpointError(
-            f"config.json: unknown {field_name} {name!r}; {nearest(str(name), ACTIVATIONS)}"
-        )
-    return ACTIVATIONS[name]
 
 
 def _listed(values: tuple[Any, ...]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from finetune.checkpoints.hf.form import POOLED, Form, Pair
 from finetune.checkpoints.hf.local_attention import attention_fields, attention_settings
+from finetune.encoder import EncoderConfig
+from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
 
 ENCODER_ONLY: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False,),
@@ -277,6 +280,40 @@ FORMS: dict[str, Form] = {
     form.name: form for form in (BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT)
 }
 """`model_type` -> its form."""
+
+OWN = Form(
+    name="finetune",
+    classes="Finetune",
+    prefix="encoder.",
+    fields=tuple(
+        (one.name, one.name, one.default)
+        for one in dataclasses.fields(EncoderConfig)
+        if one.name != "gradient_checkpointing"
+    ),
+    encoder=tuple(
+        (name, name)
+        for name in ("embeddings.word_embeddings", "embeddings", "blocks.{}", "final_norm")
+    ),
+    heads={
+        "masked_lm": (
+            ("dense", "head.dense"),
+            ("norm", "head.norm"),
+            ("bias", "head.decoder.bias"),
+            ("decoder", "head.decoder"),
+        ),
+        "span": (("layer", "head.layer"),),
+        **dict.fromkeys(POOLED, (("layers", "head.layers"),)),
+    },
+    output="head.decoder.weight",
+    activations={name: name for name in (*ACTIVATIONS, *GATED_ACTIVATIONS)},
+    any_pooling=True,
+    # Our config says None for equal sizes, and 0 for no segments.
+    write_more=lambda config: {
+        name: getattr(config, name)
+        for name in ("embedding_size", "type_vocab_size", "embedding_dropout_prob")
+    },
+)
+"""Our own: any of our encoders and heads, computed by the code that is exported beside them."""
 
 NOT_OURS = {
     "albert": "all its blocks share one set of weights, and in our encoder each has different ones",

@@ -19,7 +19,7 @@ from finetune.checkpoints.hf.files import (
     weight_files,
 )
 from finetune.checkpoints.hf.form import POOLED, Form, Pair, shapes
-from finetune.checkpoints.hf.forms import FORMS, NOT_OURS
+from finetune.checkpoints.hf.forms import FORMS, NOT_OURS, OWN
 from finetune.checkpoints.stored import check_file_size, check_numbers, is_precise
 from finetune.console.output import quoted
 from finetune.encoder import EncoderConfig
@@ -94,15 +94,16 @@ def read_hf(folder: Path) -> Imported:
         raise CheckpointError(f"{model}: {error}") from None
     check_file_size(parameters(config), weight_files(model), model / CONFIG)
     tensors = _Tensors(form, model, read_tensors(model), form.absent(settings))
-    kind = _head_kind(form, config, settings, tensors)
+    pooling = str(settings.get("pooling", "cls")) if form.any_pooling else "cls"
+    kind = _head_kind(form, config, settings, tensors, pooling)
     labels = _labels(settings, model) if kind in POOLED else ()
-    weights = tensors.ours(config, kind, _outputs(kind, labels))
+    weights = tensors.ours(config, kind, _outputs(kind, labels), pooling)
     return Imported(
         form=form,
         folder=model,
         encoder_config=config,
         weights=weights,
-        head=_head_settings(kind, settings),
+        head=_head_settings(kind, settings, pooling),
         labels=labels if kind in ("classification", "multi_label") else (),
         kept=sorted(tensors.kept),
         left_out=tensors.left_out() + other_modules(folder),
@@ -113,7 +114,8 @@ def _form(settings: Mapping[str, Any], path: Path) -> Form:
     name = settings.get("model_type")
     if str(name) in NOT_OURS:
         raise CheckpointError(f"{path}: {name} cannot be imported: {NOT_OURS[str(name)]}")
-    if str(name) not in FORMS:
+    forms = {**FORMS, OWN.name: OWN}
+    if str(name) not in forms:
         given = "none" if name is None else f"{name!r}"
         raise CheckpointError(
             f"{path}: expected a model_type that can be imported, got {given}; "
@@ -124,7 +126,7 @@ def _form(settings: Mapping[str, Any], path: Path) -> Form:
             f"{path}: expected plain weights, got a quantization_config; take the model before "
             "quantization"
         )
-    return FORMS[str(name)]
+    return forms[str(name)]
 
 
 class _Tensors:
@@ -150,12 +152,14 @@ class _Tensors:
     def has_any(self, keys: Iterable[str]) -> bool:
         return any(key in self.tensors for key in keys)
 
-    def ours(self, config: EncoderConfig, kind: str | None, outputs: int) -> dict[str, Tensor]:
+    def ours(
+        self, config: EncoderConfig, kind: str | None, outputs: int, pooling: str
+    ) -> dict[str, Tensor]:
         """The tensors of a checkpoint of ours: encoder, head and pooler."""
         self._fold_aliases(config)
-        expected = shapes(config, kind, outputs)
+        expected = shapes(config, kind, outputs, pooling)
         groups: dict[str, list[str]] = {}
-        for ours, theirs in self._pairs(config, kind):
+        for ours, theirs in self._pairs(config, kind, pooling):
             groups.setdefault(theirs, []).append(ours)
         size = config.hidden_size
         expected |= {"pooler.weight": (size, size), "pooler.bias": (size,)}
@@ -169,9 +173,9 @@ class _Tensors:
         self._keep_tied(config)
         return weights
 
-    def _pairs(self, config: EncoderConfig, kind: str | None) -> list[Pair]:
+    def _pairs(self, config: EncoderConfig, kind: str | None, pooling: str) -> list[Pair]:
         """All pairs of keys; those of a pooler only if the files have one."""
-        pairs = self.form.pairs(config, kind)
+        pairs = self.form.pairs(config, kind, pooling)
         pooler = [theirs for ours, theirs in pairs if ours.startswith("pooler.")]
         if self.has_any(pooler):
             return pairs
@@ -193,6 +197,9 @@ class _Tensors:
         """Split one of their tensors along its first dimension into ours, float32."""
         tensor = self.tensors[theirs]
         first, *_ = ours.values()
+        if not first and not tensor.dim():  # a count of batches
+            self.kept.add(self.names[theirs])
+            return dict.fromkeys(ours, tensor.clone())
         before = self.form.position_rows(config) if POSITIONS in ours else 0
         rows = [shape[0] for shape in ours.values()]
         shape = (before + sum(rows), *first[1:])
@@ -275,7 +282,11 @@ def _full_name(name: str, form: Form, stored: Iterable[str]) -> str:
 
 
 def _head_kind(
-    form: Form, config: EncoderConfig, settings: Mapping[str, Any], tensors: _Tensors
+    form: Form,
+    config: EncoderConfig,
+    settings: Mapping[str, Any],
+    tensors: _Tensors,
+    pooling: str,
 ) -> str | None:
     """Kind of the head to import; None without one that computes what ours does."""
     named = settings.get("architectures")
@@ -290,7 +301,8 @@ def _head_kind(
             return None
     if not form.has_head(config, kind):
         return None
-    keys = [theirs for ours, theirs in form.pairs(config, kind) if ours.startswith("head.")]
+    pairs = form.pairs(config, kind, pooling)
+    keys = [theirs for ours, theirs in pairs if ours.startswith("head.")]
     return kind if tensors.has_any(keys) else None
 
 
@@ -318,10 +330,10 @@ def _outputs(kind: str | None, labels: tuple[str, ...]) -> int:
     return 1 if kind in ("choice", "regression") else len(labels)
 
 
-def _head_settings(kind: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _head_settings(kind: str | None, settings: Mapping[str, Any], pooling: str) -> dict[str, Any]:
     if kind is None:
         return {}
     if kind == "masked_lm":
         return {"kind": kind}
     dropout = settings.get("classifier_dropout") if kind in POOLED else None
-    return {"kind": kind, "pooling": "cls", "head_dropout": dropout}
+    return {"kind": kind, "pooling": pooling, "head_dropout": dropout}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from finetune.checkpoints.hf.form import Form
-from finetune.checkpoints.hf.forms import FORMS
+from finetune.checkpoints.hf.forms import FORMS, OWN
 from finetune.checkpoints.hf.reading import POSITIONS
 from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError
@@ -17,33 +17,66 @@ WRITTEN = ("bert", "electra", "modernbert")
 """Forms that an encoder can be written in; the first is the one that most software reads."""
 
 
-def export_form(config: EncoderConfig) -> Form:
-    """Choose the family in which an encoder can be written.
+def export_form(
+    config: EncoderConfig,
+    head: str | None = None,
+    pooling: str = "cls",
+    *,
+    first: str | None = None,
+) -> tuple[Form, list[str]]:
+    """Choose the family in which an encoder and its head are written.
 
     Args:
         config: Shape of the encoder.
+        head: Kind of the head, or None.
+        pooling: That of the head, where it pools.
+        first: The family that is tried first, where it is known.
 
     Returns:
-        BERT if it can express the encoder, or the next one that can.
-
-    Raises:
-        CheckpointError: None can; the message names what each lacks.
+        A family of `transformers` that computes the same, and []; or else `OWN` and what each of
+        them lacks.
     """
-    reasons = []
-    for name in WRITTEN:
-        try:
-            FORMS[name].settings(config)
-        except CheckpointError as error:
-            reasons.append(str(error))
-        else:
-            return FORMS[name]
-    raise CheckpointError(
-        f"no family of Hugging Face computes what this encoder does: {'; '.join(reasons)}"
+    lacking = []
+    for name in dict.fromkeys([*([first] if first in FORMS else []), *WRITTEN]):
+        if not (lacks := FORMS[name].lacks(config, head, pooling)):
+            return FORMS[name], []
+        lacking.append(f"{name} {', '.join(lacks)}")
+    return OWN, lacking
+
+
+def exports_as(
+    config: EncoderConfig,
+    head: str | None = None,
+    pooling: str = "cls",
+    *,
+    first: str | None = None,
+    reasons: bool = False,
+) -> str:
+    """Say in a line which formats a network can be exported to; arguments as in `export_form`.
+
+    Args:
+        config: Shape of the encoder.
+        head: Kind of the head, or None.
+        pooling: That of the head, where it pools.
+        first: The family that is tried first, where it is known.
+        reasons: Whether to say what each family of `transformers` lacks.
+    """
+    form, lacking = export_form(config, head, pooling, first=first)
+    if form is not OWN:
+        return f"export formats: transformers (as {form.name}), ONNX"
+    why = f": {'; '.join(lacking)}" if reasons else ""
+    return (
+        "export formats: transformers with trust_remote_code=True (the exported folder has its own "
+        f"code, as no class of transformers computes this{why}), ONNX"
     )
 
 
 def their_weights(
-    ours: Mapping[str, Tensor], form: Form, config: EncoderConfig, head: str | None
+    ours: Mapping[str, Tensor],
+    form: Form,
+    config: EncoderConfig,
+    head: str | None,
+    pooling: str = "cls",
 ) -> dict[str, Tensor]:
     """Rename and join our tensors into theirs.
 
@@ -52,6 +85,7 @@ def their_weights(
         form: The family.
         config: Shape of the encoder.
         head: Kind of the head; None for an encoder alone.
+        pooling: That of the head, where it pools.
 
     Returns:
         Their key -> tensor. Tied output weights are not repeated: transformers ties them itself.
@@ -59,7 +93,7 @@ def their_weights(
     Raises:
         CheckpointError: A tensor is missing or left over, or the family has no such head.
     """
-    pairs = form.pairs(config, head)
+    pairs = form.pairs(config, head, pooling)
     if unknown := sorted(set(ours) - {key for key, _ in pairs}):
         raise CheckpointError(f"{form.name}: the family has no counterpart of {unknown[0]}")
     groups: dict[str, list[Tensor]] = {}
@@ -71,7 +105,10 @@ def their_weights(
         if key == POSITIONS:
             rows = form.position_rows(config)
             groups[theirs].insert(0, torch.zeros(rows, *ours[key].shape[1:]))
-    written = {theirs: torch.cat(parts) for theirs, parts in groups.items()}
+    written = {
+        theirs: parts[0] if len(parts) == 1 else torch.cat(parts)  # of a number there is no `cat`
+        for theirs, parts in groups.items()
+    }
     written |= _segments(form, config)
     for second, first in form.aliases.items():
         if first in written:

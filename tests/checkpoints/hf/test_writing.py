@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.checkpoints.hf import FORMS, export_form, read_hf, their_weights
+from finetune.checkpoints.hf import FORMS, OWN, export_form, exports_as, read_hf, their_weights
 from finetune.checkpoints.hf.form import POOLED, shapes
 from finetune.errors import CheckpointError
 from tests.made.nets import tiny_config
@@ -90,20 +90,21 @@ def test_every_tensor_of_ours_has_a_key_of_theirs(name: str) -> None:
 
 
 def test_an_encoder_of_ours_is_written_as_bert() -> None:
-    assert export_form(SMALL).name == "bert"
-    assert export_form(replace(SMALL, hidden_act="gelu_tanh")).name == "bert"
-    assert export_form(replace(SMALL, embedding_size=8)).name == "electra"
+    assert export_form(SMALL)[0].name == "bert"
+    assert export_form(replace(SMALL, hidden_act="gelu_tanh"))[0].name == "bert"
+    assert export_form(replace(SMALL, embedding_size=8))[0].name == "electra"
     config = FORMS["roberta"].encoder_config({})
-    assert FORMS["bert"].encoder_config(export_form(config).settings(config)) == config
+    assert FORMS["bert"].encoder_config(export_form(config)[0].settings(config)) == config
 
 
 def test_an_encoder_like_modernbert_is_written_as_one() -> None:
     usual = FORMS["modernbert"].encoder_config({"vocab_size": 40, "pad_token_id": 1})
     assert (usual.local_attention, usual.global_every) == (64, 3)
     assert (usual.rotary_theta, usual.local_rotary_theta) == (160000.0, 10000.0)
-    assert export_form(usual).name == "modernbert"
-    with pytest.raises(CheckpointError, match="modernbert has first_attention_norm False only"):
-        export_form(replace(usual, first_attention_norm=True))
+    assert export_form(usual)[0].name == "modernbert"
+    form, lacking = export_form(replace(usual, first_attention_norm=True))
+    assert form is OWN
+    assert "modernbert has first_attention_norm False only, got True" in lacking
 
 
 @pytest.mark.parametrize("version", ["old", "new"])
@@ -155,7 +156,7 @@ def test_biases_that_a_modernbert_lacks_are_zeros(make: Make, tmp_path: Path) ->
 
 def test_an_encoder_without_segments_gets_a_table_of_zeros() -> None:
     config = replace(SMALL, type_vocab_size=0)
-    form = export_form(config)
+    form, _ = export_form(config)
     assert form.settings(config)["type_vocab_size"] == 2
     ours = {key: torch.ones(shape) for key, shape in shapes(config).items()}
     table = their_weights(ours, form, config, None)["bert.embeddings.token_type_embeddings.weight"]
@@ -168,12 +169,29 @@ def test_an_encoder_without_segments_gets_a_table_of_zeros() -> None:
         ({"attention_score": "additive"}, "attention_score 'scaled_dot' only, got 'additive'"),
         ({"position": "sinusoidal"}, "position 'learned' only, got 'sinusoidal'"),
         ({"causal": True}, "causal False only, got True"),
-        ({"hidden_act": "geglu"}, "has no hidden_act 'geglu'"),
+        ({"hidden_act": "geglu"}, "no hidden_act 'geglu'"),
     ],
 )
-def test_encoder_that_no_family_expresses_is_refused(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
-        export_form(replace(SMALL, **changed))
+def test_encoder_that_no_family_expresses_is_written_in_our_own_form(
+    changed: dict[str, Any], message: str
+) -> None:
+    config = replace(SMALL, **changed)
+    form, lacking = export_form(config)
+    assert form is OWN
+    assert f"bert has {message}" in lacking[0]
+    assert form.encoder_config(form.settings(config)) == config
+
+
+def test_family_says_all_that_it_lacks_at_once() -> None:
+    config = replace(SMALL, position="rotary", norm_position="pre", hidden_act="swiglu")
+    assert FORMS["bert"].lacks(config, "classification", "mean") == [
+        "has position 'learned' only, got 'rotary'",
+        "has norm_position 'post' only, got 'pre'",
+        "has no hidden_act 'swiglu'",
+        "pools by 'cls' only, got 'mean'",
+    ]
+    with pytest.raises(CheckpointError, match="bert has position .*; has norm_position .*swiglu"):
+        FORMS["bert"].settings(config)
 
 
 @pytest.mark.parametrize("name", ["distilbert", "electra"])
@@ -193,3 +211,14 @@ def test_tensors_that_do_not_fit_are_named() -> None:
     del ours["head.layer.bias"]
     with pytest.raises(CheckpointError, match=r"expected the tensor head\.layer\.bias, got none"):
         their_weights(ours, FORMS["bert"], SMALL, "span")
+
+
+def test_formats_are_said_in_one_line_and_why_where_asked() -> None:
+    assert exports_as(SMALL) == "export formats: transformers (as bert), ONNX"
+    config = replace(SMALL, position="rotary", norm_position="pre")
+    line = exports_as(config)
+    assert line.startswith("export formats: transformers with trust_remote_code=True (")
+    assert line.endswith("as no class of transformers computes this), ONNX")
+    why = exports_as(config, "classification", "mean", reasons=True)
+    assert "computes this: bert has position 'learned' only, got 'rotary', has norm_" in why
+    assert "pools by 'cls' only, got 'mean'; electra has" in why
