@@ -27,7 +27,7 @@ LAYERS = (
     ("finetune.settings", "finetune.encoder", "finetune.text", "finetune.metrics"),
     ("finetune.comparison", "finetune.heads"),
     ("finetune.checkpoints", "finetune.task"),
-    ("finetune.training", "finetune.tracking"),
+    ("finetune.training", "finetune.tracking", "finetune.elementary"),
     ("finetune.runs",),
     ("finetune.jobs",),
     ("finetune.inspection",),
@@ -48,6 +48,7 @@ ONLY = {
     "finetune.checkpoints": {"finetune.encoder", "finetune.heads", "finetune.text"},
     "finetune.task": {"finetune.encoder", "finetune.heads", "finetune.text", "finetune.metrics"},
     "finetune.heads": {"finetune.encoder"},
+    "finetune.elementary": {"finetune.task"},
     "finetune.tracking": {"finetune.metrics", "finetune.checkpoints"},
     "tasks": {
         f"finetune.{name}" for name in ("task", "heads", "encoder", "text", "metrics", "settings")

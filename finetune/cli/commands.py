@@ -58,6 +58,12 @@ def command_table(more: Mapping[str, Command]) -> dict[str, Command]:
             word: Command(family.group, family.help, f"{here}.train:fine_tune", (word,))
             for word, family in families().items()
         },
+        "baseline": Command(
+            "measure",
+            "score elementary baselines on a task: bag of words, word overlap",
+            f"{here}.baseline:command",
+            kinds=f"{here}.baseline:KINDS",
+        ),
         "import-hf": Command(
             "build", "convert a Hugging Face encoder into our format", f"{here}.import_hf:command"
         ),

@@ -10,10 +10,12 @@ from typing import Any
 
 from finetune.console.tables import table
 from finetune.machine.processes import is_first_process
-from finetune.metrics.semantics import column_title, shown
+from finetune.metrics.semantics import best_index, column_title, goodness, headline, label, shown
 
 Results = dict[str, Any]
 """What results.json holds."""
+TRIVIAL = "trivial baseline"
+"""Title of the baseline that reads no text."""
 MOST_CLASSES = 20
 """So many classes are shown one by one; results.json has them all."""
 
@@ -46,7 +48,7 @@ def show_results(
 
 
 def results_table(results: Results) -> str:
-    """The metrics of a run, fractions in percent, beside those of the baseline.
+    """The metrics of a run, fractions in percent, beside those of the baselines.
 
     Args:
         results: Of one run (one column), or of several seeds (mean, deviation, one a seed).
@@ -61,16 +63,23 @@ def results_table(results: Results) -> str:
     else:
         rows = [_row(metric, [value]) for metric, value in results["metrics"].items()]
         header = [name, f"seed {results['seed']}"]
-    baseline = results.get("runs", [results])[0].get("majority")
-    if baseline:
-        header.append("baseline")
+    for name, baseline in baselines(results).items():
+        header.append(TRIVIAL if name == "trivial" else label(name))
         rows = [
             [*row, *_row(metric, [baseline[metric]])[1:]] if metric in baseline else [*row, ""]
             for row, metric in zip(rows, results["metrics"], strict=True)
         ]
     sections = [*_per_class(results), *_decided(results), *_degenerate(results)]
+    sections += _below_baseline(results)
     parts = [table(rows, header), *sections]
     return "\n".join(parts)
+
+
+def baselines(results: Results) -> dict[str, dict[str, float]]:
+    """Metrics of the baselines by name, those of an older run too; of several seeds once."""
+    first = results.get("runs", [results])[0]
+    old = {"trivial": first["majority"]} if first.get("majority") else {}
+    return dict(first.get("baselines") or old)
 
 
 def _per_class(results: Results) -> list[str]:
@@ -101,3 +110,22 @@ def _degenerate(results: Results) -> list[str]:
     runs = results.get("runs", [results])
     seeds = [str(run["seed"]) for run in runs if run.get("collapsed")]
     return [f"degenerate (one answer for every example): seed {', '.join(seeds)}"] if seeds else []
+
+
+def _below_baseline(results: Results) -> list[str]:
+    """Warn of a run that an elementary baseline surpasses: its net was not worth its time."""
+    metric = headline(results["metrics"])
+    scores = {
+        name: one[metric]
+        for name, one in baselines(results).items()
+        if metric in one and name != "trivial"
+    }
+    if metric is None or not scores:
+        return []
+    value = results["metrics"][metric]
+    value = value["mean"] if "seeds" in results else value
+    best = list(scores)[best_index(metric, list(scores.values()))]
+    if goodness(metric, value) >= goodness(metric, scores[best]):
+        return []
+    figures = f"{shown(metric, value)} against {shown(metric, scores[best])}"
+    return [f"warning: below the baseline {label(best)} in {label(metric)}: {figures}"]

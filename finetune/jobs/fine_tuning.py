@@ -12,6 +12,7 @@ from finetune.heads import PooledHead
 from finetune.jobs import find_lr as rate_search
 from finetune.jobs.adapting import adapt, check_ended
 from finetune.jobs.adapting import show_plan as show_adaptation
+from finetune.jobs.baselines import Scores, baselines_of
 from finetune.jobs.caching import open_caches
 from finetune.jobs.estimate import estimate_fit
 from finetune.jobs.evaluation import Scorer, score_splits, warn_of_other_answers, write_answers
@@ -148,6 +149,7 @@ def fit_seeds(run: FitRun, task: Task) -> Results:
     preparation = prepare(run, task)  # what is wrong is reported before the folder is touched
     folder = RunFolder(Path(str(run.out)))
     with opened(folder, preparation.run, preparation.inputs()):
+        baselines = baselines_of(run, preparation.data)  # once: they know no seed
         runs = list(_seed_runs(run))
         ended: list[Results] = []
         for number, one in enumerate(runs, start=1):
@@ -155,18 +157,21 @@ def fit_seeds(run: FitRun, task: Task) -> Results:
             if run.extend_epochs is None:  # what was begun for one seed is done for all
                 epochs = max((results.get("extended_epochs", 0) for results in ended), default=0)
                 one = dataclasses.replace(one, extend_epochs=epochs or None)
-            ended.append(fit_once(one, task, seeds_to_come=len(runs) - number))
+            ended.append(fit_once(one, task, baselines, seeds_to_come=len(runs) - number))
         results = over_seeds(ended)
         folder.write_results(results)
     return results
 
 
-def fit_once(run: FitRun, task: Task, *, seeds_to_come: int = 0) -> Results:
+def fit_once(
+    run: FitRun, task: Task, baselines: Scores | None = None, *, seeds_to_come: int = 0
+) -> Results:
     """Fine-tune with one seed, and score the best checkpoint.
 
     Args:
         run: The settings.
         task: What they name.
+        baselines: Metrics of the elementary baselines; None: computed, if the settings want them.
         seeds_to_come: Seeds that are trained after this one, for the time left.
 
     Returns:
@@ -175,10 +180,14 @@ def fit_once(run: FitRun, task: Task, *, seeds_to_come: int = 0) -> Results:
     preparation = prepare(run, task)
     folder = RunFolder(Path(str(run.out)))
     with opened(folder, preparation.run, preparation.inputs()):
-        return _train(folder, preparation, seeds_to_come)
+        if baselines is None:
+            baselines = baselines_of(run, preparation.data)
+        return _train(folder, preparation, baselines, seeds_to_come)
 
 
-def _train(folder: RunFolder, preparation: Preparation, seeds_to_come: int) -> Results:
+def _train(
+    folder: RunFolder, preparation: Preparation, baselines: Scores, seeds_to_come: int
+) -> Results:
     """Train and score, in a folder that is open for the run."""
     run, module, data = preparation.run, preparation.module, preparation.data
     task, start = data.task, preparation.start
@@ -205,6 +214,8 @@ def _train(folder: RunFolder, preparation: Preparation, seeds_to_come: int) -> R
     results = session.results(task.name, split, metrics, len(data.examples(split))) | more
     results |= {"majority": preparation.baseline, "data": data.description()}
     results |= {"plan": preparation.plan}
+    if baselines:
+        results["baselines"] = dict(baselines)
     if start is not None and start.source:
         results["imported"] = dict(start.source)
     folder.write_results(results)

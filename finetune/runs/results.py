@@ -52,7 +52,9 @@ class RunResults(TypedDict):
     predictions: NotRequired[dict[str, dict[str, str]]]
     """Split -> whose answers to what its predictions are (`predictions.Origin`)."""
     majority: NotRequired[dict[str, float]]
-    """Metrics of the baseline."""
+    """Metrics of the trivial baseline, under the name that older runs have it by."""
+    baselines: NotRequired[dict[str, dict[str, float]]]
+    """Baseline (`trivial`, `bag_of_words`, …) -> its metrics on the validation splits."""
     data: NotRequired[dict[str, Any]]
     """What the splits or the corpus hold."""
     plan: NotRequired[list[dict[str, Any]]]

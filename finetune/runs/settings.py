@@ -220,6 +220,8 @@ class FitRun:
     """First continue pretraining on the task's texts, in OUT-adapt: epochs (2) or 500steps."""
     dry_run: bool = False
     """Show the plan of the run and exit, without training."""
+    baselines: bool = True
+    """Also score elementary baselines, such as a bag of words: seconds, once per run folder."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
     unfreezing: UnfreezeConfig = field(default_factory=UnfreezeConfig)

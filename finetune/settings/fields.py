@@ -27,7 +27,7 @@ import difflib
 import functools
 import inspect
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +40,9 @@ T = TypeVar("T")
 _MISSING = dataclasses.MISSING
 
 
-def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
+def add_flags(
+    parser: argparse.ArgumentParser, cls: type[Any], without: Container[str] = ()
+) -> None:
     """Give the parser one flag for each setting of a dataclass, with a heading for each section.
 
     Only flags that the user wrote appear in the namespace, under their dotted key
@@ -49,6 +51,7 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
     Args:
         parser: Gets the flags.
         cls: The dataclass, with its sections.
+        without: Fields of the dataclass, sections among them, that get no flag.
 
     Raises:
         TypeError: Two settings would have the same flag; name one of them by its metadata.
@@ -56,7 +59,7 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
     groups: dict[str, argparse._ArgumentGroup] = {}
     owners: dict[str, str] = {}
     for setting in settings_of(cls):
-        if setting.flag is None:
+        if setting.flag is None or setting.key.partition(".")[0] in without:
             continue
         if setting.flag in owners:
             raise TypeError(f"{owners[setting.flag]} and {setting.key} both ask for {setting.flag}")

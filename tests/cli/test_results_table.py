@@ -62,7 +62,7 @@ def test_the_baseline_is_beside_the_scores() -> None:
     run = {**result(1, 0.75), "majority": {"accuracy": 0.5}}
     for results in (run, over_seeds([run, {**run, "seed": 2}])):
         lines = results_table(results).splitlines()
-        assert lines[0].endswith("  baseline")
+        assert lines[0].endswith("  trivial baseline")
         assert lines[2].endswith("     50.00")
 
 
@@ -80,3 +80,17 @@ def test_a_number_that_was_tuned_is_shown_as_such() -> None:
     decided = {"null_threshold": -1.25, "tuned_on": "validation"}
     lines = results_table({**result(1, 0.75), "decision": decided}).splitlines()
     assert lines[-1] == "null_threshold = -1.25, tuned on validation"
+
+
+def test_run_below_an_elementary_baseline_is_warned_of() -> None:
+    baselines = {"trivial": {"accuracy": 0.9}, "bag_of_words": {"accuracy": 0.8}}
+    run = {**result(1, 0.75), "baselines": baselines, "majority": {"accuracy": 0.9}}
+    lines = results_table(run).splitlines()
+    assert lines[0].endswith("seed 1  trivial baseline  bag of words")
+    assert lines[2].split() == ["accuracy", "(%)", "75.00", "90.00", "80.00"]
+    assert lines[3:] == [
+        "warning: below the baseline bag of words in accuracy: 75.00 against 80.00"
+    ]
+    many = over_seeds([run, {**run, "metrics": {"accuracy": 0.84}}])
+    assert "79.50 against 80.00" in results_table(many)
+    assert "warning" not in results_table({**run, "metrics": {"accuracy": 0.8}})

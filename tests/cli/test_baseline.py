@@ -1,0 +1,159 @@
+"""`finetune baseline`, and the baselines beside the scores of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from finetune.runs.folder import RunFolder
+from finetune.runs.predictions import read_predictions
+from tests.made.families import Files, write_families
+from tests.made.texts import write_csv
+
+if TYPE_CHECKING:
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return write_families(tmp_path_factory.mktemp("families"))
+
+
+def test_baselines_of_a_task_are_scored(call: Call, world: World) -> None:
+    done = call("baseline", "glue", "sst2", "--data", world.data)
+    scores = done.json["baselines"]
+    assert list(scores) == ["trivial", "bag_of_words", "naive_bayes"]
+    assert scores["bag_of_words"]["accuracy"] > 0.8 > scores["trivial"]["accuracy"]
+    assert done.json["split"] == "validation"
+    assert "bag of words" in done.err
+    assert call("baseline", "glue", "sst2", "--data", world.data).out == done.out
+
+
+@pytest.mark.parametrize("level", ["middle", "all"])
+def test_questions_are_answered_by_the_sliding_window(call: Call, files: Files, level: str) -> None:
+    done = call("baseline", "race", level, "--data", files.data, "--json").json
+    assert list(done["baselines"]) == ["trivial", "sliding_window"]
+    assert done["seconds"].keys() == done["baselines"].keys()
+    assert done["examples"] == (6 if level == "middle" else 12)
+
+
+def test_own_files_are_named_as_for_training(call: Call, files: Files, tmp_path: Path) -> None:
+    rows = [["a cat", "x", 1], ["a dog", "y", 0], ["the cat", "x", 1]] * 4
+    table = write_csv(tmp_path / "own.csv", ["review", "other", "stars"], rows)
+    words = ("--train", table, "--validation", table, "--text-column", "review")
+    done = call("baseline", "classify", *words, "--label-column", "stars", "--kind", "classes")
+    assert done.json["baselines"]["bag_of_words"]["accuracy"] == 1
+    choices = [files.own(f"{split}-choices.jsonl") for split in ("train", "validation")]
+    done = call("baseline", "choose", "--train", choices[0], "--validation", choices[1])
+    assert list(done.json["baselines"]) == ["trivial", "sliding_window"]
+    assert "accuracy" in call("baseline", "choose", "--validation", choices[1]).err
+
+
+def test_settings_of_a_run_are_read_for_its_columns(call: Call, tmp_path: Path) -> None:
+    rows = [["a cat", "x"], ["a dog", "y"]] * 4
+    table = write_csv(tmp_path / "own.csv", ["review", "group"], rows)
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"train: {table}\nvalidation: {table}\noptimizer: {{learning_rate: 1.0e-3}}\n"
+        "table: {text_column: review, label_column: group}\n"
+    )
+    done = call("baseline", "classify", "--config", config)
+    assert done.json["baselines"]["bag_of_words"]["accuracy"] == 1
+
+
+def test_predictions_are_rows_as_those_of_a_run(call: Call, world: World, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    words = ("baseline", "glue", "sst2", "--data", world.data, "--output", file)
+    assert "predictions of" in call(*words, "--only", "bag of words").err
+    rows, tuned = (
+        read_predictions(file),
+        read_predictions(RunFolder(world.tuned).predictions("validation")),
+    )
+    assert [(row["id"], row["label"], row.keys()) for row in rows] == [
+        (row["id"], row["label"], row.keys()) for row in tuned
+    ]
+    assert call(*words, "--only", "trivial").status == 0
+    assert {row["prediction"] for row in read_predictions(file)} in ({"positive"}, {"negative"})
+
+
+def test_errors_are_one_line(
+    call: Call, refuses: Refuses, world: World, files: Files, tmp_path: Path
+) -> None:
+    refuses("baseline: unknown family 'gleu'; did you mean 'glue'?.*", "baseline", "gleu")
+    refuses("unknown GLUE task 'sst'.*", "baseline", "glue", "sst", "--data", world.data)
+    data = ("--data", world.data)
+    refuses(
+        "--only overlap: no baseline of glue/sst2; .*bag_of_words.*",
+        *("baseline", "glue", "sst2", *data, "--only", "overlap"),
+    )
+    refuses("expected .*RTE.*", "baseline", "glue", "rte", *data)
+    one = write_csv(tmp_path / "one.csv", ["text", "label"], [["a cat", "x"], ["a dog", "x"]])
+    refuses(
+        f"{one}: expected at least two different labels.*",
+        *("baseline", "classify", "--train", one, "--validation", one),
+    )
+    refuses("own tables need a file to train on.*", "baseline", "classify")
+    refuses("choose/own: no examples to score.*", "baseline", "choose")
+    assert "baseline FAMILY" in call("baseline").out
+
+
+def test_texts_without_words_get_the_trivial_answer_and_a_reason(
+    call: Call, tmp_path: Path
+) -> None:
+    rows = [["?!", "x"], ["!!", "y"], ["..", "x"]]
+    table = write_csv(tmp_path / "own.csv", ["text", "label"], rows)
+    done = call("baseline", "classify", "--train", table, "--validation", table)
+    assert list(done.json["baselines"]) == ["trivial"]
+    assert "no score of the baseline bag of words: the training texts contain no word" in done.err
+
+
+def test_help_lists_files_and_columns_and_nothing_of_training(call: Call) -> None:
+    text = call("baseline", "classify", "--help").out
+    assert "--text-column" in text
+    assert "--train" in text
+    assert "--learning-rate" not in text
+    assert "--encoder" not in text
+
+
+def test_run_shows_its_baselines_and_warns_below_them(
+    call: Call, world: World, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    few = ("--seeds", "1,2", "--learning-rate", "1e-9", "--max-steps", "1")
+    done = call(*world.glue(out, "--json", *few))
+    results = json.loads((out / "results.json").read_text())
+    first, second = (run["baselines"] for run in results["runs"])
+    assert first == second
+    assert list(first) == ["trivial", "bag_of_words", "naive_bayes"]
+    assert first["trivial"] == results["runs"][0]["majority"]
+    assert "trivial baseline" in done.err
+    assert "warning: below the baseline" in done.err
+
+
+def test_run_without_baselines_has_the_trivial_one_alone(
+    call: Call, world: World, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    done = call(*world.glue(out, "--json", "--no-baselines", "--max-steps", "1"))
+    assert "baselines" not in done.json
+    assert done.json["majority"]
+    assert "trivial baseline" in done.err
+    assert "bag of words" not in done.err
+
+
+def test_run_whose_texts_have_no_words_ends_all_the_same(
+    call: Call, world: World, tmp_path: Path
+) -> None:
+    rows = [["?!", "x"], ["!!", "y"], ["..", "x"]] * 3
+    table = write_csv(tmp_path / "own.csv", ["text", "label"], rows)
+    words = ("--train", table, "--validation", table, "--out", tmp_path / "run", "--max-steps", 1)
+    start = ("--encoder", world.pretrained, "--config", world.glue_config)
+    with pytest.warns(UserWarning, match=r"mostly \[UNK\]"):
+        done = call("classify", *start, *words, "--json")
+    assert done.status == 0
+    assert list(done.json["baselines"]) == ["trivial"]
+    assert "warning: no score of the baseline bag of words" in done.err
