@@ -223,7 +223,8 @@ class Task(Protocol):
         Args:
             outputs: One entry a unit, in the order of the features.
             examples: The N examples.
-            features: What `features` made of them, with `training` false.
+            features: What `features` made of them, with `training` false; none where a baseline
+                without tokens gives the outputs.
 
         Returns:
             One row of the predictions file an example, in the examples' order.
