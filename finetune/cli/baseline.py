@@ -43,14 +43,15 @@ def _overview(table: Mapping[str, Family]) -> str:
 
 
 def _listed(family: Family) -> str:
-    return family.only and "your own files" or ", ".join(family.names())
+    return "your own files" if family.only else ", ".join(family.names())
 
 
 def _family(word: str, family: Family, words: list[str]) -> int:
     from finetune.runs.families import make_task
+    from finetune.runs.settings import fit_settings
     from finetune.settings import fields as settings
 
-    cls = family.settings()
+    cls = fit_settings(word)
     space = _parser(word, family).parse_args(words)
     task_name = f"{word}/{family.only or space.task}"
     flags = {**settings.given(cls, space), "encoder_from": "none", "task": task_name}
@@ -66,7 +67,7 @@ def _family(word: str, family: Family, words: list[str]) -> int:
 
 
 def _parser(word: str, family: Family) -> argparse.ArgumentParser:
-    from finetune.runs.settings import FitRun
+    from finetune.runs.settings import FitRun, fit_settings
     from finetune.settings import fields as settings
 
     parser = command_parser(
@@ -87,7 +88,7 @@ def _parser(word: str, family: Family) -> argparse.ArgumentParser:
         help="write predictions as JSONL: those of --only, or of the best baseline",
     )
     of_training = {field.name for field in dataclasses.fields(FitRun)} - set(PLACES)
-    settings.add_flags(parser, family.settings(), without=of_training)
+    settings.add_flags(parser, fit_settings(word), without=of_training)
     return parser
 
 
