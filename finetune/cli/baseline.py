@@ -88,7 +88,7 @@ def _parser(word: str, family: Family) -> argparse.ArgumentParser:
         help="write predictions as JSONL: those of --only, or of the best baseline",
     )
     of_training = {field.name for field in dataclasses.fields(FitRun)} - set(PLACES)
-    settings.add_flags(parser, fit_settings(word), without=of_training)
+    settings.add_flags(parser, fit_settings(word), skip=of_training)
     return parser
 
 

@@ -40,9 +40,7 @@ T = TypeVar("T")
 _MISSING = dataclasses.MISSING
 
 
-def add_flags(
-    parser: argparse.ArgumentParser, cls: type[Any], without: Container[str] = ()
-) -> None:
+def add_flags(parser: argparse.ArgumentParser, cls: type[Any], skip: Container[str] = ()) -> None:
     """Give the parser one flag for each setting of a dataclass, with a heading for each section.
 
     Only flags that the user wrote appear in the namespace, under their dotted key
@@ -51,7 +49,7 @@ def add_flags(
     Args:
         parser: Gets the flags.
         cls: The dataclass, with its sections.
-        without: Fields of the dataclass, sections among them, that get no flag.
+        skip: Fields of the dataclass, sections among them, that get no flag.
 
     Raises:
         TypeError: Two settings would have the same flag; name one of them by its metadata.
@@ -59,7 +57,7 @@ def add_flags(
     groups: dict[str, argparse._ArgumentGroup] = {}
     owners: dict[str, str] = {}
     for setting in settings_of(cls):
-        if setting.flag is None or setting.key.partition(".")[0] in without:
+        if setting.flag is None or setting.key.partition(".")[0] in skip:
             continue
         if setting.flag in owners:
             raise TypeError(f"{owners[setting.flag]} and {setting.key} both ask for {setting.flag}")
