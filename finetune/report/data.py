@@ -201,8 +201,16 @@ def _made_row(view: TaskView, run: ReportedRun) -> Row:
         _date(str(results["finished"])),
         Cell(_machine(results.get("machine") or {}), class_="wraps"),
         Cell(", ".join(shown) or None, class_="wraps"),
-        Cell(joined([element("code", command or "from Python"), where]), class_="wraps"),
+        Cell(joined([_command(command), where]), class_="wraps"),
     ]
+
+
+def _command(command: object) -> Html:
+    """A command line that is broken between its words alone."""
+    if not isinstance(command, str):
+        return element("span", "from Python", class_="none")
+    words = (element("span", word, class_="unbroken") for word in command.split())
+    return element("code", joined(words, " "))
 
 
 def _date(text: str) -> Cell:

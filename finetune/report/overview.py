@@ -32,7 +32,7 @@ SUMMED = {
     "no difference shown": "without a difference that is shown",
     "better on these examples": "better on these examples (too few seeds to say more)",
     "worse on these examples": "worse on these examples (too few seeds to say more)",
-    "alike on these examples": "alike on these examples (too few seeds to say more)",
+    "no difference on these examples": "alike on these examples (too few seeds to say more)",
     "too few seeds": "with too few seeds to say",
 }
 DOTS = (
@@ -54,7 +54,7 @@ def _words(difference: Difference) -> str:
     """The verdict in a few words; where seeds are too few, what the examples say of these runs."""
     if difference.outcome != "not enough seeds" or difference.bootstrap is None:
         return OUTCOMES[difference.outcome]
-    return f"{on_examples(difference) or 'alike'} on these examples"
+    return f"{on_examples(difference) or 'no difference'} on these examples"
 
 
 def run_name(view: TaskView, run: ReportedRun) -> Html:

@@ -81,6 +81,7 @@ def test_how_a_run_was_made_is_shown(tmp_path: Path) -> None:
     write(tmp_path / "new", "classes", "", **facts)
     table = made_table(views_of(tmp_path))
     assert "<a>" not in str(table)
+    assert '<span class="unbroken">--train</span>' in str(table)
     for part in ("2026-11-29 06:50", "EPYC, 2 cores, 8 GiB", "finetune 0.2, torch 2.13"):
         assert part in text_of(table)
     assert "finetune classify --train" in text_of(table)
