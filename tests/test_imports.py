@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -268,6 +269,23 @@ def test_help_imports_nothing_heavy() -> None:
     heavy = {"torch", "numpy", "pytorch_lightning", "lightning_fabric", *INSIDE_FUNCTIONS}
     assert not imported & heavy
     assert "pretrain" in done.stdout
+
+
+@pytest.mark.parametrize("words", ["evaluate none", "predict none --input x", "compare none none"])
+def test_wrong_path_is_refused_before_torch_is_imported(words: str, tmp_path: Path) -> None:
+    script = (
+        "import sys; from tasks.__main__ import main; status = main(sys.argv[1:]); "
+        "print(status, sorted({'torch', 'pytorch_lightning'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words.split()],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    assert (done.stdout, done.stderr[:15]) == ("2 []\n", "finetune: none:")
 
 
 def test_listing_finished_runs_imports_no_numpy() -> None:

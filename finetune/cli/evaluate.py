@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from finetune.cli.parser import add_json, command_parser
+from finetune.cli.parser import add_json, command_parser, run_folder
 from finetune.cli.results_table import show_results
 
 
 def command(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
     parser = command_parser("evaluate", "Score the best checkpoint of a finished run.")
-    parser.add_argument("run", type=Path, help="folder of a fine-tuning run")
+    parser.add_argument("run", type=run_folder, help="folder of a fine-tuning run")
     parser.add_argument("--split", help="split with labels (split (default: the validation split))")
     parser.add_argument(
         "--file", help="another file with labels, scored as the split --split (default: test)"

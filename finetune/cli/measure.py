@@ -95,6 +95,7 @@ def _list(folder: Path, *, in_json: bool) -> int:
         contents = [
             {
                 "set": entry.about,
+                "encoder": entry.encoder,
                 "depth": entry.depth,
                 "precision": entry.precision,
                 "sequences": entry.rows,
@@ -106,11 +107,18 @@ def _list(folder: Path, *, in_json: bool) -> int:
         return 0
     put(f"{folder}: {len(entries)} entries, the last used first")
     rows = [
-        [one.about, str(one.depth), one.precision, f"{one.rows:,}", f"{one.bytes / GIB:.3f}"]
+        [
+            one.about,
+            Path(one.encoder).name,
+            str(one.depth),
+            one.precision,
+            f"{one.rows:,}",
+            f"{one.bytes / GIB:.3f}",
+        ]
         for one in entries
     ]
     if rows:
-        print(table(rows, ["set", "depth", "precision", "sequences", "GiB"]))
+        print(table(rows, ["set", "encoder", "depth", "precision", "sequences", "GiB"]))
     return 0
 
 

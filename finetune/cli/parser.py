@@ -180,6 +180,18 @@ def seconds(text: str) -> float:
     return number
 
 
+def run_folder(text: str) -> Path:
+    """The type of an option that names a run: a wrong path is refused before torch is imported.
+
+    Raises:
+        ConfigError: There is nothing of this name.
+    """
+    path = Path(text)
+    if not path.exists():
+        raise ConfigError(f"{path}: expected a run folder with config.yaml, got none")
+    return path
+
+
 positive = whole(1)
 """The type of an option that counts something."""
 

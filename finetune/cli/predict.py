@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
-from finetune.cli.parser import add_json, command_parser, positive
+from finetune.cli.parser import add_json, command_parser, positive, run_folder
 from finetune.errors import ConfigError
 
 
@@ -39,7 +38,9 @@ def _parser() -> argparse.ArgumentParser:
         "predict", "Predict labels or answers for new texts with the best checkpoint of a run."
     )
     parser.add_argument(
-        "run", type=Path, help="folder of a fine-tuning run; a pretraining run fills in [MASK]"
+        "run",
+        type=run_folder,
+        help="folder of a fine-tuning run; a pretraining run fills in [MASK]",
     )
     parser.add_argument("--input", default="-", help="file with texts; - = standard input")
     parser.add_argument(

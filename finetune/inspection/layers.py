@@ -54,6 +54,12 @@ class LayerStates:
         """
         self.encoder, self.sequences = model.encoder, sequences
         self._batch_of = UnitBatches(sequences.features, model.tokenizer.pad_token_id)
+        self._rows = RowSet(
+            sequences.about,
+            features_key(sequences.features),
+            sequences.lengths,
+            encoder=str(model.place),
+        )
         self._cache = self._open(caching or CacheConfig(), cache_folder(cache_dir) / "hidden")
 
     @property
@@ -63,14 +69,11 @@ class LayerStates:
 
     def _open(self, caching: CacheConfig, folder: Path) -> PrefixCache:
         depths = list(range(self.layers - 1, 0, -1))  # the highest first: it saves most work
-        rows = RowSet(
-            self.sequences.about, features_key(self.sequences.features), self.sequences.lengths
-        )
         device = next(self.encoder.parameters()).device
         arithmetic = arithmetic_key(device, "32-true")
         return open_cache(
             self.encoder,
-            rows,
+            self._rows,
             depths,
             self._batches(),
             folder=folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 
@@ -96,7 +97,7 @@ def open_caches(
         with as_trained(run.trainer.precision, device):
             caches[split] = open_cache(
                 module.encoder,
-                rows,
+                replace(rows, encoder=run.encoder_from),
                 depths,
                 data.all_rows(split, training=split == data.train_split),
                 folder=cache_folder(run.cache_dir) / "hidden",

@@ -64,7 +64,7 @@ class ListedRun:
     step: int | None = None
     """The last optimizer step that was logged, where the run has not ended."""
     encoder: str | None = None
-    """What it started from; `none` for random weights, None where that is not recorded."""
+    """What a fine-tuning started from; `none` for random weights, None where it is not recorded."""
     date: str | None = None
     """When it ended, or was last written to: date and time with the offset from UTC."""
     error: str | None = None
@@ -242,7 +242,7 @@ def _listed(folder: RunFolder, listing: Listing) -> ListedRun:
         len(record.seeds if record.is_whole else config.get("seeds") or [0]),
         tuple(run.seed for run in record.ended if run.degenerate),
         step=None if has_ended and record.state != "running" else _last_step(folder),
-        encoder=_encoder(record.ended[0].results if record.ended else config),
+        encoder=_encoder(dict(record.ended[0].results) if record.ended else config),
         date=_date(record),
         error=folder.read_error() if record.state == "failed" else None,
     )
@@ -279,7 +279,8 @@ def _task(config: Mapping[str, Any]) -> str:
 def _encoder(content: Mapping[str, Any]) -> str | None:
     """What a run started from, by its results or by its settings."""
     named = content.get("encoder_from", content.get("encoder"))
-    return named if isinstance(named, str) else None
+    is_made_here = content.get("task") == "pretrain"
+    return named if isinstance(named, str) and not is_made_here else None
 
 
 def _date(record: RunRecord) -> str | None:

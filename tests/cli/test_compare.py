@@ -81,7 +81,7 @@ def test_the_cache_is_listed_and_cleared(world: World, tmp_path: Path, call: Cal
     assert call(*words).status == 0
     listed = call("cache", "list", *cache)
     assert listed.status == 0
-    assert re.search(r"glue/sst2 train +2 +fp32 +90 +0.000", listed.out)
+    assert re.search(r"glue/sst2 train +pretrained +2 +fp32 +90 +0.000", listed.out)
     assert len(listed.out.splitlines()) == 1 + 2 + 2
     assert call("cache", "clear", *cache).out.startswith("0.000 GiB freed")
     assert "0 entries" in call("cache", "list", *cache).out

@@ -84,7 +84,13 @@ def test_cache_lists_its_entries_and_tells_what_it_freed(
     folder = str(tmp_path / "own" / "hidden")
     assert content(call(*words)) == {"folder": folder, "entries": []}
     size = keep_states(tmp_path / "own" / "hidden", "Ünïcode, 3 texts")
-    entry = {"set": "Ünïcode, 3 texts", "depth": 1, "precision": "fp32", "sequences": 3}
+    entry = {
+        "set": "Ünïcode, 3 texts",
+        "encoder": "",
+        "depth": 1,
+        "precision": "fp32",
+        "sequences": 3,
+    }
     assert content(call(*words)) == {"folder": folder, "entries": [{**entry, "bytes": size}]}
     freed = content(call("cache", "clear", *words[2:]))
     assert freed["folder"] == folder

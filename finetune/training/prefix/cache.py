@@ -79,6 +79,8 @@ class RowSet:
     """Tokens of each sequence (N,)."""
     uses: Mapping[int, float] = field(default_factory=dict)
     """Depth -> how many times the whole set is read there (`uses_of`)."""
+    encoder: str = ""
+    """What the encoder is called, for people."""
 
     @property
     def tokens(self) -> int:
@@ -289,6 +291,7 @@ def _entries(
             rows=len(rows.lengths),
             tokens=rows.tokens,
             lengths=lengths,
+            encoder=rows.encoder,
         )
         for depth in depths
     }

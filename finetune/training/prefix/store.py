@@ -72,6 +72,8 @@ class Entry:
     """Hash of the sequences' lengths."""
     content: str = ""
     """Hash of the states."""
+    encoder: str = ""
+    """What the encoder is called, for people; empty in entries of 0.1."""
 
     @property
     def bytes(self) -> int:
@@ -111,8 +113,9 @@ class States:
             OSError: It cannot be read.
         """
         self.entry = _manifest(folder / f"{entry.name}.json")
-        # What it is called, for people, and its content are none of what distinguishes entries.
-        if self.entry != replace(entry, about=self.entry.about, content=self.entry.content):
+        # The names for people and the content are none of what distinguishes entries.
+        was = self.entry
+        if was != replace(entry, about=was.about, encoder=was.encoder, content=was.content):
             raise ValueError("its manifest belongs to something else")
         self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self._path = folder / f"{entry.name}.states"
