@@ -185,7 +185,7 @@ def evaluate(
     split: str | None = None,
     file: str | None = None,
 ) -> Results:
-    """Score a finished fine-tuning run again, from its best checkpoint.
+    """Score the best checkpoint of a finished fine-tuning run again.
 
     >>> import finetune
     >>> results = finetune.evaluate("runs/own")
@@ -193,16 +193,16 @@ def evaluate(
     ('validation', ['accuracy', 'auc', 'macro_f1', 'macro_precision', 'macro_recall'])
 
     Args:
-        folder: RUN; of several seeds, each is scored.
-        split: Another labelled split; the validation splits when left out.
-        file: Another file, to be scored as that split (as `test` where none is named).
+        folder: The run's folder; of several seeds, each is scored.
+        split: Another labelled split; default: the validation splits.
+        file: Another file, which is scored as that split (default `test`).
 
     Returns:
-        `task`, `split` and `metrics`; for several seeds as results.json has them.
+        `task`, `split` and `metrics`; for several seeds in the form of results.json.
 
     Raises:
-        ConfigError: The folder holds no fine-tuning run, or the split is not read from one file.
-        DataError: The split has no labels (its answers are written all the same).
+        ConfigError: The folder contains no fine-tuning run, or the split is not read from one file.
+        DataError: The split has no labels (its predictions are written even so).
     """
     run_folder = RunFolder(Path(folder))
     if seeds := run_folder.planned_seeds:

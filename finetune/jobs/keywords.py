@@ -50,7 +50,8 @@ def fit(
     The settings can also be one object: `finetune.fit(finetune.FitRun(...))`.
 
     Data in memory are written to RUN/data/train.jsonl and so on, a JSON object for each row. So the
-    run can be resumed, evaluated and reported in another process, as if it had read files.
+    run can be resumed, evaluated and reported in another process, as if it had read files. Give
+    them a `name`, by which lists and reports group runs.
 
     Args:
         run: The task, such as `classify` or `glue/cola`; or all settings. A plain FitRun leaves

@@ -1,4 +1,4 @@
-"""New texts answered by a finished run: from Python, or as a stream of rows."""
+"""Predict for new texts with a finished run: from Python, or as a stream of rows."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ WINDOW_BATCHES = 32
 
 
 class Predictor:
-    """A fine-tuned model that answers texts; `load` makes one of a run.
+    """A fine-tuned model that predicts for texts; `load` makes one from a run.
 
-    It can also be put together from the parts, after a training of one's own:
+    It can also be built from its parts, after training with your own Trainer:
 
     >>> from finetune import (
     ...     Encoder, FineTuner, HeadConfig, Predictor, find_checkpoint, find_task
@@ -55,13 +55,13 @@ class Predictor:
     def __init__(
         self, module: FineTuner, tokenizer: Tokenizer, *, max_length: int, batch_size: int
     ) -> None:
-        """Keep the parts.
+        """Build a predictor.
 
         Args:
             module: The model, on its device.
             tokenizer: Its tokenizer.
             max_length: Tokens of the longest sequence.
-            batch_size: Units in a batch.
+            batch_size: Examples in a batch, or windows of them.
         """
         self.module, self.tokenizer = module, tokenizer
         self.max_length, self.batch_size = max_length, batch_size
@@ -112,10 +112,10 @@ class Predictor:
         return list(self.stream((f"texts[{number}]", row) for number, row in rows))
 
     def stream(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Answer]:
-        """Answer rows in order, holding only a bounded number of them at a time.
+        """Predict for rows in order, with a bounded number of them in memory.
 
         Args:
-            rows: Place for messages, and fields.
+            rows: Place of each row, for messages, and its fields.
 
         Yields:
             A row of a predictions file for each.
@@ -165,7 +165,7 @@ def load(
     *,
     batch_size: int | None = None,
 ) -> Predictor | MaskFiller:
-    """Load the best checkpoint of a run, to answer new texts; a pretraining run fills their masks.
+    """Load the best checkpoint of a run to predict; a pretraining run fills `[MASK]`.
 
     >>> import finetune
     >>> model = finetune.load("runs/own")
@@ -175,7 +175,7 @@ def load(
     >>> len(model.predict("a good bird"))
     1
 
-    Of a run that was pretrained or adapted as a masked language model:
+    A run that was pretrained or adapted as a masked language model:
 
     >>> filler = finetune.load("runs/pretrained")
     >>> (answer,) = filler.predict(["the [MASK] sees a dog"])
@@ -183,15 +183,15 @@ def load(
     ['probability', 'token']
 
     Args:
-        run: RUN; of several seeds, the best one answers.
-        batch_size: Units in a batch; left out, that of the run (32 where masks are filled).
+        run: The run's folder; of several seeds, the best one is used.
+        batch_size: Examples in a batch; default: that of the run (32 for filling masks).
 
     Returns:
-        Its `predict` answers texts.
+        A model with `predict`.
 
     Raises:
-        ConfigError: The folder contains no run, one of several seeds that has not ended, or one
-            that reads from left to right and fills no masks.
+        ConfigError: The folder contains no run, an unfinished run of several seeds, or a causal
+            language model, which cannot fill masks.
         CheckpointError: The run has no checkpoint.
     """
     folder = Path(run)

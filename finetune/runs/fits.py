@@ -47,7 +47,7 @@ def find_task(
     validation: str | Path | None = None,
     test: str | Path | None = None,
 ) -> Task:
-    """The task of an installed family by its name, to be used without a run.
+    """Find a task of an installed family by its name, to use it without a run.
 
     >>> import finetune
     >>> task = finetune.find_task(
@@ -57,15 +57,15 @@ def find_task(
     (('bad', 'good'), 'accuracy')
 
     Args:
-        name: Family and task, such as `glue/cola`; of `classify`, `answer` and the like, which read
-            files of one's own, the family alone.
-        data: Folder with the official files; left out, the variable FINETUNE_DATA or the hub.
-        train: File to train on in place of the official one.
-        validation: File to validate on in place of the official one.
-        test: File to test on in place of the official one.
+        name: Family and task, such as `glue/cola`; the family alone for `classify`, `answer` and
+            `choose`, which read your own files.
+        data: Folder with the official files; default: the variable FINETUNE_DATA, or the hub.
+        train: File to train on instead of the official one.
+        validation: File to validate on instead of the official one.
+        test: File to test on instead of the official one.
 
     Returns:
-        The task; its files are read when its examples are asked for.
+        The task; its files are read on first use.
 
     Raises:
         ConfigError: There is no such family or task, or a file that it needs is not named.

@@ -91,6 +91,14 @@ def test_a_finished_run_and_its_data_are_not_replaced_by_accident(
     assert (run / "data" / "train.jsonl").read_bytes() == before
 
 
+def test_overwrite_replaces_the_run_and_its_data(settings: dict[str, Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for count in (8, 16):
+        results = again(out, settings, train=ROWS[:count], overwrite=count == 16)
+        assert results["examples"] == 8
+        assert len((out / "data" / "train.jsonl").read_text().splitlines()) == count
+
+
 def test_data_that_were_refused_can_be_given_again(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
