@@ -31,3 +31,11 @@ def test_a_figure_is_a_fraction_of_a_known_task_with_its_source(task: str, ancho
 
 def test_every_glue_task_that_is_trained_has_one() -> None:
     assert FAMILIES["glue"].anchors().keys() == {f"glue/{name}" for name in GLUE} - {"glue/ax"}
+
+
+def test_each_figure_says_how_large_its_data_are() -> None:
+    sizes = {task: anchor.examples for task, anchor in ANCHORS}
+    assert all(sizes.values())
+    assert sizes["glue/sst2"] == 67_349 + 872
+    assert sizes["glue/mnli"] == 392_702 + 9_815
+    assert sizes["squad/2.0"] == 130_319 + 11_873
