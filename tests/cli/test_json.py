@@ -143,7 +143,12 @@ def test_dashboard_tells_the_addresses(call: Call, monkeypatch: pytest.MonkeyPat
 
 def test_export_tells_where_it_is(world: World, tmp_path: Path, call: Call) -> None:
     outcome = call("export", world.tuned, "--format", "hf", "--out", tmp_path / "out", "--json")
-    assert content(outcome) == {"out": str(tmp_path / "out"), "format": "hf"}
+    assert content(outcome) == {
+        "out": str(tmp_path / "out"),
+        "format": "hf",
+        "architecture": "BertForSequenceClassification",
+        "lacking": [],
+    }
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
