@@ -15,8 +15,10 @@ import pytest
 
 import finetune
 from finetune.cli.commands import command_table
-from finetune.runs.settings import FitRun
+from finetune.runs.families import families
+from finetune.runs.settings import FitRun, PretrainRun
 from finetune.settings import fields as settings
+from finetune.settings.renames import OTHER_TOOLS
 from tasks.__main__ import COMMANDS as OWN_COMMANDS
 from tests import test_doctests, test_readme
 from tests.made.texts import write_texts
@@ -89,6 +91,20 @@ def test_every_command_has_its_options_on_the_page_of_settings() -> None:
     words = [f"{word} {kind}" for word in table for kind in table[word].kind_words()]
     words += [word for word in table if not table[word].kind_words()]
     assert sorted(", ".join(told).split(", ")) == sorted(words)
+
+
+def test_names_beside_those_of_other_tools_exist() -> None:
+    """Flags, words after `finetune` and names in Python, in the second column of each table."""
+    rows = [row.split("|") for row in PAGES["coming-from.md"].splitlines() if row[:3] == "| `"]
+    ours = " ".join(row[2] for row in rows)
+    kinds = [FitRun, PretrainRun, *(family.settings() for family in families().values())]
+    flags = {setting.flag for kind in kinds for setting in settings._settings(kind)}
+    assert len(rows) > 40
+    assert set(re.findall(r"--[\w-]+", ours)) <= flags
+    assert set(re.findall(r"`finetune ([\w-]+)", ours)) <= command_table(OWN_COMMANDS).keys()
+    assert set(re.findall(r"`finetune\.(\w+)", ours)) <= set(finetune.__all__)
+    theirs = re.findall(r"`(\w+)`", " ".join(row[1] for row in rows))
+    assert len(OTHER_TOOLS.keys() & set(theirs)) > 20
 
 
 def test_files_that_are_named_are_there() -> None:

@@ -144,6 +144,7 @@ def test_each_name_of_another_tool_leads_to_a_flag_and_is_none_of_ours() -> None
         ("--per_device_train_batch_size", "--batch-size"),
         ("--model_name_or_path", "--encoder"),
         ("--output_dir", "--out"),
+        ("--metric-for-best-model", "--monitor"),
     ],
 )
 def test_who_writes_the_name_of_another_tool_is_told_ours(
