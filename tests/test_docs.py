@@ -98,7 +98,7 @@ def test_names_beside_those_of_other_tools_exist() -> None:
     rows = [row.split("|") for row in PAGES["coming-from.md"].splitlines() if row[:3] == "| `"]
     ours = " ".join(row[2] for row in rows)
     kinds = [FitRun, PretrainRun, *(family.settings() for family in families().values())]
-    flags = {setting.flag for kind in kinds for setting in settings._settings(kind)}
+    flags = {setting.flag for kind in kinds for setting in settings.settings_of(kind)}
     assert len(rows) > 40
     assert set(re.findall(r"--[\w-]+", ours)) <= flags
     assert set(re.findall(r"`finetune ([\w-]+)", ours)) <= command_table(OWN_COMMANDS).keys()

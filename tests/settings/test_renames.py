@@ -130,7 +130,7 @@ def test_a_run_of_an_earlier_version_is_read_without_a_word(tmp_path: Path) -> N
 
 def test_each_name_of_another_tool_leads_to_a_flag_and_is_none_of_ours() -> None:
     kinds = [PretrainRun, AdaptRun, *(family.settings() for family in families().values())]
-    ours = {setting.flag for kind in kinds for setting in settings._settings(kind)}
+    ours = {setting.flag for kind in kinds for setting in settings.settings_of(kind)}
     assert set(OTHER_TOOLS.values()) <= ours | {"--config"}
     assert not {"--" + name.replace("_", "-") for name in OTHER_TOOLS} & ours
 
