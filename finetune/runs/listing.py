@@ -154,7 +154,7 @@ def read_record(folder: RunFolder, listing: Listing) -> RunRecord:
 
     Args:
         folder: One of `run_folders`.
-        listing: Is told of files that cannot be read.
+        listing: Collects what cannot be read.
     """
     runs = listing.attempt(folder.path, partial(_ended, folder))
     if runs:
@@ -205,7 +205,7 @@ def run_folders(place: Path, listing: Listing) -> Iterator[RunFolder]:
 
     Args:
         place: The folder, which may be a run itself.
-        listing: Is informed of folders that cannot be read.
+        listing: Collects folders that cannot be read.
     """
     seen: set[Path] = set()
     waiting = [(place, DEEPEST)]
