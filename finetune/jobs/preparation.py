@@ -188,8 +188,8 @@ def check_segments(data: TaskData) -> None:
             "choose --pooling mean, or attention"
         )
     template = data.tokenizer.template(pair=True)
-    separators = {*template.middle, *template.suffix}
-    if not (len(template.prefix) == len(template.suffix) == len(separators) == 1):
+    one_before, one_behind = len(template.prefix) == 1, len(template.suffix) == 1
+    if not (one_before and one_behind and {*template.middle} == {*template.suffix}):
         raise ConfigError(
             "--pooling segments expects a tokenizer that writes [CLS] a [SEP] b [SEP], got "
             f"{len(template.prefix)} tokens before a pair, {len(template.middle)} between and "

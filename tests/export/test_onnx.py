@@ -24,7 +24,7 @@ from finetune.export.onnx import export_onnx
 from finetune.export.onnx_check import check_graph
 from finetune.export.onnx_graph import PACKAGES, Session
 from finetune.export.onnx_score import find_scorer, score_graph, score_graphs
-from finetune.heads import POOLINGS, HeadConfig
+from finetune.heads import ALL_POOLINGS, HeadConfig
 from finetune.jobs.prediction import load
 from finetune.runs.folder import RunFolder
 from finetune.text.features.options import encode_choices
@@ -58,9 +58,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "type_vocab_size": 0,
         "hidden_act": "swiglu",
     },
+    # Without segment ids: the texts of a pair are known by the separators.
+    "segments": {"kind": "choice", "type_vocab_size": 0},
 }
 SLOW: dict[str, dict[str, Any]] = {
     "max": {"kind": "choice", "position": "none", "attention_score": "dot", "hidden_act": "relu"},
+    "attention": {"kind": "classification", "hidden_act": "silu"},
     "cls": {"kind": "regression", "attention_score": "additive", "hidden_act": "gelu_tanh"},
 }
 
@@ -143,7 +146,7 @@ def test_outputs_are_the_models_for_any_batch_length_and_padding(
 
 def test_every_pooling_head_and_variant_is_among_those_that_are_checked() -> None:
     chosen = [*VARIANTS.values(), *SLOW.values()]
-    assert {*VARIANTS, *SLOW} == set(POOLINGS)
+    assert {*VARIANTS, *SLOW} == set(ALL_POOLINGS)
     assert {each.get("position", "learned") for each in chosen} == {
         "learned",
         "sinusoidal",
