@@ -416,6 +416,17 @@ def pool(pooling: str, causal: bool, hidden: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([pool(name, causal, hidden, mask) for name in three], dim=-1)
 
 
+def text_segments(input_ids: Tensor, mask: Tensor) -> Tensor:
+    """1 in the first text of a pair, 2 in the second, 0 elsewhere; int64 and bool (B, T) -> (B, T).
+
+    The token that ends a sequence separates its texts; the first token belongs to none.
+    """
+    separator = input_ids.gather(1, last_place(mask).unsqueeze(1))  # (B, 1)
+    is_separator = mask & (input_ids == separator)
+    segments = torch.where(is_separator.cumsum(dim=1) > 0, 2, 1)
+    return segments * (mask & ~is_separator & (mask.cumsum(dim=1) > 1))
+
+
 class PooledHead(nn.Module):
     """One vector a text, then its output layers."""
 
@@ -428,18 +439,35 @@ class PooledHead(nn.Module):
         layers = [dropout, nn.Linear(size, outputs)]
         if self.pooling == "cls":
             layers = [nn.Linear(size, size), nn.Tanh(), *layers]
+        if self.pooling == "attention":
+            self.pool = nn.ModuleDict({"query": nn.Linear(size, 1, bias=False)})
+        if self.pooling == "segments":
+            norm = nn.LayerNorm(4 * size, eps=config.layer_norm_eps)
+            layers = [norm, dropout, nn.Linear(4 * size, size), nn.ReLU(), *layers]
         if self.pooling == "concat":
             layers = [nn.BatchNorm1d(3 * size), dropout, nn.Linear(3 * size, 50), nn.ReLU()]
             layers += [nn.BatchNorm1d(50), nn.Dropout(0.1), nn.Linear(50, outputs)]
         self.layers = nn.Sequential(*layers)
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Hidden states (B, T, D) and their mask (B, T) -> (B, C)."""
+    def forward(self, hidden: Tensor, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Hidden states (B, T, D), ids and mask (B, T) -> (B, C)."""
         if attention_mask is None:
             attention_mask = torch.ones(hidden.shape[:2], device=hidden.device)
-        pooled = pool(self.pooling, self.causal, hidden, attention_mask.bool())
-        outputs: Tensor = self.layers(pooled)
+        outputs: Tensor = self.layers(self._pooled(hidden, input_ids, attention_mask.bool()))
         return outputs
+
+    def _pooled(self, hidden: Tensor, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """One vector a text or pair, (B, D), or (B, 3D) of `concat` and (B, 4D) of `segments`."""
+        if self.pooling == "attention":
+            scores = self.pool["query"](hidden)  # (B, T, 1)
+            scores = scores.masked_fill(~mask.unsqueeze(-1), torch.finfo(scores.dtype).min)
+            pooled: Tensor = (scores.softmax(dim=1) * hidden).sum(dim=1)
+            return pooled
+        if self.pooling == "segments":
+            segments = text_segments(input_ids, mask)
+            u, v = (pool("mean", self.causal, hidden, segments == text) for text in (1, 2))
+            return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+        return pool(self.pooling, self.causal, hidden, mask)
 
 
 class FinetuneForSequenceClassification(FinetunePreTrainedModel):
@@ -462,7 +490,7 @@ class FinetuneForSequenceClassification(FinetunePreTrainedModel):
     ) -> Any:
         """Score the classes (B, C); `labels` as the config's `problem_type` wants them."""
         output = self.encoder(input_ids, attention_mask, **{**more, "return_dict": True})
-        logits = self.head(output.last_hidden_state, attention_mask)
+        logits = self.head(output.last_hidden_state, input_ids, attention_mask)
         loss = None if labels is None else self._loss(logits, labels)
         return _answer(SequenceClassifierOutput, output, more, loss=loss, logits=logits)
 
@@ -554,7 +582,7 @@ class FinetuneForMultipleChoice(FinetunePreTrainedModel):
             for given in (input_ids, attention_mask, token_type_ids)
         ]
         output = self.encoder(*flat, **{**more, "return_dict": True})
-        scores = self.head(output.last_hidden_state, flat[1]).view(input_ids.shape[:2])
+        scores = self.head(output.last_hidden_state, *flat[:2]).view(input_ids.shape[:2])
         loss = None if labels is None else F.cross_entropy(scores, labels)
         return _answer(MultipleChoiceModelOutput, output, more, loss=loss, logits=scores)
 

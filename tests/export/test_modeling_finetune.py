@@ -20,7 +20,7 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.export import modeling_finetune
 from finetune.export.hf import CODE, export_hf
 from finetune.export.model import HEADS, load_model
-from finetune.heads import POOLINGS, HeadConfig, MaskedLM
+from finetune.heads import ALL_POOLINGS, HeadConfig, MaskedLM
 from finetune.settings.values import load
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.made.nets import SIZES
@@ -127,7 +127,8 @@ def test_every_variant_of_the_encoder_computes_the_same(
 @pytest.mark.parametrize("kind", ["classification", "multi_label", "regression", "choice", "span"])
 @pytest.mark.parametrize(
     ("causal", "pooling"),
-    [(False, name) for name in POOLINGS] + [(True, name) for name in POOLINGS if name != "cls"],
+    [(False, name) for name in ALL_POOLINGS]
+    + [(True, name) for name in ALL_POOLINGS if name != "cls"],
 )
 def test_every_head_computes_the_same(
     kind: str, pooling: str, causal: bool, tokenizer: Tokenizer, tmp_path: Path
@@ -137,7 +138,7 @@ def test_every_head_computes_the_same(
     assert_same(place, tmp_path / "out", kind)
 
 
-@pytest.mark.parametrize("pooling", sorted(set(POOLINGS) - {"cls"}))
+@pytest.mark.parametrize("pooling", sorted(set(ALL_POOLINGS) - {"cls"}))
 def test_pooling_that_bert_lacks_takes_the_code_along(
     pooling: str, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

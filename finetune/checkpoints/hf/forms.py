@@ -302,7 +302,7 @@ OWN = Form(
             ("decoder", "head.decoder"),
         ),
         "span": (("layer", "head.layer"),),
-        **dict.fromkeys(POOLED, (("layers", "head.layers"),)),
+        **dict.fromkeys(POOLED, (("layers", "head.layers"), ("pool", "head.pool"))),
     },
     output="head.decoder.weight",
     activations={name: name for name in (*ACTIVATIONS, *GATED_ACTIVATIONS)},
