@@ -180,16 +180,14 @@ def seconds(text: str) -> float:
     return number
 
 
-def run_folder(text: str) -> Path:
-    """The type of an option that names a run: a wrong path is refused before torch is imported.
+def check_is_there(run: Path) -> None:
+    """Refuse a wrong path before torch is imported.
 
     Raises:
         ConfigError: There is nothing of this name.
     """
-    path = Path(text)
-    if not path.exists():
-        raise ConfigError(f"{path}: expected a run folder with config.yaml, got none")
-    return path
+    if not run.exists():
+        raise ConfigError(f"{run}: expected a run folder with config.yaml, got none")
 
 
 positive = whole(1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
-from finetune.cli.parser import add_json, command_parser, positive, run_folder
+from finetune.cli.parser import add_json, check_is_there, command_parser, positive
 from finetune.errors import ConfigError
 
 
@@ -16,6 +17,7 @@ def command(arguments: list[str]) -> int:
         raise ConfigError(
             "--json goes with --output FILE: answers on standard output are JSON already"
         )
+    check_is_there(space.run)
     from finetune.jobs.prediction import predict_file
 
     count = predict_file(
@@ -39,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "run",
-        type=run_folder,
+        type=Path,
         help="folder of a fine-tuning run; a pretraining run fills in [MASK]",
     )
     parser.add_argument("--input", default="-", help="file with texts; - = standard input")
