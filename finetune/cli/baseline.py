@@ -36,7 +36,9 @@ def command(words: list[str]) -> int:
 
 
 def _overview(table: Mapping[str, Family]) -> str:
-    usage = "usage: finetune baseline FAMILY [TASK] [options]     finetune baseline FAMILY --help"
+    usage = (
+        "usage: finetune baseline FAMILY [TASK] [options]\n       finetune baseline FAMILY --help"
+    )
     width = max(map(len, table))
     rows = [f"  {word.ljust(width)}  {_listed(family)}" for word, family in table.items()]
     return "\n".join([usage, "", *rows])

@@ -282,18 +282,19 @@ def test_ctrl_c_while_a_corpus_is_tokenized_leaves_nothing(
     assert not list((tmp_path / "cache").iterdir())
 
 
+def stop_in_a_library(arguments: list[str]) -> int:
+    """Be stopped in the middle of `import wandb`: it is imported again to end the run, and fails."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        raise AttributeError("partially initialized module")
+
+
 def test_ctrl_c_that_makes_a_library_fail_is_still_told_as_a_stop(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As in the middle of `import wandb`: it is imported again to end the run, and fails."""
-
-    def run(words: list[str]) -> int:
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-        finally:
-            raise AttributeError("partially initialized module")
-
-    assert cli.main(["fail"], {}, {"fail": cli.Command("start", "", run)}) == 130
+    command = cli.Command("start", "", f"{__name__}:{stop_in_a_library.__name__}")
+    assert cli.main(["fail"], {"fail": command}) == 130
     told = "finetune: stopped; no file was left half written\n"
     assert capsys.readouterr().err == told
 
