@@ -26,7 +26,7 @@ PLACES = ("data", "train", "validation", "test")
 def command(words: list[str]) -> int:
     """Run the command; returns the exit status."""
     table = families()
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help", "--help-all", "help"):
         print(_overview(table))
         return 0
     word, *words = words
@@ -36,9 +36,7 @@ def command(words: list[str]) -> int:
 
 
 def _overview(table: Mapping[str, Family]) -> str:
-    usage = (
-        "usage: finetune baseline FAMILY [TASK] [options]\n       finetune baseline FAMILY --help"
-    )
+    usage = "usage: finetune baseline FAMILY [options]     finetune baseline FAMILY --help"
     width = max(map(len, table))
     rows = [f"  {word.ljust(width)}  {_listed(family)}" for word, family in table.items()]
     return "\n".join([usage, "", *rows])

@@ -283,7 +283,7 @@ def test_ctrl_c_while_a_corpus_is_tokenized_leaves_nothing(
 
 
 def stop_in_a_library(arguments: list[str]) -> int:
-    """Be stopped in the middle of `import wandb`: it is imported again to end the run, and fails."""
+    """Fail as in the middle of `import wandb`, which is imported again to end the run."""
     try:
         os.kill(os.getpid(), signal.SIGINT)
     finally:
