@@ -154,8 +154,9 @@ def test_results_go_to_stdout_and_the_table_to_stderr(
     outcome = call(*world.glue(tmp_path / "run", "--max-steps", 2))
     assert outcome.json.keys() == {"task", "split", "metrics"}
     table = outcome.err.splitlines()
-    assert re.search("^glue/sst2 \\(validation\\) +seed 1 +baseline$", outcome.err, re.M)
-    assert re.search("^accuracy \\(%\\)( +\\d+\\.\\d\\d){2}$", outcome.err, re.M)
+    head = "^glue/sst2 \\(validation\\) +seed 1 +trivial baseline +bag of words +naive bayes$"
+    assert re.search(head, outcome.err, re.M)
+    assert re.search("^accuracy \\(%\\)( +\\d+\\.\\d\\d){4}$", outcome.err, re.M)
     assert table[-1] == f"run folder: {tmp_path}/run"
 
 
