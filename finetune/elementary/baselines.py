@@ -71,6 +71,8 @@ class Baseline(NamedTuple):
     """What is fitted to the training examples."""
     is_fitted: bool = True
     """Whether it needs training examples."""
+    most: int = MOST_EXAMPLES
+    """Training examples that it takes at most."""
 
 
 def _is_text(form: Form) -> bool:
@@ -87,7 +89,9 @@ BASELINES = {
         lambda form: _is_text(form) and form.classes == 2 and form.learnt == "class",
         fit_naive_bayes,
     ),
-    "word_overlap": Baseline(lambda form: _is_text(form) and form.texts == 2, fit_overlap),
+    "word_overlap": Baseline(
+        lambda form: _is_text(form) and form.texts == 2, fit_overlap, most=20_000
+    ),
     "sliding_window": Baseline(
         lambda form: form.options > 0 and form.texts == 2 + form.options, _window, is_fitted=False
     ),
@@ -120,7 +124,7 @@ def fit(name: str, task: Task, train: Sequence[Example]) -> Callable[..., list[A
     Args:
         name: A baseline that is `applicable`, or `trivial`.
         task: The task.
-        train: Its training examples; at most `MOST_EXAMPLES` of them are used.
+        train: Its training examples; at most `most` of the baseline are used.
 
     Returns:
         A function of a list of examples that gives the rows of a predictions file.
@@ -130,7 +134,7 @@ def fit(name: str, task: Task, train: Sequence[Example]) -> Callable[..., list[A
     """
     if name == TRIVIAL:
         return lambda examples: task.baseline_answers(train, examples)
-    labelled = thinned([one for one in train if one.label is not None])
+    labelled = thinned([one for one in train if one.label is not None], BASELINES[name].most)
     if BASELINES[name].is_fitted and not labelled:
         raise DataError(f"{task.name}: expected labelled examples to train on, got none")
     labels = [one.label for one in labelled if one.label is not None]
