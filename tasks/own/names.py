@@ -12,8 +12,8 @@ OWN = "own"
 """The name of data that have none, as earlier versions recorded them."""
 GENERIC = ("data", "dataset")
 """Names of files that say nothing: the folder's name is taken."""
-SPLIT = re.compile(r"(^|[-_. ])train(ing)?$", re.IGNORECASE)
-"""The split at the end of a file's name: `reviews_train.csv`."""
+SPLIT = re.compile(r"(^|[-_. ])train(ing)?$|^train(ing)?[-_. ]", re.IGNORECASE)
+"""The split in a file's name: `reviews_train.csv`, `train-reviews.csv`."""
 USUAL_LABELS = ("label", "labels")
 """Names of label columns that say nothing."""
 
@@ -33,7 +33,7 @@ def name_of(file: Path, label_column: str | None = None) -> str:
         file: The training file.
         label_column: Its column of labels, if it is a table.
     """
-    stem = SPLIT.sub("", file.name.split(".")[0])
+    stem = SPLIT.sub("", file.name.split(".")[0], count=1)
     if not stem or stem.lower() in GENERIC:
         stem = file.absolute().parent.name
     parts = [stem] if label_column in (None, *USUAL_LABELS) else [stem, str(label_column)]

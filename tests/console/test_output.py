@@ -55,7 +55,7 @@ def test_a_quoted_container_is_bounded() -> None:
 
 
 def test_a_message_is_one_line_and_its_quotations_are_cut() -> None:
-    line = one_line(f"expected the encoder's name,\n found '{'y' * 999}'; the run's is \x1b 'a'")
+    line = one_line(f"expected the encoder's name,\n got '{'y' * 999}'; the run's is \x1b 'a'")
     assert line == (f"expected the encoder's name, got '{'y' * 200}…'; the run's is \\u001b 'a'")
     assert one_line("z" * 5000) == "z" * 200 + "…"
     assert len(one_line("word " * 5000)) < 2100
