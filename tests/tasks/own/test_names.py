@@ -20,6 +20,7 @@ from tasks.run_settings import AnswerRun, ChooseRun, ClassifyRun
         ("reviews.csv.gz", None, "reviews"),
         ("spam/train.tsv", "label", "spam"),
         ("reviews_train.csv", "sentiment", "reviews-sentiment"),
+        ("train-reviews.csv", "label", "reviews"),
         ("spam/data.csv", "label", "spam"),
         ("strain.csv", "label", "strain"),
         ("spam/Training.jsonl", "is it?", "spam-is-it"),
