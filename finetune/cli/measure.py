@@ -38,12 +38,22 @@ def describe(arguments: list[str]) -> int:
     from finetune.encoder import cost
 
     configs = {str(source): _encoder_config(source) for source in space.source}
+    heads = {str(source): _task_head(source) for source in space.source}
     if space.json:
-        print(json.dumps({name: cost.counts(config) for name, config in configs.items()}))
+        counts = {name: cost.counts(config) for name, config in configs.items()}
+        for name, head in heads.items():
+            counts[name] |= {} if head is None else {"task_head": head}
+        print(json.dumps(counts))
         return 0
     tables = [
-        "\n".join([cost.describe(config), *textwrap.wrap(exports_as(config, reasons=True), 80)])
-        for config in configs.values()
+        "\n".join(
+            [
+                cost.describe(config),
+                *_about_head(heads[name]),
+                *textwrap.wrap(exports_as(config, reasons=True), 80),
+            ]
+        )
+        for name, config in configs.items()
     ]
     if len(tables) > 1:
         tables = [f"{name}\n{text}" for name, text in zip(configs, tables, strict=True)]
@@ -163,6 +173,41 @@ def bench(arguments: list[str]) -> int:
         groups = (list(results.items())[first : first + 3] for first in range(0, len(results), 3))
         put("\n\n".join(benchmark.bench_table(dict(group)) for group in groups))
     return 0
+
+
+def _task_head(source: Path) -> dict[str, Any] | None:
+    """What the head of a fine-tuned checkpoint costs; None without a head that pools."""
+    from finetune.checkpoints.hf.form import POOLED
+    from finetune.checkpoints.hub import find_checkpoint
+
+    if (
+        not source.is_dir()
+        or (checkpoint := find_checkpoint(source)).head.get("kind") not in POOLED
+    ):
+        return None
+    import torch
+
+    from finetune.export.model import HEADS
+    from finetune.heads import PooledHead
+    from finetune.jobs.evaluation import head_config
+
+    kind, outputs = str(checkpoint.head["kind"]), len(checkpoint.labels)
+    with torch.device("meta"):  # shapes alone
+        head = HEADS[kind](checkpoint.encoder_config, head_config(checkpoint), outputs)
+    assert isinstance(head, PooledHead)
+    parameters = sum(parameter.numel() for parameter in head.parameters())
+    cost = {"parameters": parameters, "flops_per_text": head.flops}
+    return {"kind": kind, "pooling": head.config.pooling, **cost}
+
+
+def _about_head(head: Mapping[str, Any] | None) -> list[str]:
+    """A line about the head of `_task_head`, if there is one."""
+    if head is None:
+        return []
+    return [
+        f"The head ({head['kind']}, pooling {head['pooling']}) has {head['parameters']:,} "
+        f"parameters and takes {head['flops_per_text'] / 1e6:,.2f} million operations a text."
+    ]
 
 
 def _encoder_config(source: Path) -> EncoderConfig:

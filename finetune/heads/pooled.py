@@ -134,6 +134,11 @@ class PooledHead(nn.Module, TaskHead):
         self.layers = output_layers(config, head, num_outputs)
         initialize_weights(self, config.initializer_range)
 
+    @property
+    def flops(self) -> int:
+        """Operations a text, forward, of its output layers, two a multiply-add; pooling is less."""
+        return 2 * sum(one.weight.numel() for one in self.layers if isinstance(one, nn.Linear))
+
     def start_from(self, pooler: Mapping[str, Tensor]) -> None:
         """Take over a pretrained pooler, where the pooling is `cls`; else change nothing.
 

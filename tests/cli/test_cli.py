@@ -337,6 +337,22 @@ def test_describe_takes_configs_runs_and_checkpoints(world: World, call: Call) -
     assert of_config == of_run == of_checkpoint
     assert "2 blocks, hidden size 16" in of_run
     assert "vocabulary 60" in of_run  # the section `vocabulary` says it, not the encoder's default
+    assert "The head" not in of_run
+
+
+def test_describe_counts_the_head_of_a_fine_tuned_run(world: World, call: Call) -> None:
+    # BERT's pooler, 16 x 16 and its bias, and two classes.
+    outcome = call("describe", world.tuned)
+    assert "The head (classification, pooling cls) has 306 parameters and takes 0.00 million" in (
+        outcome.out
+    )
+    (counts,) = call("describe", world.tuned, "--json").json.values()
+    assert counts["task_head"] == {
+        "kind": "classification",
+        "pooling": "cls",
+        "parameters": 16 * 17 + 2 * 17,
+        "flops_per_text": 2 * (16 * 16 + 2 * 16),
+    }
 
 
 @pytest.mark.parametrize("folder", ["pretrain", "glue"])
