@@ -288,6 +288,11 @@ def _fact_lines(about: Mapping[str, Any], between: str) -> list[str]:
             lines.append(f"{label}{between}" + ", ".join(_code(_short(file)) for file in value))
         elif isinstance(value, Mapping) and name in DISTRIBUTIONS:
             continue
+        elif name == "skipped":  # by reason
+            lines += [
+                f"{reason.replace('_', ' ')} skipped{between}{_figure(value[reason])}"
+                for reason in value
+            ]
         elif isinstance(value, Mapping):
             lines.append(f"{len(value):,} {label}")
         else:

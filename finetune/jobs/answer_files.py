@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,19 @@ class Inputs:
         """
         for answer in answers:
             row = self._waiting.popleft()
-            taken = {name: f"input_{name}" if name in answer else name for name in row}
+            taken = {*answer, *_cells(answer)}  # also as the columns of a table
             yield answer | {
-                taken[name]: _plain(value) for name, value in row.items() if name != "id"
+                _free(name, taken, row) if name in taken else name: _plain(value)
+                for name, value in row.items()
+                if name != "id" or str(value) != str(answer.get("id"))
             }
+
+
+def _free(name: str, taken: Collection[str], row: Mapping[str, Any]) -> str:
+    """A name for a column of the input that neither the answer nor the input has."""
+    while name in taken or name in row:
+        name = f"input_{name}"
+    return name
 
 
 def _plain(value: Any) -> Any:

@@ -195,7 +195,7 @@ def evaluate(
     Args:
         folder: The run's folder; of several seeds, each is scored.
         split: Another labelled split; default: the validation splits.
-        file: Another file, which is scored as that split (default `test`).
+        file: Another file, which is scored as that split (default `test`), all of it.
 
     Returns:
         `task`, `split` and `metrics`; for several seeds in the form of results.json.
@@ -213,6 +213,8 @@ def evaluate(
     if task.fixed_answer is not None:
         metrics, more, examples = _score_fixed(task, run_folder, splits)
     else:
+        if run.limit is not None:
+            say(f"limit {run.limit:,} of the run: scores are of a part of each split")
         scorer = load_scorer(checkpoint_of(run_folder.path, run, task), run)
         metrics, more = score_splits(scorer, run_folder, splits)
         examples = len(scorer.data.examples(splits[0]))
@@ -237,7 +239,7 @@ def _with_file(run: FitRun, split: str | None, file: str | None) -> tuple[FitRun
     split = split or "test"
     if split not in FILE_SPLITS:
         raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, got --split {split}")
-    return replace(run, **{split: file}), split  # type: ignore[arg-type]
+    return replace(run, limit=None, **{split: file}), split  # type: ignore[arg-type]
 
 
 def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
@@ -318,7 +320,7 @@ def answer_split(
     """
     folder = RunFolder(folder).one_run().path
     run = read_fit(folder)
-    run = replace(run, data=data or run.data)
+    run = replace(run, data=data or run.data, limit=None)  # each example is to be answered
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
     task = make_task(run)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from finetune.checkpoints.seed_folders import DATA
 from finetune.errors import ConfigError
-from finetune.files.writing import new_file
+from finetune.files.writing import new_file, write_bytes
 from finetune.jobs import fine_tuning
 from finetune.jobs.inputs import refuse_shape_flags
 from finetune.machine.processes import is_first_process
@@ -88,7 +90,8 @@ def fit(
         return fine_tuning.fit(run)
     files = {split: value for split, value in data.items() if _is_path(value)}
     made = _run(run, settings | files)
-    return fine_tuning.fit(_with_data(made, {s: v for s, v in data.items() if s not in files}))
+    with _with_data(made, {s: v for s, v in data.items() if s not in files}) as named:
+        return fine_tuning.fit(named)
 
 
 def _is_path(value: Any) -> bool:
@@ -109,22 +112,61 @@ def _run(task: str, settings: Mapping[str, Any]) -> FitRun:
     return made
 
 
-def _with_data(run: FitRun, data: Mapping[str, Any]) -> FitRun:
-    """The run with its data in files of its folder."""
+@contextmanager
+def _with_data(run: FitRun, data: Mapping[str, Any]) -> Iterator[FitRun]:
+    """The run with its data in files: of its folder, or of a passing one where it has none."""
     if not data:
-        return run
+        yield run
+        return
     run = dataclasses.replace(run, out=fine_tuning.folder_of(run))
     folder = RunFolder(Path(str(run.out)))
-    paths = {split: folder.path / DATA / f"{split}.jsonl" for split in data}
-    named = {**run.files(), **paths}
-    train, validation, test = (_text(named.get(split)) for split in ("train", "validation", "test"))
-    run = dataclasses.replace(run, train=train, validation=validation, test=test)
+    if run.dry_run or (run.find_lr and folder.has_started):  # the run that is there keeps its data
+        with TemporaryDirectory() as place:
+            yield _written(run, data, Path(place) / DATA)
+        return
+    named = _named(run, data, folder.path / DATA)
     if not run.resume:  # otherwise the run itself compares its settings and inputs
-        check_folder(folder, run, resume=False, overwrite=run.overwrite)
+        check_folder(folder, named, resume=False, overwrite=run.overwrite)
+    with _put_back(folder) if run.overwrite and is_first_process() else nullcontext():
+        yield _written(run, data, folder.path / DATA)
+
+
+@contextmanager
+def _put_back(folder: RunFolder) -> Iterator[None]:
+    """If the block fails before the run that is there was replaced, it has its data again."""
+    before = {path: path.read_bytes() for path in (folder.path / DATA).glob("*.jsonl")}
+    stamp = _stamp(folder.config_file)
+    try:
+        yield
+    except BaseException:
+        if stamp is not None and _stamp(folder.config_file) == stamp:
+            for path, content in before.items():
+                write_bytes(path, content)
+        raise
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """What another file under this name does not have; None where there is none."""
+    return (file.stat().st_ino, file.stat().st_mtime_ns) if file.is_file() else None
+
+
+def _paths(data: Mapping[str, Any], place: Path) -> dict[str, Path]:
+    return {split: place / f"{split}.jsonl" for split in data}
+
+
+def _named(run: FitRun, data: Mapping[str, Any], place: Path) -> FitRun:
+    """The run that reads its data from there."""
+    named = {**run.files(), **_paths(data, place)}
+    train, validation, test = (_text(named.get(split)) for split in ("train", "validation", "test"))
+    return dataclasses.replace(run, train=train, validation=validation, test=test)
+
+
+def _written(run: FitRun, data: Mapping[str, Any], place: Path) -> FitRun:
+    """The same, when they are there."""
     if is_first_process():
-        for split, path in paths.items():
+        for split, path in _paths(data, place).items():
             _write(data[split], path, split, keep=run.resume)
-    return run
+    return _named(run, data, place)
 
 
 def _text(path: Path | None) -> str | None:

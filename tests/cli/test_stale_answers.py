@@ -211,3 +211,9 @@ def test_a_diagnostic_set_is_answered_again_when_its_run_has_changed(
     assert "ax.jsonl: its answers are to other data" in told()
     assert call(words[0], "mnli", *words[2:], "--overwrite", "--seed", 2).status == 0
     assert "ax.jsonl: no answers on file yet" in told()
+
+
+def test_run_on_a_part_of_each_split_answers_all_test_examples(run: Path, submit: Any) -> None:
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("limit: null", "limit: 3"))
+    assert submit()[1].count("\n") == 13  # the header, and each of 12

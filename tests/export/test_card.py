@@ -93,6 +93,13 @@ def test_head_matter_is_yaml_that_names_library_and_pipeline() -> None:
     assert rest.strip().startswith("# it\n")
 
 
+def test_rows_that_were_left_out_are_counted_by_reason() -> None:
+    results = one(3, 0.5)
+    results["data"]["train"]["skipped"] = {"unlabeled_rows": 57, "unknown_labels": 2}
+    text = card(source(results=results))
+    assert "; unlabeled rows skipped 57; unknown labels skipped 2." in text
+
+
 def test_figures_are_those_of_the_run() -> None:
     text = card(source(results=one(3, 0.5), settings=SETTINGS))
     assert sections(text) == ["Use", "Results", "Data", "Training", "Versions"]

@@ -18,7 +18,7 @@ ANSWERS: list[dict[str, Any]] = [
     {"id": "k", "prediction": "b", "probabilities": {"a": 0.5, "b": 0.5}},
 ]
 ROWS = [
-    ("f:1", {"id": 7, "text": "x\ny, z", "prediction": "old"}),
+    ("f:1", {"id": "0", "text": "x\ny, z", "prediction": "old"}),
     ("f:2", {"text": "w", "stars": float("nan")}),
 ]
 
@@ -34,6 +34,25 @@ def test_columns_of_the_input_stay_beside_the_answer() -> None:
         {**ANSWERS[0], "text": "x\ny, z", "input_prediction": "old"},
         {**ANSWERS[1], "text": "w", "stars": None},
     ]
+
+
+def test_answers_to_answers_of_another_run_keep_both(tmp_path: Path) -> None:
+    row = {
+        **{"id": "u", "key": 1, "prediction": "old", "probability_a": "0.1"},
+        **{"probability_b": "0.9", "input_prediction": "oldest"},
+    }
+    inputs = Inputs([("f:1", row)])
+    list(inputs)
+    path = tmp_path / "a.csv"
+    write_answer_file(inputs.beside(ANSWERS[:1]), path)
+    with path.open(newline="") as file:
+        (cells,) = csv.DictReader(file)
+    assert cells == {
+        **{"id": "0", "prediction": "a", "probability_a": "0.75", "probability_b": "0.25"},
+        **{"input_id": "u", "key": "1", "input_input_prediction": "old"},
+        **{"input_probability_a": "0.1", "input_probability_b": "0.9"},
+        "input_prediction": "oldest",
+    }
 
 
 def test_json_lines_have_the_rows_as_they_are(tmp_path: Path) -> None:

@@ -99,6 +99,31 @@ def test_overwrite_replaces_the_run_and_its_data(settings: dict[str, Any], tmp_p
         assert len((out / "data" / "train.jsonl").read_text().splitlines()) == count
 
 
+@pytest.mark.parametrize("mode", ["dry_run", "find_lr"])
+def test_what_trains_nothing_leaves_the_data_of_a_run(
+    mode: str, run: Path, settings: dict[str, Any]
+) -> None:
+    before = contents(run / "data")
+    again(run, settings, train=ROWS[:8], overwrite=True, **{mode: True})
+    assert contents(run / "data") == before
+
+
+def test_dry_run_writes_no_data(settings: dict[str, Any], tmp_path: Path) -> None:
+    assert again(tmp_path / "run", settings, dry_run=True)["task"].startswith("classify/")
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_that_cannot_be_replaced_keeps_its_data(run: Path, settings: dict[str, Any]) -> None:
+    before = contents(run / "data")
+    with pytest.raises(DataError, match=r"train\.jsonl:9: expected a label"):
+        again(run, settings, train=[*ROWS[:8], {"review": "a"}], overwrite=True)
+    assert contents(run / "data") == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def test_data_that_were_refused_can_be_given_again(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
