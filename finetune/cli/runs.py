@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,31 +105,57 @@ SORTS: dict[str, Callable[[ListedRun], tuple[Any, ...]]] = {
 }
 
 
-def _table(runs: list[ListedRun]) -> str:
-    from finetune.console.tables import GAP, WIDTH, columns_of, painted, table
+COLUMNS: dict[str, Callable[[ListedRun], str]] = {
+    "run": lambda run: printable(run.name, lines=False),
+    "task": lambda run: _end(printable(run.task, lines=False), MOST_TASK),
+    "encoder": lambda run: _end(printable(Path(run.encoder or "").name, lines=False), MOST_ENCODER),
+    "score": lambda run: _score(run),
+    "seeds": lambda run: _seeds(run),
+    "date": lambda run: _day(run),
+    "state": lambda run: run.state,
+}
+LEFT_OUT = ("encoder", "date")
+"""Columns that are left out, in this order, where a table is too wide; --json has them."""
 
-    header = ["run", "task", "encoder", "score", "seeds", "date", "state"]
-    rows = [
-        [
-            printable(run.name, lines=False),
-            _end(printable(run.task, lines=False), MOST_TASK),
-            _end(printable(Path(run.encoder or "").name, lines=False), MOST_ENCODER),
-            _score(run),
-            f"{len(run.seeds)}/{run.planned}" if len(run.seeds) < run.planned else f"{run.planned}",
-            _day(run),
-            run.state,
-        ]
-        for run in runs
-    ]
-    cells = zip(header, *rows, strict=True)
-    widths = [len(GAP) + max(map(columns_of, column)) for column in cells]
-    for row in rows:
-        row[0] = _end(row[0], max(LEAST_NAME, WIDTH - sum(widths[1:])))
-    first, rule, *lines = table(rows, header).splitlines()
+
+def _table(runs: list[ListedRun]) -> str:
+    from finetune.console.tables import WIDTH, painted, table
+
+    columns = {name: [value(run) for run in runs] for name, value in COLUMNS.items()}
+    for name in LEFT_OUT:
+        if _least_width(columns) > WIDTH:
+            del columns[name]
+    room = WIDTH - _width(columns, but="run")
+    columns["run"] = [_end(name, max(LEAST_NAME, room)) for name in columns["run"]]
+    first, rule, *lines = table(zip(*columns.values(), strict=True), list(columns)).splitlines()
     for number, run in enumerate(runs):  # after the layout: colours have no width
         line = lines[number].removesuffix(run.state)
         lines[number] = line + painted(run.state, COLOURS[run.state], sys.stdout)
     return "\n".join([first, rule, *lines])
+
+
+def _width(columns: Mapping[str, Sequence[str]], *, but: str) -> int:
+    """How wide the columns are, each with the gap before or after it, without one of them."""
+    from finetune.console.tables import GAP, columns_of
+
+    return sum(
+        len(GAP) + max(map(columns_of, (name, *cells)))
+        for name, cells in columns.items()
+        if name != but
+    )
+
+
+def _least_width(columns: Mapping[str, Sequence[str]]) -> int:
+    """How wide the table is with its names cut as far as may be."""
+    from finetune.console.tables import columns_of
+
+    longest = max(map(columns_of, columns["run"]), default=0)
+    return min(LEAST_NAME, longest) + _width(columns, but="run")
+
+
+def _seeds(run: ListedRun) -> str:
+    ended = len(run.seeds)
+    return f"{ended}/{run.planned}" if ended < run.planned else f"{run.planned}"
 
 
 def _moment(run: ListedRun) -> float:

@@ -28,7 +28,7 @@ class ClassifyConfig:
     """Column of the second text of a pair; with only --text-column, rows are single texts."""
     label_column: str | None = None
     """Column of the label; none = detected by its usual names. Several, such as toxic,insult, are
-    columns of 0 and 1, one a class, of which any number may hold (multi_label)."""
+    columns of 0 and 1, one per class, of which any number may apply (multi_label)."""
     kind: str = field(default="auto", metadata={"words": ("auto", *KINDS)})
     """Kind of task: auto, classes (one per row), multi_label (several per row) or regression."""
     separator: str | None = None
