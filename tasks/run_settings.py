@@ -68,10 +68,10 @@ class OwnRun(FitRun):
             self.name = name
         if self.name is None:
             return
-        if not re.fullmatch(r"[\w.-]+", self.name):
+        if not re.fullmatch(r"[\w.-]{1,100}", self.name) or not self.name.strip("-."):
             raise ConfigError(
-                f"name: expected letters, digits, '.', '-' and '_', got '{self.name}'; choose "
-                f"one such as {slug(self.name)}"
+                "name: expected at most 100 letters, digits, '.', '-' and '_', got "
+                f"'{self.name[:120]}'; choose one such as {slug(self.name)}"
             )
         if family:
             self.task = f"{family}/{self.name}"

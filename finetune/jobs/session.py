@@ -159,10 +159,11 @@ class Session:
         if not wanted or wanted == done:
             return length
         if wanted < done or not self.state["finished"]:
+            ended = self.state["finished"]
             raise ConfigError(
                 f"{self.folder.path}: --extend-epochs {wanted}: the run was extended by {done} "
-                f"epochs already{'' if self.state['finished'] else ', which have not ended'}; "
-                "continue with --resume alone, or give a larger number"
+                f"epochs already{'' if ended else ', which have not ended'}; continue with "
+                f"--resume alone{', or give a larger number' if ended else ' first'}"
             )
         start = self.state["standing"]["step"]
         length.extension = Extension(wanted, start, start + (wanted - done) * steps)

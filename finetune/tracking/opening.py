@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 FURTHER = ("tensorboard", "csv")
 """Loggers that `logger` may name."""
+LONGEST_TAG = 64
+"""Characters of a tag; Weights & Biases starts no run with a longer one."""
 _PUBLIC_HOSTS = ["api.wandb.ai", "api.forge.coreweave.com"]  # its old and its new host
 
 
@@ -130,7 +132,7 @@ def loggers(
         resume=resume,
         project=config.project,
         job_type=kind,
-        tags=[*dict.fromkeys([*tags, *config.tags])],
+        tags=[*dict.fromkeys([*(tag[:LONGEST_TAG] for tag in tags), *config.tags])],
         config=plain(settings),
         **names,
     )

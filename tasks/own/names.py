@@ -14,13 +14,15 @@ GENERIC = ("data", "dataset")
 """Names of files that say nothing: the folder's name is taken."""
 SPLIT = re.compile(r"(^|[-_. ])train(ing)?$|^train(ing)?[-_. ]", re.IGNORECASE)
 """The split in a file's name: `reviews_train.csv`, `train-reviews.csv`."""
+LONGEST = 50
+"""Characters of a name: twenty label columns make no name that anybody reads."""
 USUAL_LABELS = ("label", "labels")
 """Names of label columns that say nothing."""
 
 
 def slug(text: str) -> str:
-    """A text as a name: letters, digits, `.`, `-` and `_`."""
-    return re.sub(r"[^\w.-]+", "-", text).strip("-.") or OWN
+    """A text as a name: letters, digits, `.`, `-` and `_`, at most `LONGEST` of them."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.")[:LONGEST].strip("-.") or OWN
 
 
 def name_of(file: Path, label_column: str | None = None) -> str:

@@ -514,6 +514,12 @@ def test_what_cannot_be_extended_is_refused(
     outcome = call(*words, "--extend-epochs", 1)
     assert outcome.status == 2
     assert "the run was extended by 2 epochs already; continue with" in outcome.complaint
+    with monkeypatch.context() as patch:
+        kill_at(step_of(run) + 1, patch)
+        assert call(*words, "--extend-epochs", 3).status == 130
+    outcome = call(*words, "--extend-epochs", 4)
+    assert outcome.status == 2
+    assert "have not ended; continue with --resume alone first" in outcome.complaint
 
 
 def test_a_pretraining_goes_on_for_more_epochs(world: World, tmp_path: Path, call: Call) -> None:

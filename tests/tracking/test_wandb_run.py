@@ -41,7 +41,11 @@ def log_run(run_dir: Path, steps: range, *, resume: bool = False, **names: Any) 
 def test_offline_run_reads_back(tmp_path: Path) -> None:
     run_dir = tmp_path / "seed-1"
     opened = log_run(
-        run_dir, range(0, 8, 2), group="glue/cola · tiny", tags=["glue", "glue"], kind="fine-tune"
+        run_dir,
+        range(0, 8, 2),
+        group="glue/cola · tiny",
+        tags=["glue", "glue", "x" * 65],
+        kind="fine-tune",
     )
     for logger in opened:
         logger.log_metrics({"val/matthews": 0.25}, 6)
@@ -54,7 +58,7 @@ def test_offline_run_reads_back(tmp_path: Path) -> None:
         "seed-1",
         "glue/cola · tiny",
     )
-    assert list(run.tags) == ["glue"]
+    assert list(run.tags) == ["glue", "x" * 64]
     config = read.items(run.config.update)
     assert config["seed"] == 1
     assert config["out"] == "runs/a"

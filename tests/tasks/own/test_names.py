@@ -34,8 +34,15 @@ def test_data_are_called_after_their_file_and_label_column(
     assert name_of(Path(file), label) == name
 
 
-def test_a_slug_is_never_empty() -> None:
-    assert slug("  ") == "own"
+def test_a_slug_is_never_empty_and_never_long() -> None:
+    assert slug("  ") == slug("..") == "own"
+    assert slug("x" * 49 + " - y") == "x" * 49
+
+
+@pytest.mark.parametrize("name", ["..", "-", "x" * 101, "a/b", "😀"])
+def test_names_that_make_no_folder_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="name: expected at most 100 letters"):
+        ClassifyRun("none", "classify/own", train="x.csv", name=name)
 
 
 @pytest.mark.parametrize("kind", [ClassifyRun, AnswerRun, ChooseRun])
