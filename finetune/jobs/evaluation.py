@@ -233,12 +233,14 @@ def evaluate(
 
 
 def _with_file(run: FitRun, split: str | None, file: str | None) -> tuple[FitRun, str | None]:
-    """The settings with another file in place of a split's, and that split."""
+    """The settings with another file, all of it, in place of a split's; and that split."""
     if file is None:
         return run, split
     split = split or "test"
     if split not in FILE_SPLITS:
         raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, got --split {split}")
+    if getattr(table := getattr(run, "table", None), "holdout", None) is not None:
+        run = replace(run, table=replace(table, holdout=None))  # type: ignore[call-arg, type-var]
     return replace(run, limit=None, **{split: file}), split  # type: ignore[arg-type]
 
 

@@ -126,6 +126,9 @@ def test_rows_are_held_out_and_a_named_metric_chooses_the_checkpoint(
     losses = {row["step"]: row["val/loss"] for row in map(json.loads, lines) if "val/loss" in row}
     state = torch.load(tmp_path / "run" / "checkpoints" / "last" / "trainer.pt", weights_only=True)
     assert state["best"] == pytest.approx(min(losses.values()))
+    for split in ("train", "validation"):  # no row of another file is held out
+        outcome = call("evaluate", tmp_path / "run", "--split", split, "--file", train, "--json")
+        assert outcome.json["examples"] == 40
 
 
 def test_regression_starts_at_the_mean_of_the_labels(
@@ -152,6 +155,7 @@ def test_limit_cuts_every_split_the_same_way_and_says_so(
     assert results["test"]["examples"] == 10
     again = call("evaluate", tmp_path / "run", "--json").json
     assert (again["examples"], again["metrics"]) == (10, pytest.approx(results["metrics"]))
+    assert call("evaluate", tmp_path / "run", "--file", train, "--json").json["examples"] == 40
 
 
 def test_texts_in_both_splits_are_warned_of(world: World, call: Call, tmp_path: Path) -> None:
