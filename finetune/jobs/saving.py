@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from finetune.checkpoints.folder import load_checkpoint, save_checkpoint
+from finetune.checkpoints.seed_folders import DATA
 from finetune.errors import ConfigError, DataError
+from finetune.files.writing import write_bytes
 from finetune.heads import PooledHead
 from finetune.jobs.evaluation import Scorer, score_splits, task_data
 from finetune.machine.circumstances import circumstances
@@ -75,7 +77,7 @@ def save_run(run: FitRun, module: FineTuner, tokenizer: Tokenizer, *, score: boo
     data = task_data(run, task, tokenizer)
     if score:
         module.decision = Scorer(module, task, data, "").tune()
-    with opened(folder, run, {}):
+    with opened(folder, _with_own_data(run, folder), {}):
         _save_best(folder, module, tokenizer)
         if score:
             scorer = Scorer(module, task, data, load_checkpoint(folder.path).digest)
@@ -94,6 +96,17 @@ def save_run(run: FitRun, module: FineTuner, tokenizer: Tokenizer, *, score: boo
                     **more,
                 }
             )
+
+
+def _with_own_data(run: FitRun, folder: RunFolder) -> FitRun:
+    """The settings with copies of data that another run was given in memory, and may replace."""
+    copies = {}
+    for split, file in run.files().items():
+        if file.parent.name == DATA and RunFolder(file.parent.parent).is_run and file.is_file():
+            copy = folder.path / DATA / f"{split}.jsonl"
+            write_bytes(copy, file.read_bytes())
+            copies[split] = str(copy)
+    return dataclasses.replace(run, **copies)  # type: ignore[arg-type]
 
 
 def _save_best(folder: RunFolder, module: FineTuner, tokenizer: Tokenizer) -> None:

@@ -113,6 +113,13 @@ def test_dry_run_writes_no_data(settings: dict[str, Any], tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
+def test_saved_copy_has_the_data_too(run: Path, tmp_path: Path) -> None:
+    finetune.load(run).save(tmp_path / "copy")
+    assert contents(tmp_path / "copy" / "data") == contents(run / "data")
+    settings = finetune.FitRun.from_yaml(tmp_path / "copy" / "config.yaml")
+    assert settings.train == str(tmp_path / "copy" / "data" / "train.jsonl")
+
+
 def test_run_that_cannot_be_replaced_keeps_its_data(run: Path, settings: dict[str, Any]) -> None:
     before = contents(run / "data")
     with pytest.raises(DataError, match=r"train\.jsonl:9: expected a label"):
