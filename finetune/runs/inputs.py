@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from finetune.checkpoints.seed_folders import CONFIG
+from finetune.checkpoints.seed_folders import ANY_SEED, CONFIG
 from finetune.errors import ConfigError
 from finetune.files.writing import write_json
 
@@ -78,6 +78,8 @@ def moved_along(run: R, folder: Path) -> R:
     """The settings of a run whose folder may have been moved, with what it reads.
 
     A file that is not where it was is looked for at the same place relative to the run's folder.
+    One inside that folder, such as data that were given in memory, is looked for there first:
+    another run may have taken the old place.
 
     Args:
         run: The settings as they were recorded, a dataclass.
@@ -87,9 +89,13 @@ def moved_along(run: R, folder: Path) -> R:
     if out is None:
         return run
 
+    is_seed = Path(out).match(ANY_SEED)
+    own = os.path.abspath(os.path.dirname(out) if is_seed else out)  # which has the data of all
+
     def place_now(place: str) -> str:
         there = os.path.normpath(folder / os.path.relpath(place, out))
-        return there if not _is(place) and _is(there) else place
+        is_own = os.path.commonpath([own, os.path.abspath(place)]) == own
+        return there if _is(there) and (is_own or not _is(place)) else place
 
     return dataclasses.replace(  # type: ignore[type-var]
         run, **{name: _each(value, place_now) for name, value in paths_in(run)}

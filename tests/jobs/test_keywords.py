@@ -120,6 +120,19 @@ def test_saved_copy_has_the_data_too(run: Path, tmp_path: Path) -> None:
     assert settings.train == str(tmp_path / "copy" / "data" / "train.jsonl")
 
 
+@pytest.mark.parametrize("seeds", [None, [1, 2]])
+def test_moved_run_reads_its_own_data_and_not_those_of_the_run_in_its_place(
+    seeds: list[int] | None, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    again(tmp_path / "run", settings, seeds=seeds)
+    before = finetune.evaluate(tmp_path / "run")
+    moved = (tmp_path / "run").rename(tmp_path / "old")
+    again(tmp_path / "run", settings, validation=ROWS[20:])
+    assert finetune.evaluate(moved)["metrics"] == before["metrics"]
+    one = moved / "seed-1" if seeds else moved
+    assert finetune.evaluate(one)["examples"] == 8
+
+
 def test_run_that_cannot_be_replaced_keeps_its_data(run: Path, settings: dict[str, Any]) -> None:
     before = contents(run / "data")
     with pytest.raises(DataError, match=r"train\.jsonl:9: expected a label"):

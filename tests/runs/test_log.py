@@ -29,7 +29,7 @@ def test_lines_warnings_and_the_error_are_in_the_log(
     with pytest.warns(UserWarning, match="two"), pytest.raises(DataError, match="row 7"):
         fail_after_all(file)
     say("later")
-    expected = r"one \\u001b\[2J\nwarning: two lines\nDataError: row 7\n"
+    expected = r"one \\u001b\[2J\nwarning: two lines\nfailed: DataError: row 7\n"
     assert re.fullmatch(HEAD + expected, file.read_text())
     assert capsys.readouterr().err == "one \\u001b[2J\nlater\n"
 
