@@ -13,7 +13,7 @@ from typing import Any
 
 from finetune.checkpoints.seed_folders import DATA
 from finetune.errors import ConfigError
-from finetune.files.writing import new_file, write_bytes
+from finetune.files.writing import write_bytes
 from finetune.jobs import fine_tuning
 from finetune.jobs.inputs import refuse_shape_flags
 from finetune.machine.processes import is_first_process
@@ -176,15 +176,15 @@ def _text(path: Path | None) -> str | None:
 def _write(data: Any, path: Path, split: str, *, keep: bool) -> None:
     """Write the rows of a split; those of a resumed run must be the ones that it began with."""
     lines = "".join(_line(row) for row in rows_of(data, split))
+    content = lines.encode(errors="backslashreplace")  # half a surrogate pair, as JSON writes it
     if keep and path.is_file():
-        if path.read_text(encoding="utf-8") != lines:
+        if path.read_bytes() != content:
             raise ConfigError(
                 f"{split}: expected the data that the run began with ({path}), got other rows; "
                 "start a new run with another out="
             )
         return
-    with new_file(path) as file:
-        file.write(lines)
+    write_bytes(path, content)
 
 
 def _line(row: Mapping[str, Any]) -> str:

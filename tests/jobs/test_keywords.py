@@ -133,6 +133,14 @@ def test_moved_run_reads_its_own_data_and_not_those_of_the_run_in_its_place(
     assert finetune.evaluate(one)["examples"] == 8
 
 
+def test_half_a_surrogate_pair_is_named_by_its_row(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [*ROWS[:8], {"review": "a \ud800", "sentiment": "with"}]
+    with pytest.raises(DataError, match=r"train\.jsonl:9: expected text, got half of a surrogate"):
+        again(tmp_path / "run", settings, train=rows)
+
+
 def test_run_that_cannot_be_replaced_keeps_its_data(run: Path, settings: dict[str, Any]) -> None:
     before = contents(run / "data")
     with pytest.raises(DataError, match=r"train\.jsonl:9: expected a label"):
