@@ -16,7 +16,7 @@ from finetune.errors import ConfigError
 from finetune.files.writing import write_bytes
 from finetune.jobs import fine_tuning
 from finetune.jobs.inputs import refuse_shape_flags
-from finetune.machine.processes import is_first_process
+from finetune.machine.processes import is_first_process, join
 from finetune.runs.fits import full_name
 from finetune.runs.folder import RunFolder
 from finetune.runs.opening import check_folder
@@ -118,16 +118,18 @@ def _with_data(run: FitRun, data: Mapping[str, Any]) -> Iterator[FitRun]:
     if not data:
         yield run
         return
+    join(run.trainer.devices)  # which of several processes this is
     run = dataclasses.replace(run, out=fine_tuning.folder_of(run))
     folder = RunFolder(Path(str(run.out)))
-    if run.dry_run or (run.find_lr and folder.has_started):  # the run that is there keeps its data
+    keeps = run.dry_run or (run.find_lr and folder.has_started)  # the run there and its data
+    if keeps or not is_first_process():  # which alone writes into the folder
         with TemporaryDirectory() as place:
             yield _written(run, data, Path(place) / DATA)
         return
     named = _named(run, data, folder.path / DATA)
     if not run.resume:  # otherwise the run itself compares its settings and inputs
         check_folder(folder, named, resume=False, overwrite=run.overwrite)
-    with _put_back(folder) if run.overwrite and is_first_process() else nullcontext():
+    with _put_back(folder) if run.overwrite else nullcontext():
         yield _written(run, data, folder.path / DATA)
 
 
@@ -163,9 +165,8 @@ def _named(run: FitRun, data: Mapping[str, Any], place: Path) -> FitRun:
 
 def _written(run: FitRun, data: Mapping[str, Any], place: Path) -> FitRun:
     """The same, when they are there."""
-    if is_first_process():
-        for split, path in _paths(data, place).items():
-            _write(data[split], path, split, keep=run.resume)
+    for split, path in _paths(data, place).items():
+        _write(data[split], path, split, keep=run.resume)
     return _named(run, data, place)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import finetune
 from finetune.errors import ConfigError, DataError
+from finetune.jobs import keywords
 from tests.made.texts import has_the, learned_tokenizer, sentences
 
 ROWS = [
@@ -131,6 +132,19 @@ def test_moved_run_reads_its_own_data_and_not_those_of_the_run_in_its_place(
     assert finetune.evaluate(moved)["metrics"] == before["metrics"]
     one = moved / "seed-1" if seeds else moved
     assert finetune.evaluate(one)["examples"] == 8
+
+
+def test_other_processes_of_a_run_read_files_of_their_own(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[int] = []
+    monkeypatch.setattr(keywords, "join", joined.append)  # otherwise each took itself for the first
+    monkeypatch.setattr(keywords, "is_first_process", lambda: joined != [2])
+    monkeypatch.setattr(
+        keywords.fine_tuning, "fit", lambda run: {"rows": Path(run.train).read_text().splitlines()}
+    )
+    assert len(again(tmp_path / "run", settings, devices=2)["rows"]) == 16
+    assert not (tmp_path / "run").exists()
 
 
 def test_half_a_surrogate_pair_is_named_by_its_row(
