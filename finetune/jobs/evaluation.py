@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from finetune.machine.processes import first_process_only
 from finetune.runs.families import make_task
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, cache_folder, say
+from finetune.runs.inputs import Input, read_inputs
 from finetune.runs.predictions import (
     Origin,
     read_origin,
@@ -216,6 +218,8 @@ def evaluate(
         if run.limit is not None:
             say(f"limit {run.limit:,} of the run: scores are of a part of each split")
         scorer = load_scorer(checkpoint_of(run_folder.path, run, task), run)
+        if file is None:
+            _warn_of_other_examples(run_folder, scorer.data, splits)
         metrics, more = score_splits(scorer, run_folder, splits)
         examples = len(scorer.data.examples(splits[0]))
     if skipped := task.skipped(splits[0]):
@@ -230,6 +234,20 @@ def evaluate(
         "seed": run.seed,
         **more,
     }
+
+
+def _warn_of_other_examples(folder: RunFolder, data: TaskData, splits: Sequence[str]) -> None:
+    """Say which splits have changed; where rows were held out, others are held out now."""
+    began: Mapping[str, Input] = {}
+    with suppress(ConfigError):  # a damaged file, which concerns resuming alone
+        began = read_inputs(folder.path) or {}
+    for split in splits:
+        before = began.get(f"{split} examples")
+        if before is not None and before.digest != data.digest(split):
+            say(
+                f"warning: {split}: other examples than when the run began; if they are held out "
+                "of the training file, the run has learnt from some of them"
+            )
 
 
 def _with_file(run: FitRun, split: str | None, file: str | None) -> tuple[FitRun, str | None]:

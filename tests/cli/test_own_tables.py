@@ -126,9 +126,12 @@ def test_rows_are_held_out_and_a_named_metric_chooses_the_checkpoint(
     losses = {row["step"]: row["val/loss"] for row in map(json.loads, lines) if "val/loss" in row}
     state = torch.load(tmp_path / "run" / "checkpoints" / "last" / "trainer.pt", weights_only=True)
     assert state["best"] == pytest.approx(min(losses.values()))
+    assert "other examples" not in call("evaluate", tmp_path / "run").err
+    train.write_text(train.read_text() + "the new row;yes\n")
+    assert "warning: validation: other examples than" in call("evaluate", tmp_path / "run").err
     for split in ("train", "validation"):  # no row of another file is held out
         outcome = call("evaluate", tmp_path / "run", "--split", split, "--file", train, "--json")
-        assert outcome.json["examples"] == 40
+        assert outcome.json["examples"] == 41
 
 
 def test_regression_starts_at_the_mean_of_the_labels(
