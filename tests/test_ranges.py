@@ -79,7 +79,7 @@ def owners(wanted: set[type[Any]]) -> list[tuple[type[Any], str]]:
         (cls, field.name)
         for cls, kinds in ((cls, typing.get_type_hints(cls)) for cls in every)
         for field in dataclasses.fields(cls)
-        if field.name in vars(cls)["__annotations__"] and parts(kinds[field.name]) & wanted
+        if field.name in vars(cls).get("__annotations__", {}) and parts(kinds[field.name]) & wanted
     ]
 
 

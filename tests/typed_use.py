@@ -91,3 +91,28 @@ def runs(corpus: str) -> list[dict[str, Any]]:
     assert isinstance(model, finetune.Predictor)  # no filler of masks, of a pretraining run
     assert_type(model.task, finetune.Task)
     return model.predict(["a text"]) + finetune.load("runs/pretrained").predict(["a [MASK]"])
+
+
+def settings() -> finetune.FitRun:
+    """Each section of settings is a class of `finetune`."""
+    text = [finetune.CorpusConfig(), finetune.MaskingConfig(), finetune.TokenizerConfig()]
+    assert text
+    windows: tuple[finetune.WindowConfig, finetune.SpanConfig] = (
+        finetune.WindowConfig(),
+        finetune.SpanConfig(n_best=5),
+    )
+    assert windows
+    return finetune.FitRun(
+        "runs/pretrained",
+        "glue/cola",
+        optimizer=finetune.OptimizerConfig(learning_rate=1e-3),
+        schedule=finetune.ScheduleConfig(),
+        unfreezing=finetune.UnfreezeConfig(unfreeze="gradual"),
+        regularization=finetune.RegularizationConfig(),
+        caching=finetune.CacheConfig(),
+        loader=finetune.LoaderConfig(batch_size=16),
+        length=finetune.LengthConfig(max_epochs=3),
+        trainer=finetune.TrainerConfig(devices=1),
+        checkpoints=finetune.CheckpointConfig(patience=2),
+        tracking=finetune.TrackingConfig(wandb=False),
+    )

@@ -61,11 +61,14 @@ class Preparation:
     """What of the frozen layers' hidden states is cached."""
     start: Checkpoint | None
     """Where the encoder's weights are from; None for random ones."""
+    unused: str
+    """Which settings of an `encoder` section have no effect beside a checkpoint; "" if none."""
 
     def show(self) -> None:
         """Print where the encoder is from, what the splits contain, and the plan."""
         if self.start is not None:
-            for line in filter(None, (origin(self.start), head_left_out(self.start))):
+            lines = origin(self.start), head_left_out(self.start), self.unused
+            for line in filter(None, lines):
                 say(line)
         show_data(self.data)
         # A plan that trains everything all the time is shown only to one who asks for the plan.
@@ -103,8 +106,6 @@ def prepare(run: FitRun, task: Task) -> Preparation:
     start = None
     if run.encoder_from != "none":
         start = find_checkpoint(run.encoder_from, run.cache_dir)
-        if unused := other_shape(run.encoder, start):
-            say(unused)
     tokenizer, config = _tokenizer_and_shape(run, start)
     check_length(run.max_length, config)
     trains_all = run.unfreezing.unfreeze == "all" and run.unfreezing.phases is None
@@ -120,8 +121,9 @@ def prepare(run: FitRun, task: Task) -> Preparation:
     plan = put_plan(run, module, data)
     sets = row_sets(module.phases, data)
     choice = choose(run, module, sets)
+    unused = "" if start is None else other_shape(run.encoder, start)
     run = with_shape(run, start, tokenizer)  # what is recorded is what is used
-    return Preparation(run, module, tokenizer, data, baseline, plan, sets, choice, start)
+    return Preparation(run, module, tokenizer, data, baseline, plan, sets, choice, start, unused)
 
 
 def _tokenizer_and_shape(run: FitRun, start: Checkpoint | None) -> tuple[Tokenizer, EncoderConfig]:

@@ -106,7 +106,6 @@ def pretrain(run: PretrainRun) -> Results:
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
     run = dataclasses.replace(run, encoder=config)  # what is recorded is what is used
     check_training(config, run.trainer, language_model=True)
-    say(exports_as(config, "masked_lm"))
     digests = source_digests(run.corpus)
     inputs = {
         **corpus_inputs(digests),
@@ -117,6 +116,7 @@ def pretrain(run: PretrainRun) -> Results:
     corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache, digests=digests)
     sequences = min(run.loader.batch_size, len(corpus.train))
     check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
+    say(exports_as(config, "masked_lm"))  # when nothing can be refused any more
     seed_weights(run.seed)
     module = Pretrainer(
         Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed

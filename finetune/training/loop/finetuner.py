@@ -66,8 +66,9 @@ class FineTuner(EncoderWithHead):
     ...                      enable_checkpointing=False, enable_progress_bar=False,
     ...                      enable_model_summary=False)
     >>> trainer.fit(tuner, datamodule=TaskData(task, tokenizer))
-    >>> sorted(trainer.callback_metrics)
-    ['train/loss', 'val/accuracy', 'val/loss', 'val/macro_f1']
+    >>> sorted(trainer.callback_metrics)  # doctest: +NORMALIZE_WHITESPACE
+    ['train/loss', 'val/accuracy', 'val/auc', 'val/loss', 'val/macro_f1', 'val/macro_precision',
+    'val/macro_recall']
     """
 
     head: TaskHead
