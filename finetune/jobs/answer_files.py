@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -86,7 +87,8 @@ def write_answer_file(answers: Iterable[Answer], target: Path) -> None:
     Args:
         answers: Rows as in a predictions file, and more fields.
         target: `.csv`, `.tsv` or `.parquet` for a table with a column a field, a column
-            `probability_NAME` for each class, and lists as JSON; JSON lines otherwise.
+            `probability_NAME` for each class, and lists as JSON; JSON lines otherwise. In `.tsv`
+            a tab or line break inside a text becomes a space.
     """
     ending = target.suffix.lower()
     if ending not in TABLES:
@@ -98,10 +100,18 @@ def write_answer_file(answers: Iterable[Answer], target: Path) -> None:
         _write_parquet(rows, columns, target)
         return
     with new_file(target) as file:
-        delimiter = "\t" if ending == ".tsv" else ","
-        writer = csv.DictWriter(file, columns, delimiter=delimiter, lineterminator="\n")
+        if ending == ".tsv":
+            lines = (columns, *([row.get(name) for name in columns] for row in rows))
+            file.writelines("\t".join(map(_tsv_cell, line)) + "\n" for line in lines)
+            return
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _tsv_cell(value: Any) -> str:
+    """A cell as `text/features/rows.py` reads it: in TSV files a quotation mark is a letter."""
+    return "" if value is None else re.sub(r"\r\n|[\t\r\n]", " ", str(value))
 
 
 def _cells(answer: Answer) -> dict[str, Any]:

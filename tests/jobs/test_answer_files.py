@@ -12,6 +12,7 @@ import pytest
 
 from finetune.errors import ConfigError
 from finetune.jobs.answer_files import Inputs, check_target, write_answer_file
+from finetune.text.features.rows import read_rows
 
 ANSWERS: list[dict[str, Any]] = [
     {"id": 0, "prediction": "a", "probabilities": {"a": 0.75, "b": 0.25}},
@@ -72,10 +73,18 @@ def test_table_has_a_column_a_field_and_a_class(ending: str, tmp_path: Path) -> 
         "prediction": "a",
         "probability_a": "0.75",
         "probability_b": "0.25",
-        "text": "x\ny, z",
+        "text": "x y, z" if ending == ".tsv" else "x\ny, z",
         "input_prediction": "old",
         "stars": "",
     }
+
+
+def test_tsv_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    target = tmp_path / "answers.tsv"
+    texts = ['"quoted" at the start', 'a "b" c', "one\ttwo\r\nthree", ""]
+    write_answer_file(({"id": n, "text": text} for n, text in enumerate(texts)), target)
+    rows = [row for _, row in read_rows(target)]
+    assert [row["text"] for row in rows] == [*texts[:2], "one two three", ""]
 
 
 def test_lists_are_json_in_a_table(tmp_path: Path) -> None:
