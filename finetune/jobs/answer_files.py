@@ -101,7 +101,10 @@ def write_answer_file(answers: Iterable[Answer], target: Path) -> None:
         return
     with new_file(target) as file:
         if ending == ".tsv":
-            lines = (columns, *([row.get(name) for name in columns] for row in rows))
+            lines: list[list[Any]] = [
+                list(columns),
+                *([row.get(name) for name in columns] for row in rows),
+            ]
             file.writelines("\t".join(map(_tsv_cell, line)) + "\n" for line in lines)
             return
         writer = csv.DictWriter(file, columns, lineterminator="\n")
