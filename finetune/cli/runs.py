@@ -125,8 +125,8 @@ def _table(runs: list[ListedRun]) -> str:
     for name in LEFT_OUT:
         if _least_width(columns) > WIDTH:
             del columns[name]
-    room = WIDTH - _width(columns, but="run")
-    columns["run"] = [_end(name, max(LEAST_NAME, room)) for name in columns["run"]]
+    available = WIDTH - _width(columns, but="run")
+    columns["run"] = [_end(name, max(LEAST_NAME, available)) for name in columns["run"]]
     first, rule, *lines = table(zip(*columns.values(), strict=True), list(columns)).splitlines()
     for number, run in enumerate(runs):  # after the layout: colours have no width
         line = lines[number].removesuffix(run.state)

@@ -36,7 +36,7 @@ class TaskHead(Head, Protocol):
     """A head that reads sequences, whose answers a task understands."""
 
     reads_segments: bool = False
-    """Whether it is to be told which text of a pair each token belongs to."""
+    """Whether it needs to know which text of a pair each token belongs to."""
 
     def __call__(
         self,

@@ -82,7 +82,7 @@ def other_shape(given: EncoderConfig, start: Checkpoint) -> str:
     """Say which settings of an `encoder` section are not used; "" where none is lost.
 
     The section may be that of a config.yaml which is used again with another encoder, so it is no
-    error. Defaults are not told from settings that were left out.
+    error. Defaults cannot be distinguished from settings that were left out.
     """
     used, usual = start.encoder_config.to_dict(), EncoderConfig().to_dict()
     lost = [

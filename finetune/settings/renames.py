@@ -1,6 +1,6 @@
 """Settings that had another name, and values that had another spelling: both are still read.
 
-And the names that other tools have for our settings: who writes one is told ours.
+And the names that other tools have for our settings, with ours to suggest.
 """
 
 from __future__ import annotations

@@ -66,10 +66,7 @@ def load_features(path: Path) -> list[Features] | None:
                 file.seek(0)
                 with np.load(file) as archive:
                     return list(_rows({name: archive[name] for name in archive.files}))
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-    ):  # the latter is reported by writing
+    except (FileNotFoundError, NotADirectoryError):  # the latter is reported by writing
         return None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError):
         pass
