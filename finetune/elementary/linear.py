@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,11 +93,9 @@ def _one_vs_rest(
 
 
 def _fitted(features: Any, targets: npt.NDArray[Any], inverse: float) -> Any:
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    # After the 100 iterations of scikit-learn's default, weights that still move are those of rare
-    # words: further ones cost time, and no answer changes much.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return LogisticRegression(C=inverse).fit(features, targets)
+    # Newton's method comes to the optimum in some ten steps, where scikit-learn's default stops
+    # on its way after 100 that take ten times as long. At a tolerance of 1e-6 no logit is 0.01 from
+    # where further steps would bring it.
+    return LogisticRegression(C=inverse, solver="newton-cg", tol=1e-6).fit(features, targets)
