@@ -45,7 +45,7 @@ def command(arguments: list[str]) -> int:
     if space.data is not None and not space.int8:
         raise ConfigError("--data goes with --int8, which scores the run again; remove it")
     from finetune.export.card import Terms
-    from finetune.export.place import check_out
+    from finetune.export.source import check_out
     from finetune.runs.folder import say
 
     check_out(space.out, space.run, overwrite=space.overwrite)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from finetune.console.output import counted
-from finetune.export.place import CARD
-from finetune.export.source import Source
+from finetune.export.source import CARD, Source
 from finetune.runs.inputs import READ, SESSION_KEYS
 from finetune.runs.results import Results
 from finetune.settings.values import write

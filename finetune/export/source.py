@@ -1,4 +1,4 @@
-"""The source of an export: one checkpoint, with the results and settings of its run."""
+"""The two ends of an export: the checkpoint with its run, and the output folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from finetune.checkpoints.folder import Checkpoint, load_checkpoint
 from finetune.errors import CheckpointError, ConfigError
 from finetune.metrics.semantics import headline
 from finetune.runs.folder import RunFolder
+from finetune.runs.opening import check_writable
 from finetune.runs.results import Results
+
+CARD = "README.md"
+EXPORTS = ("config.json", "model.safetensors", "model.onnx")
+"""Files of which an exported folder has at least one, beside its card."""
 
 
 @dataclass(frozen=True)
@@ -109,3 +114,39 @@ def _best_seed(run: RunFolder, results: Results, settings: dict[str, Any]) -> So
     best = run.best_seed()
     checkpoint = load_checkpoint(run.seed(best.seed).path)
     return Source(checkpoint, results, settings, best.seed, headline(best.metrics))
+
+
+def check_out(out: Path, run: Path, *, overwrite: bool) -> None:
+    """Refuse an output folder that must not be replaced; nothing is changed.
+
+    Args:
+        out: The output folder.
+        run: The run to export.
+        overwrite: Whether an older export may be replaced.
+
+    Raises:
+        ConfigError: It is or contains the run; it cannot be written; it contains an export and
+            `overwrite` is false; or it contains other files.
+    """
+    if out.name in ("", ".."):
+        raise ConfigError(f"--out {out}: name a new folder, such as {out / 'export'}")
+    check_writable(out)
+    target, source = out.resolve(), run.resolve()
+    if target == source or target in source.parents:
+        raise ConfigError(f"--out {out}: contains the run that is exported; choose another folder")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not _is_export(out):
+        raise ConfigError(
+            f"{out} is not empty and contains no export; choose a new folder for --out"
+        )
+    if not overwrite:
+        raise ConfigError(
+            f"{out} already contains an export; replace it with --overwrite or choose another --out"
+        )
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether it is an export: a card, weights or settings, and no further folder."""
+    has_files = (folder / CARD).is_file() and any((folder / name).is_file() for name in EXPORTS)
+    return has_files and all(path.is_file() for path in folder.iterdir())

@@ -19,8 +19,7 @@ import torch
 from finetune.encoder import Encoder
 from finetune.jobs.sources import longest_text
 from finetune.text.features.pairs import collate, encode_pairs
-from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.text.tokenizer.visible import token_text
+from finetune.text.tokenizer.tokenizer import Tokenizer, token_text
 
 MAP_LENGTH = 128
 """Default limit of tokens in a map, which grows with their square."""

@@ -15,8 +15,7 @@ from torch import Tensor
 from finetune.console.tables import table
 from finetune.errors import DataError
 from finetune.jobs.sources import Model
-from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.text.tokenizer.visible import token_text
+from finetune.text.tokenizer.tokenizer import Tokenizer, token_text
 
 
 @torch.no_grad()

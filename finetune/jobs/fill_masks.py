@@ -18,8 +18,7 @@ from finetune.jobs.sources import load_language_model, longest_text
 from finetune.text.features.in_memory import rows_of
 from finetune.text.features.pairs import Features, collate, encode_pairs, length_batches
 from finetune.text.tokenizer.stated import ROLES
-from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.text.tokenizer.visible import token_text
+from finetune.text.tokenizer.tokenizer import Tokenizer, token_text
 from finetune.training.loop.pretrainer import Pretrainer
 
 TOP = 5

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from finetune.task.interface import Example, GoldAnswer, Label
-from finetune.text.tokenizer.visible import is_empty
+from finetune.text.tokenizer.tokenizer import is_empty
 
 Texts = tuple[str, ...]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.console.output import counted
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.task.interface import Example
-from finetune.text.tokenizer.visible import is_empty
+from finetune.text.tokenizer.tokenizer import is_empty
 from tasks.own.names import OWN
 from tasks.own.options import (
     FEWEST_OPTIONS,

@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.console.output import counted
 from finetune.errors import CheckpointError, ConfigError, DataError
-from finetune.task.answers.classes import class_answers, constant_answers, number_answers
-from finetune.task.answers.multi_label import lists, multi_label_answers
+from finetune.task.answers.classes import (
+    class_answers,
+    constant_answers,
+    lists,
+    multi_label_answers,
+    number_answers,
+)
 from finetune.task.interface import Answer, Example, Label, Outputs, Task, most_frequent
-from finetune.text.tokenizer.visible import is_empty
+from finetune.text.tokenizer.tokenizer import is_empty
 from tasks.own.classify_config import ClassifyConfig
 from tasks.own.label_column import LabelColumn, check_commas, check_header
 from tasks.own.label_kinds import (

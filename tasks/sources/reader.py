@@ -17,7 +17,7 @@ from finetune.files.placeholders import refuse_placeholder
 from finetune.files.unpacking import DAMAGED, unpacked
 from finetune.task.interface import Example
 from finetune.text.features.rows import FROM_UTF16, FROM_WINDOWS, UTF16_MARKS
-from finetune.text.tokenizer.visible import is_empty
+from finetune.text.tokenizer.tokenizer import is_empty
 
 BY_DATA = "--data DIR (or FINETUNE_DATA) names the folder with"
 """How to say where official files are."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.task.interface import Answer, Example, GoldAnswer, Outputs, Task
-from finetune.text.tokenizer.visible import is_empty
+from finetune.text.tokenizer.tokenizer import is_empty
 from tasks.own.names import OWN
 from tasks.sources.hub import cache_files
 from tasks.sources.reader import (

@@ -8,8 +8,7 @@ import torch
 
 from finetune.errors import ConfigError
 from finetune.inspection import AttentionMap, Model, attention_map
-from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.text.tokenizer.visible import token_text
+from finetune.text.tokenizer.tokenizer import Tokenizer, token_text
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from tests.made.nets import tiny_encoder
 from tests.made.texts import sentences

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from finetune.report.inside.attention import attention_part
 from finetune.report.inside.files import KINDS, Found, found_in
 from finetune.report.inside.frequency import frequency_part
-from finetune.report.inside.heads import heads_part
+from finetune.report.inside.heads import attention_part, heads_part
 from finetune.report.inside.probes import probes_part
-from finetune.report.inside.similarity import similarity_part
-from finetune.report.inside.words import words_part
+from finetune.report.inside.similarity import similarity_part, words_part
 from finetune.report.parts import Part
 
 __all__ = ["KINDS", "inside_parts"]

@@ -1,4 +1,4 @@
-"""What kind of looking each head does: a small matrix of layers by heads for each figure."""
+"""What kind of looking each head does, a matrix of layers by heads a figure; attention maps."""
 
 from __future__ import annotations
 
@@ -129,3 +129,38 @@ def _table(heads: Heads, uniform: Mapping[str, float | None], name: str) -> Html
 def _cells(figures: Mapping[str, float | None]) -> list[Cell]:
     values: list[tuple[Any, float | None]] = [(FIGURES[key], figures[key]) for key in FIGURES]
     return [Cell(None if v is None else figure.written(v), v) for figure, v in values]
+
+
+def attention_part(found: Sequence[Found]) -> Part:
+    """What `finetune inspect attention` found.
+
+    Raises:
+        DataError: A file holds no map.
+    """
+    from finetune.inspection import attention_part as drawn
+    from finetune.inspection.attention_page import CAVEAT
+
+    pieces = [one.draw(lambda found: drawn(_map(found.content))) for one in found]
+    body = [
+        joined([element("h3", one.name), Html(piece.html)])
+        for one, piece in zip(found, pieces, strict=True)
+    ]
+    style, script = pieces[0].css, pieces[0].js
+    return Part("attention", "Attention maps", joined(body), CAVEAT, script, style)
+
+
+def _map(content: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    from finetune.inspection import AttentionMap
+
+    tokens, segments = tuple(map(str, content["tokens"])), tuple(content["segments"])
+    weights = np.asarray(content["weights"], np.float32)
+    if weights.ndim != 4 or weights.shape[2:] != (len(tokens), len(tokens)):
+        raise ValueError(
+            f"expected weights by layer, head and {len(tokens)} tokens twice, got shape "
+            f"{weights.shape}"
+        )
+    if len(segments) != len(tokens) or not np.isfinite(weights).all():
+        raise ValueError("expected a segment for each token, and finite weights")
+    return AttentionMap(tokens, segments, weights)

@@ -1,4 +1,4 @@
-"""Similarity of the layers of several nets: a line a pair of groups, and layers by layers."""
+"""Similarity of the layers of several nets, and the nearest words in an embedding."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from finetune.report.inside.layers import (
     shaded_table,
     short_name,
 )
-from finetune.report.markup import Cell, Html, Row, details, element, joined
+from finetune.report.markup import Cell, Column, Html, Row, data_table, details, element, joined
 from finetune.report.parts import Part
 
+NEAREST = "By the cosine of their vectors in the embedding, before any layer has read the context."
 CAVEAT = (
     "Linear CKA (Kornblith et al., 2019), 0 to 1. It is near 1 for any two layers where there are "
     "few examples for each feature, and a few directions of large variance can decide it, so that "
@@ -113,3 +114,28 @@ def _note(content: Mapping[str, Any]) -> Html:
     sizes = " to ".join(f"{count:,}" for count in (compared[:1] + compared[-1:])[: len(compared)])
     text = f"{sizes} examples are compared. ± and bars: one standard deviation over pairs of runs."
     return element("p", text, class_="note")
+
+
+def words_part(found: Sequence[Found]) -> Part:
+    """What `finetune inspect words` found.
+
+    Raises:
+        DataError: A file holds something else.
+    """
+    return Part("words", "Nearest words", blocks(found, _nearest_words), NEAREST)
+
+
+def _nearest_words(found: Found) -> Html:
+    tables = [_nearest_table(one) for one in found.content["words"]]
+    return joined([element("h3", found.name), element("div", *tables, class_="matrices many")])
+
+
+def _nearest_table(one: Mapping[str, Any]) -> Html:
+    pieces = " ".join(map(str, one["pieces"]))
+    caption = str(one["word"]) if pieces == one["word"] else f"{one['word']} ({pieces})"
+    columns = [Column("Nearest"), Column("Cosine", number=True)]
+    near = [(str(each["token"]), figure_of(each["cosine"])) for each in one["neighbours"]]
+    rows: list[Row] = [
+        [token, Cell(None if cosine is None else f"{cosine:.3f}", cosine)] for token, cosine in near
+    ]
+    return data_table(caption, columns, rows, sortable=False)

@@ -12,12 +12,19 @@ from finetune.task.interface import Answer, Example, Outputs
 
 DIGITS = 6
 """Decimal places of what is written to a predictions file."""
+THRESHOLD = 0.5
+"""A class among several of an example holds where its probability is above this."""
 
 
 def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Probabilities of each row, (N, C) -> (N, C)."""
     odds = np.exp(logits.astype(float) - logits.max(axis=1, keepdims=True))
     return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
+
+def sigmoid(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Probability of each logit; exact at any size, because tanh does not overflow."""
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits.astype(float))))
 
 
 def class_answers(
@@ -40,6 +47,32 @@ def class_answers(
         for choice, row in zip(best, shares, strict=True)
     )
     return with_ids(read, examples)
+
+
+def multi_label_answers(
+    outputs: Outputs, examples: Sequence[Example], names: Sequence[str]
+) -> list[Answer]:
+    """The classes of each example whose probability is above one half, with all probabilities.
+
+    Args:
+        outputs: Logits (N, C).
+        examples: The N examples.
+        names: The C names in the order of the logits.
+
+    Returns:
+        Rows `{"id", "prediction": [name, …], "probabilities", "label": [name, …]}`, the names in
+        the order of `names`; the probabilities do not sum to 1.
+    """
+    shares = sigmoid(outputs)  # (N, C)
+    rows = zip((shares > THRESHOLD).tolist(), shares.round(DIGITS).tolist(), strict=True)
+    read = (
+        {
+            "prediction": [name for name, holds in zip(names, held, strict=True) if holds],
+            "probabilities": dict(zip(names, row, strict=True)),
+        }
+        for held, row in rows
+    )
+    return lists(with_ids(read, examples))
 
 
 def number_answers(
@@ -70,4 +103,12 @@ def with_ids(read: Iterable[Answer], examples: Sequence[Example]) -> list[Answer
     return [
         {"id": example.id, **answer} | ({} if example.label is None else {"label": example.label})
         for example, answer in zip(examples, read, strict=True)
+    ]
+
+
+def lists(answers: Sequence[Answer]) -> list[Answer]:
+    """The same answers with lists of classes in place of tuples, as a file gives them back."""
+    return [
+        {key: list(value) if isinstance(value, tuple) else value for key, value in answer.items()}
+        for answer in answers
     ]

@@ -27,10 +27,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from finetune.files.writing import new_folder, remove
-from finetune.text.tokenizer.parallel import tokenizer_threads
-from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.tokenizer import Tokenizer, is_empty, tokenizer_threads
 from finetune.text.tokenizer.unknown import cause, is_mostly_unknown
-from finetune.text.tokenizer.visible import is_empty
 from finetune.text.tokenizer.word_cache import WordCache
 
 MANIFEST = "manifest.json"

@@ -11,8 +11,7 @@ from itertools import chain
 
 from finetune.errors import ConfigError
 from finetune.text.features.pairs import Features
-from finetune.text.tokenizer.parallel import tokenizer_threads
-from finetune.text.tokenizer.tokenizer import Template, Tokenizer
+from finetune.text.tokenizer.tokenizer import Template, Tokenizer, tokenizer_threads
 
 
 def encode_choices(

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.errors import ConfigError
-from finetune.text.tokenizer.parallel import tokenizer_threads
-from finetune.text.tokenizer.tokenizer import Template, Tokenizer
+from finetune.text.tokenizer.tokenizer import Template, Tokenizer, tokenizer_threads
 
 if TYPE_CHECKING:
     from torch import Tensor

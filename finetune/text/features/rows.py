@@ -23,8 +23,7 @@ from typing import Any, BinaryIO
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.files.placeholders import START, refuse_placeholder
 from finetune.files.unpacking import DAMAGED_GZIP, GZIP_MAGIC, lines_of, unpacking
-from finetune.text.features.delimiters import DELIMITERS, explained, find_delimiter
-from finetune.text.features.parquet import parquet_rows
+from finetune.text.features.table_files import DELIMITERS, explained, find_delimiter, parquet_rows
 
 STDIN = "-"
 PARQUET = "parquet"

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.features.pairs import IGNORED, Features, Span
-from finetune.text.tokenizer.parallel import tokenizer_threads
-from finetune.text.tokenizer.tokenizer import Template, Tokenizer
+from finetune.text.tokenizer.tokenizer import Template, Tokenizer, tokenizer_threads
 
 WITHOUT_ANSWER = ("auto", "cls", "drop")
 """What is learned from a window without the answer of an answerable question."""

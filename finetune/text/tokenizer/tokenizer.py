@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Sequence
+import os
+import unicodedata
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -29,6 +32,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 """What `save` writes."""
 # No character of any text: Unicode keeps it unassigned for ever.
 _UNREACHABLE = "\U0010ffff"
+_THREADS = "TOKENIZERS_PARALLELISM"  # the library's switch
 
 
 class Encoding(NamedTuple):
@@ -336,3 +340,47 @@ def _adds_prefix_space(backend: tokenizers.Tokenizer) -> bool:
     # transformers overrules tokenizer.json by this setting, so it must repeat what is there.
     state = json.loads(backend.to_str())["pre_tokenizer"] or {}
     return bool(state.get("add_prefix_space", False))
+
+
+def is_empty(text: str) -> bool:
+    r"""Whether a text has no character that can be seen.
+
+    White space, control characters and format characters (zero-width space and joiner, byte order
+    mark, soft hyphen, tags) are nothing to read; WordPiece makes no token of them.
+
+    >>> is_empty(" \u200b\ufeff\n"), is_empty("a")
+    (True, False)
+    """
+    # Control, format, private and unassigned characters begin with C, separators with Z.
+    return all(unicodedata.category(character)[0] in "CZ" for character in text)
+
+
+def token_text(tokenizer: Tokenizer, token_id: int) -> str:
+    """A token as people read it: that of the vocabulary; bytes are decoded, a space before is ▁."""
+    name = tokenizer.backend.id_to_token(token_id)
+    if name is None:
+        return f"#{token_id}"
+    if "ByteLevel" in repr(tokenizer.backend.decoder) and token_id not in tokenizer.special_ids:
+        return tokenizer.decode([token_id]).replace(" ", "▁")
+    return str(name)
+
+
+@contextmanager
+def tokenizer_threads(workers: int = 0) -> Iterator[None]:
+    """Let `tokenizers` use several threads inside the `with` block, and none after it.
+
+    A process that has used them must not fork (a data worker does) with them switched on: the
+    library would warn, or the child would wait for threads that it does not have.
+
+    Args:
+        workers: Number of threads, 1 or more; 0 for one a core. The library makes its threads
+            once a process, so the first number above 1 stands.
+    """
+    chosen = os.environ.get(_THREADS)
+    if workers > 1:
+        os.environ.setdefault("RAYON_NUM_THREADS", str(workers))
+    os.environ[_THREADS] = chosen or ("false" if workers == 1 else "true")
+    try:
+        yield
+    finally:
+        os.environ[_THREADS] = chosen or "false"

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from finetune.console.output import are, counted
-from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.text.tokenizer.visible import is_empty
+from finetune.text.tokenizer.tokenizer import Tokenizer, is_empty
 
 MOSTLY = 0.5
 """Fraction of a text's characters that must be unknown for the text to be counted."""

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.ranges import MOST_STEPS, check_values, within
-from finetune.text.tokenizer.parallel import tokenizer_threads
 from finetune.text.tokenizer.stated import ROLES
-from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.tokenizer import Tokenizer, is_empty, tokenizer_threads
 from finetune.text.tokenizer.unknown import NOTICED, lost_words
-from finetune.text.tokenizer.visible import is_empty
 
 if TYPE_CHECKING:
     import tokenizers

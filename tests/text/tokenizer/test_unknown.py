@@ -13,9 +13,8 @@ from tokenizers import pre_tokenizers
 from finetune.errors import ConfigError, DataError
 from finetune.text.corpus.corpus import CorpusConfig, build_corpus
 from finetune.text.features.pairs import encode_pairs
-from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.tokenizer import Tokenizer, is_empty
 from finetune.text.tokenizer.unknown import UnknownTexts, cause
-from finetune.text.tokenizer.visible import is_empty
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 
 THAI = ["แมวกินปลา", "วันนี้อากาศดี", "ฉันชอบอ่านหนังสือ", "หมาวิ่งเร็ว"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from finetune.text.tokenizer.parallel import tokenizer_threads
+from finetune.text.tokenizer.tokenizer import tokenizer_threads
 
 SWITCH = "TOKENIZERS_PARALLELISM"
 

@@ -1,4 +1,4 @@
-"""What separates the cells of a CSV file: a comma, or what its first lines say or show.
+"""Table files below their rows: the separator of a CSV file, and the batches of a Parquet file.
 
 Excel writes semicolons where the decimal sign is a comma, and a first line such as `sep=;` names
 the separator. Without that line the header shows it: names of columns have no separators in them.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import chain
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from finetune.errors import DataError
+from finetune.files.placeholders import refuse_placeholder_file
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 """Separator of cells that a header shows -> its name in messages."""
@@ -91,3 +93,36 @@ def explained(fault: str, delimiter: str) -> str:
             "put the cell into quotes, or convert the file's line ends"
         )
     return f"expected a row of {word}-separated cells, got: {fault}"
+
+
+def parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read the rows of a Parquet file, a batch at a time.
+
+    Args:
+        path: The file.
+
+    Yields:
+        Where each row is, `FILE: row NUMBER` from 1, and its values, null as None.
+
+    Raises:
+        DataError: The file is missing or damaged, or the package pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(
+            f"{path}: Parquet files are read by the package pyarrow; pip install pyarrow, or save "
+            "the table as CSV or JSON lines"
+        ) from error
+    refuse_placeholder_file(path, DataError)
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}: row {number}", row
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path}: expected a readable Parquet file, got: {reason}") from error

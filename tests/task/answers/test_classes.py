@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from finetune.task.answers.multi_label import multi_label_answers, sigmoid
+from finetune.task.answers.classes import multi_label_answers, sigmoid
 from finetune.task.interface import Example
 
 NAMES = ("a", "b", "c")
