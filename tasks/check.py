@@ -136,7 +136,7 @@ def _baseline(task: Task, examples: Mapping[str, Sequence[Example]]) -> dict[str
     split = next((name for name in task.validation_splits), task.train_split)
     answers = task.baseline_answers(train, examples[split])
     labels = [example.label for example in train]
-    single = all(isinstance(label, str | float) for label in labels)
+    single = all(isinstance(label, str | int | float) for label in labels)
     answer = {"answer": most_frequent(labels)} if single else {}
     return {"split": split, **answer, "metrics": task.score(answers)}
 

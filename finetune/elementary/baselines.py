@@ -157,4 +157,4 @@ def thinned(examples: Sequence[Example], most: int = MOST_EXAMPLES) -> list[Exam
 
 
 def _order(label: Label | None) -> tuple[float, str]:
-    return (label, "") if isinstance(label, float) else (0.0, str(label))
+    return (label, "") if isinstance(label, int | float) else (0.0, str(label))

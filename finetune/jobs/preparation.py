@@ -161,7 +161,7 @@ def _module(
         head.start_from(pooler)
     if isinstance(head, Regression):
         labels = [example.label for example in data.examples(data.train_split)]
-        head.start_at(fmean(label for label in labels if isinstance(label, float)))
+        head.start_at(fmean(label for label in labels if isinstance(label, int | float)))
     validation = {
         split: Scored(data.examples(split), data.features(split))
         for split in data.task.validation_splits

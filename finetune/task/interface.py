@@ -280,7 +280,7 @@ def most_frequent(labels: Sequence[Label | None]) -> Label:
     Args:
         labels: At least one label; None is passed over.
     """
-    numbers = [label for label in labels if isinstance(label, float)]
+    numbers = [label for label in labels if isinstance(label, int | float)]
     if numbers:
         return float(np.mean(numbers))
     return Counter(label for label in labels if label is not None).most_common(1)[0][0]

@@ -63,7 +63,7 @@ def split_statistics(examples: Sequence[Example]) -> dict[str, Any]:
         "examples": len(examples),
         "unlabelled": labels.count(None),
         "classes": _classes(labels),
-        "numbers": _numbers([label for label in labels if isinstance(label, float)]),
+        "numbers": _numbers([label for label in labels if isinstance(label, int | float)]),
         "words": _lengths([_words(example) for example in examples]),
         "empty_texts": sum(all(map(is_empty, example.texts)) for example in examples),
         **_repeated(examples),

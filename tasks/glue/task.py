@@ -255,7 +255,7 @@ class GlueTask(Task):
     def _target(self, example: Example) -> int | float | None:
         """The label as the loss takes it: a class's place among the logits, or the number."""
         label = example.label
-        if label is None or (isinstance(label, float) and not self.labels):
+        if label is None or (isinstance(label, int | float) and not self.labels):
             return label
         if label not in self.labels:
             raise self._unknown(label, example.id)

@@ -48,7 +48,7 @@ class ClassifyConfig:
     """Class whose precision, recall and F1 are metrics too, such as spam."""
     holdout: float | None = within(0, 1, above=True, below=True, default=None)
     """Fraction of the training rows to validate on instead of a file, such as 0.2: drawn within
-    each class; rows with equal texts stay together."""
+    each class; rows with equal texts stay together, mirrored pairs too."""
     holdout_seed: int = within(0, MOST_SEED, default=1)
     """Random seed of the rows held out; the same for all seeds of a run, to compare them."""
 

@@ -70,11 +70,12 @@ def held_out(
 
     Returns:
         True for those held out (N,): of each stratum that has two texts at least one. Equal texts
-        are on one side.
+        are on one side, also those of a pair in the other order.
     """
+    keys = [tuple(sorted(row.texts)) for row in rows]
     texts_of: dict[Hashable, dict[tuple[str, ...], None]] = {}
-    for row, stratum in zip(rows, strata, strict=True):
-        texts_of.setdefault(stratum, {})[row.texts] = None
+    for key, stratum in zip(keys, strata, strict=True):
+        texts_of.setdefault(stratum, {})[key] = None
     chosen: set[tuple[str, ...]] = set()
     for number, stratum in enumerate(sorted(texts_of, key=str)):
         texts = list(texts_of[stratum])
@@ -82,4 +83,4 @@ def held_out(
         count = min(count, len(texts) - 1)  # one to learn from
         order = np.random.default_rng([seed, number]).permutation(len(texts))
         chosen.update(texts[index] for index in order[:count].tolist())
-    return [row.texts in chosen for row in rows]
+    return [key in chosen for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from finetune.task.interface import Example
+from tasks.own.text import ClassifyTask
 from tests.made.texts import sentences
 
 if TYPE_CHECKING:
@@ -142,6 +145,26 @@ def test_regression_starts_at_the_mean_of_the_labels(
     assert call(*words(world, tmp_path, train, train, *rate)).status == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["metrics"]["mean_absolute_error"] < 10
+
+
+def test_whole_numbers_of_another_packages_task_are_learnt(
+    world: World, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = ClassifyTask.examples
+
+    def whole(task: ClassifyTask, split: str) -> list[Example]:
+        return [
+            dataclasses.replace(one, label=int(str(one.label)[:4])) for one in read(task, split)
+        ]
+
+    monkeypatch.setattr(ClassifyTask, "examples", whole)
+    train = table(tmp_path / "train.csv", [f"{1000 + n},5" for n in range(24)])
+    rate = ["--learning-rate", "1e-9", "--kind", "regression"]
+    done = call(*words(world, tmp_path, train, train, *rate))
+    assert done.status == 0, done.err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["metrics"]["mean_absolute_error"] < 10
+    assert results["data"]["train"]["numbers"]["max"] == 1023
 
 
 def test_limit_cuts_every_split_the_same_way_and_says_so(

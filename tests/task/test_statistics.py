@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from finetune.task.interface import Example, GoldAnswer
+from finetune.elementary.baselines import thinned
+from finetune.task.interface import Example, GoldAnswer, most_frequent
 from finetune.task.statistics import data_statistics, shared_texts, split_statistics
 
 
@@ -25,6 +26,13 @@ def test_numbers_have_a_range_and_a_spread() -> None:
     facts = split_statistics([Example(0, ("a",), 1.0), Example(1, ("b",), 3.0)])
     assert facts["numbers"] == {"min": 1.0, "mean": 2.0, "max": 3.0, "std": 1.0}
     assert "classes" not in facts
+
+
+def test_whole_numbers_are_numbers_too() -> None:
+    examples = [Example(0, ("a",), 1), Example(1, ("b",), 4)]
+    assert split_statistics(examples)["numbers"]["mean"] == 2.5
+    assert most_frequent([1, None, 4]) == 2.5
+    assert [one.label for one in thinned([Example(0, ("a",), n) for n in (9, 10, 8)], 2)] == [10, 8]
 
 
 def test_several_classes_a_row_count_each_and_a_row_without_one_is_no_question() -> None:

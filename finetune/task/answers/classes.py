@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from finetune.task.interface import Answer, Example, Outputs
 
-DIGITS = 6
-"""Decimal places of what is written to a predictions file."""
+DIGITS = 9
+"""Significant digits of what is written to a predictions file; float32 has no more."""
 THRESHOLD = 0.5
 """A class among several of an example holds where its probability is above this."""
 
@@ -23,8 +23,20 @@ def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def sigmoid(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Probability of each logit; exact at any size, because tanh does not overflow."""
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits.astype(float))))
+    """Probability of each logit; nothing overflows, and small ones keep their digits."""
+    return np.asarray(np.exp(-np.logaddexp(0, -logits.astype(float))))
+
+
+def rounded(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Round to 9 significant digits of the probability, or of its distance from 1 if that is less.
+
+    Decimal places would make ties of small probabilities: an area under a ROC curve would change.
+    """
+    rarer = np.minimum(probabilities, 1 - probabilities)
+    # 10^22 is the largest power of ten that is exact.
+    scale = 10 ** np.clip(DIGITS - 1 - np.floor(np.log10(np.maximum(rarer, 1e-30))), 0, 22)
+    rarer = np.round(rarer * scale) / scale
+    return np.asarray(np.where(probabilities > 0.5, 1 - rarer, rarer))
 
 
 def class_answers(
@@ -41,7 +53,7 @@ def class_answers(
         Rows `{"id", "prediction", "probabilities", "label"}`.
     """
     best = outputs.argmax(axis=1).tolist()  # (N,)
-    shares = softmax(outputs).round(DIGITS).tolist()  # (N, C)
+    shares = rounded(softmax(outputs)).tolist()  # (N, C)
     read = (
         {"prediction": names[choice], "probabilities": dict(zip(names, row, strict=True))}
         for choice, row in zip(best, shares, strict=True)
@@ -64,7 +76,7 @@ def multi_label_answers(
         the order of `names`; the probabilities do not sum to 1.
     """
     shares = sigmoid(outputs)  # (N, C)
-    rows = zip((shares > THRESHOLD).tolist(), shares.round(DIGITS).tolist(), strict=True)
+    rows = zip((shares > THRESHOLD).tolist(), rounded(shares).tolist(), strict=True)
     read = (
         {
             "prediction": [name for name, holds in zip(names, held, strict=True) if holds],
@@ -89,8 +101,9 @@ def number_answers(
     Returns:
         Rows `{"id", "prediction", "label"}`.
     """
-    numbers = outputs.astype(float).clip(low, high).round(DIGITS).tolist()
-    return with_ids(({"prediction": number} for number in numbers), examples)
+    numbers = outputs.astype(float).clip(low, high).tolist()
+    read = ({"prediction": float(f"{number:.{DIGITS}g}")} for number in numbers)
+    return with_ids(read, examples)
 
 
 def constant_answers(prediction: Any, examples: Sequence[Example]) -> list[Answer]:

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from finetune.task.answers.classes import DIGITS
 from finetune.task.interface import Answer, Example, Outputs
 from finetune.text.features.pairs import Features
 
 NO_SPAN_ODDS = 1e9
 """`null_odds` of a question for which there is no span to choose, as in an empty context: more
 than logits ever differ by, and a number that JSON has."""
+
+DIGITS = 6
+"""Decimal places of scores and probabilities in a predictions file."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -58,7 +58,7 @@ class TestFeatures:
 class TestAnswers:
     def test_class_comes_with_its_probabilities_and_the_label_where_known(self) -> None:
         task = glue_task("rte")
-        logits = np.array([[0.0, np.log(3.0)], [1000.0, -1000.0]], dtype=np.float32)
+        logits = np.array([[0.0, np.log(3.0)], [1000.0, -1000.0]])
         examples = [Example(7, ("a", "b"), "entailment"), Example("x", ("c", "d"))]
         assert task.answers(logits, examples, []) == [
             {

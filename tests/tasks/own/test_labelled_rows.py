@@ -48,6 +48,20 @@ class TestHoldout:
         assert not sides[0] & sides[1]
         assert all(sides)
 
+    def test_mirrored_pairs_stay_on_one_side(self, tmp_path: Path) -> None:
+        train = [
+            {"text1": f"t{first}", "text2": f"t{second}", "label": "ab"[(first < second)]}
+            for first in range(7)
+            for second in range(7)
+            if first != second
+        ]
+        task = own(tmp_path, {"holdout": 0.3}, train=train)
+        sides = [
+            {frozenset(e.texts) for e in task.examples(split)} for split in ("train", "validation")
+        ]
+        assert not sides[0] & sides[1]
+        assert all(sides)
+
     def test_numbers_are_drawn_from_all_of_their_range(self, tmp_path: Path) -> None:
         task = own(tmp_path, {"holdout": 0.2}, train=rows(*(n + 0.5 for n in range(100))))
         assert task.kind == "regression"
