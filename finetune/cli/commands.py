@@ -40,80 +40,74 @@ def _load(name: str) -> Any:
     return getattr(import_own(module), attribute)
 
 
+HERE = "finetune.cli"
+PRETRAINING = {
+    "tokenizer": Command("build", "train a tokenizer on a corpus", f"{HERE}.train:tokenizer"),
+    "pretrain": Command("build", "pretrain an encoder on raw text", f"{HERE}.train:pretrain"),
+    "adapt": Command("build", "continue pretraining on the texts of a task", f"{HERE}.train:adapt"),
+}
+OTHERS = {
+    "baseline": Command(
+        "measure",
+        "score elementary baselines on a task: bag of words, word overlap",
+        f"{HERE}.baseline:command",
+        kinds=f"{HERE}.baseline:KINDS",
+    ),
+    "import-hf": Command(
+        "build", "convert a Hugging Face encoder into our format", f"{HERE}.use:import_hf"
+    ),
+    "evaluate": Command("use", "score a finished run on a split or file", f"{HERE}.use:evaluate"),
+    "predict": Command("use", "predict labels or answers for new texts", f"{HERE}.use:predict"),
+    "export": Command(
+        "use",
+        "export a run's best checkpoint to Hugging Face or ONNX",
+        f"{HERE}.use:export",
+    ),
+    "runs": Command(
+        "look", "list the runs in a folder, with scores and states", f"{HERE}.runs:command"
+    ),
+    "compare": Command(
+        "look",
+        "compare two runs: confidence intervals and significance tests",
+        f"{HERE}.compare:command",
+    ),
+    "inspect": Command(
+        "look",
+        "inspect attention, layers and embeddings of a run",
+        f"{HERE}.inspect:command",
+        kinds=f"{HERE}.inspect:KINDS",
+    ),
+    "report": Command("look", "write a report of runs as one HTML file", f"{HERE}.report:report"),
+    "dashboard": Command(
+        "look",
+        "create a workspace and report in Weights & Biases",
+        f"{HERE}.report:dashboard",
+    ),
+    "describe": Command(
+        "measure",
+        "count parameters and FLOPs of a config or checkpoint",
+        f"{HERE}.measure:describe",
+    ),
+    "cache": Command("measure", "list or clear the cached hidden states", f"{HERE}.measure:cache"),
+    "bench": Command(
+        "measure", "measure the speed of encoders on this machine", f"{HERE}.measure:bench"
+    ),
+    "completion": Command(
+        "start",
+        "print a script that completes commands and options in your shell",
+        f"{HERE}.completion:command",
+    ),
+}
+
+
 def command_table(more: Mapping[str, Command]) -> dict[str, Command]:
     """All commands by word.
 
     Args:
         more: Further commands, which `finetune --help` lists first.
     """
-    here = "finetune.cli"
-    return {
-        **more,
-        "tokenizer": Command("build", "train a tokenizer on a corpus", f"{here}.train:tokenizer"),
-        "pretrain": Command("build", "pretrain an encoder on raw text", f"{here}.train:pretrain"),
-        "adapt": Command(
-            "build", "continue pretraining on the texts of a task", f"{here}.train:adapt"
-        ),
-        **{
-            word: Command(family.group, family.help, f"{here}.train:fine_tune", (word,))
-            for word, family in families().items()
-        },
-        "baseline": Command(
-            "measure",
-            "score elementary baselines on a task: bag of words, word overlap",
-            f"{here}.baseline:command",
-            kinds=f"{here}.baseline:KINDS",
-        ),
-        "import-hf": Command(
-            "build", "convert a Hugging Face encoder into our format", f"{here}.import_hf:command"
-        ),
-        "evaluate": Command(
-            "use", "score a finished run on a split or file", f"{here}.evaluate:command"
-        ),
-        "predict": Command(
-            "use", "predict labels or answers for new texts", f"{here}.predict:command"
-        ),
-        "export": Command(
-            "use",
-            "export a run's best checkpoint to Hugging Face or ONNX",
-            f"{here}.export:command",
-        ),
-        "runs": Command(
-            "look", "list the runs in a folder, with scores and states", f"{here}.runs:command"
-        ),
-        "compare": Command(
-            "look",
-            "compare two runs: confidence intervals and significance tests",
-            f"{here}.compare:command",
-        ),
-        "inspect": Command(
-            "look",
-            "inspect attention, layers and embeddings of a run",
-            f"{here}.inspect:command",
-            kinds=f"{here}.inspect:KINDS",
-        ),
-        "report": Command(
-            "look", "write a report of runs as one HTML file", f"{here}.report:command"
-        ),
-        "dashboard": Command(
-            "look",
-            "create a workspace and report in Weights & Biases",
-            f"{here}.dashboard:command",
-        ),
-        "describe": Command(
-            "measure",
-            "count parameters and FLOPs of a config or checkpoint",
-            f"{here}.measure:describe",
-        ),
-        "cache": Command(
-            "measure", "list or clear the cached hidden states", f"{here}.measure:cache"
-        ),
-        "bench": Command(
-            "measure", "measure the speed of encoders on this machine", f"{here}.measure:bench"
-        ),
-        "completion": Command(
-            "start",
-            "print a script that completes commands and options in your shell",
-            f"{here}.completion:command",
-        ),
+    fine_tuning = {
+        word: Command(family.group, family.help, f"{HERE}.train:fine_tune", (word,))
+        for word, family in families().items()
     }
+    return {**more, **PRETRAINING, **fine_tuning, **OTHERS}

@@ -48,38 +48,13 @@ class Page:
 
 def bash(pages: Sequence[Page]) -> str:
     """A script for bash (from 3.2), to be sourced."""
-    commands = " ".join([*_commands(pages), "--help", "--version"])
     lines = [
         "# Completion of finetune for bash; made by: finetune completion bash",
         "_finetune() {",
-        "    local IFS=$' \\t\\n' cur=${COMP_WORDS[COMP_CWORD]} page=${COMP_WORDS[1]}",
-        "    local first=2 flag='' flags='' words='' i",
-        "    COMPREPLY=()",
-        "    if ((COMP_CWORD == 1)); then",
-        f'        COMPREPLY=($(compgen -W {shlex.quote(commands)} -- "$cur"))',
-        "        return",
-        "    fi",
+        *_bash_command(pages),
         *_kind_lines(pages, "COMP_CWORD > 2", "${COMP_WORDS[2]}", 3),
-        "    case $page in",
-        *(
-            f"    {shlex.quote(page.path)}) words={shlex.quote(' '.join(page.first))} "
-            f"flags={shlex.quote(' '.join(option.flag for option in page.options))} ;;"
-            for page in pages
-        ),
-        "    esac",
-        "    for ((i = COMP_CWORD - 1; i > 1; i--)); do",
-        "        if [[ ${COMP_WORDS[i]} == --* ]]; then flag=${COMP_WORDS[i]}; break; fi",
-        "    done",
-        "    # bash takes `--flag=value` apart at the sign",
-        "    if [[ $cur == = ]]; then",
-        "        cur=''",
-        "    elif [[ ${COMP_WORDS[COMP_CWORD - 1]} != = ]]; then",
-        "        if [[ $cur == -* ]]; then",
-        '            COMPREPLY=($(compgen -W "$flags" -- "$cur"))',
-        "            return",
-        "        fi",
-        *_used_up_lines(pages, "COMP_CWORD - i > 1"),
-        "    fi",
+        *_page_lines(pages, _bash_page),
+        *_bash_option(pages),
         '    case "$page $flag" in',
         *_value_lines(pages, 'COMPREPLY=($(compgen -W {} -- "$cur")); return', "return"),
         "    esac",
@@ -96,40 +71,50 @@ def bash(pages: Sequence[Page]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _bash_command(pages: Sequence[Page]) -> Iterator[str]:
+    """The first word is a command."""
+    commands = shlex.quote(" ".join([*_commands(pages), "--help", "--version"]))
+    yield "    local IFS=$' \\t\\n' cur=${COMP_WORDS[COMP_CWORD]} page=${COMP_WORDS[1]}"
+    yield "    local first=2 flag='' flags='' words='' i"
+    yield "    COMPREPLY=()"
+    yield "    if ((COMP_CWORD == 1)); then"
+    yield f'        COMPREPLY=($(compgen -W {commands} -- "$cur"))'
+    yield "        return"
+    yield "    fi"
+
+
+def _bash_page(page: Page) -> str:
+    flags = " ".join(option.flag for option in page.options)
+    return f"words={shlex.quote(' '.join(page.first))} flags={shlex.quote(flags)}"
+
+
+def _bash_option(pages: Sequence[Page]) -> Iterator[str]:
+    """Find the option whose value is being written; offer options where one begins."""
+    yield "    for ((i = COMP_CWORD - 1; i > 1; i--)); do"
+    yield "        if [[ ${COMP_WORDS[i]} == --* ]]; then flag=${COMP_WORDS[i]}; break; fi"
+    yield "    done"
+    yield "    # bash takes `--flag=value` apart at the sign"
+    yield "    if [[ $cur == = ]]; then"
+    yield "        cur=''"
+    yield "    elif [[ ${COMP_WORDS[COMP_CWORD - 1]} != = ]]; then"
+    yield "        if [[ $cur == -* ]]; then"
+    yield '            COMPREPLY=($(compgen -W "$flags" -- "$cur"))'
+    yield "            return"
+    yield "        fi"
+    yield from _used_up_lines(pages, "COMP_CWORD - i > 1")
+    yield "    fi"
+
+
 def zsh(pages: Sequence[Page]) -> str:
     """A script for zsh, to be sourced after `compinit` or put into a folder of `fpath`."""
     lines = [
         "#compdef finetune",
         "# Completion of finetune for zsh; made by: finetune completion zsh",
         "_finetune() {",
-        "    local cur=$words[CURRENT] page=$words[2] flag=''",
-        "    local -i first=3 i",
-        "    local -a commands flags choices",
-        "    if (( CURRENT == 2 )); then",
-        f"        commands=({_described(_commands(pages).items())})",
-        "        _describe command commands",
-        "        return",
-        "    fi",
+        *_zsh_command(pages),
         *_kind_lines(pages, "CURRENT > 3", "$words[3]", 4),
-        "    case $page in",
-        *(
-            f"    {shlex.quote(page.path)}) choices=({_quoted(page.first)}) "
-            f"flags=({_described((option.flag, option.help) for option in page.options)}) ;;"
-            for page in pages
-        ),
-        "    esac",
-        "    for (( i = CURRENT - 1; i > 2; i-- )); do",
-        "        if [[ $words[i] == --* ]]; then flag=$words[i]; break; fi",
-        "    done",
-        "    if [[ $cur == --*=* ]]; then",
-        "        flag=${cur%%=*}",
-        "        compset -P '*='",
-        "    elif [[ $cur == -* ]]; then",
-        "        _describe -o option flags",
-        "        return",
-        "    else",
-        *_used_up_lines(pages, "CURRENT - i > 1"),
-        "    fi",
+        *_page_lines(pages, _zsh_page),
+        *_zsh_option(pages),
         '    case "$page $flag" in',
         *_value_lines(pages, "compadd -- {}; return", "return", split=True),
         "    esac",
@@ -146,6 +131,39 @@ def zsh(pages: Sequence[Page]) -> str:
         "fi",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _zsh_command(pages: Sequence[Page]) -> Iterator[str]:
+    """The first word is a command."""
+    yield "    local cur=$words[CURRENT] page=$words[2] flag=''"
+    yield "    local -i first=3 i"
+    yield "    local -a commands flags choices"
+    yield "    if (( CURRENT == 2 )); then"
+    yield f"        commands=({_described(_commands(pages).items())})"
+    yield "        _describe command commands"
+    yield "        return"
+    yield "    fi"
+
+
+def _zsh_page(page: Page) -> str:
+    flags = _described((option.flag, option.help) for option in page.options)
+    return f"choices=({_quoted(page.first)}) flags=({flags})"
+
+
+def _zsh_option(pages: Sequence[Page]) -> Iterator[str]:
+    """Find the option whose value is being written; offer options where one begins."""
+    yield "    for (( i = CURRENT - 1; i > 2; i-- )); do"
+    yield "        if [[ $words[i] == --* ]]; then flag=$words[i]; break; fi"
+    yield "    done"
+    yield "    if [[ $cur == --*=* ]]; then"
+    yield "        flag=${cur%%=*}"
+    yield "        compset -P '*='"
+    yield "    elif [[ $cur == -* ]]; then"
+    yield "        _describe -o option flags"
+    yield "        return"
+    yield "    else"
+    yield from _used_up_lines(pages, "CURRENT - i > 1")
+    yield "    fi"
 
 
 def fish(pages: Sequence[Page]) -> str:
@@ -195,6 +213,14 @@ def _kind_lines(pages: Sequence[Page], behind: str, word: str, first: int) -> It
         yield f'        first={first} page="$page {word}"'
         yield "    fi ;;"
         yield "    esac"
+
+
+def _page_lines(pages: Sequence[Page], offers: Callable[[Page], str]) -> Iterator[str]:
+    """What the page of each command offers."""
+    yield "    case $page in"
+    for page in pages:
+        yield f"    {shlex.quote(page.path)}) {offers(page)} ;;"
+    yield "    esac"
 
 
 def _used_up_lines(pages: Sequence[Page], further: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`finetune report`: run folders as one HTML page."""
+"""`finetune report` and `dashboard`: runs as one HTML page, or in a Weights & Biases project."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from finetune.cli.parser import add_json, command_parser
 from finetune.console.output import put
 
 
-def command(arguments: list[str]) -> int:
-    """Run the command; returns the exit status."""
-    space = _parser().parse_args(arguments)
+def report(arguments: list[str]) -> int:
+    """Write the page; takes the arguments after `finetune report`."""
+    space = _report_parser().parse_args(arguments)
     from finetune.report import write_report
     from finetune.report.inside import inside_parts
     from finetune.runs.folder import say
 
-    report = write_report(
+    written = write_report(
         space.runs,
         space.out,
         baselines=space.baseline,
@@ -25,18 +25,18 @@ def command(arguments: list[str]) -> int:
         data=space.data,
         more=inside_parts(space.inside),
     )
-    for problem in report.problems:
+    for problem in written.problems:
         say(f"{problem.place}: {problem.what}")
     if space.json:
-        problems = [{"place": one.place, "problem": one.what} for one in report.problems]
-        summary = {"report": str(report.path), "runs": report.runs, "problems": problems}
+        problems = [{"place": one.place, "problem": one.what} for one in written.problems]
+        summary = {"report": str(written.path), "runs": written.runs, "problems": problems}
         put(json.dumps(summary, ensure_ascii=False))
     else:
-        put(str(report.path))
+        put(str(written.path))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _report_parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "report", "Write a report of runs as one HTML file that needs no network."
     )
@@ -68,3 +68,29 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_paths(parser: argparse.ArgumentParser, flag: str, about: str) -> None:
     parser.add_argument(flag, type=Path, action="append", default=[], help=about)
+
+
+def dashboard(arguments: list[str]) -> int:
+    """Make workspace and report, or their file; takes the arguments after `finetune dashboard`."""
+    parser = command_parser(
+        "dashboard", "Create a workspace and a report for runs in Weights & Biases."
+    )
+    parser.add_argument("--entity", required=True, help="user or team in Weights & Biases")
+    parser.add_argument(
+        "--project", default="finetune", help="project of the user or team (default: finetune)"
+    )
+    parser.add_argument(
+        "--spec", type=Path, help="write this JSON file instead; needs no network and no login"
+    )
+    add_json(parser, "print their addresses as JSON on stdout")
+    space = parser.parse_args(arguments)
+    from finetune.dashboards.spec import save, write_spec
+
+    if space.spec is not None:
+        write_spec(space.entity, space.project, space.spec)
+        addresses = {"spec": str(space.spec)}
+    else:
+        workspace, report = save(space.entity, space.project)
+        addresses = {"workspace": workspace, "report": report}
+    put(json.dumps(addresses) if space.json else "\n".join(addresses.values()))
+    return 0

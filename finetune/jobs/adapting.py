@@ -32,7 +32,7 @@ from finetune.runs.settings import AdaptRun, fit_settings
 from finetune.task.interface import Task
 from finetune.text.corpus.corpus import build_corpus, source_digests
 from finetune.training.loop.pretrainer import Pretrainer
-from finetune.training.loop.required_memory import check_training
+from finetune.training.loop.trainer import check_training
 from finetune.training.randomness import seed_weights
 
 

@@ -33,8 +33,8 @@ from finetune.task.interface import Task
 from finetune.task.statistics import shared_texts
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.finetuner import FineTuner, Scored
-from finetune.training.loop.required_memory import check_training
 from finetune.training.loop.task_data import TaskData
+from finetune.training.loop.trainer import check_training
 from finetune.training.prefix.cache import RowSet
 from finetune.training.randomness import seed_weights
 from finetune.training.unfreezing.phases import Phases

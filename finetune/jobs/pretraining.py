@@ -29,8 +29,7 @@ from finetune.text.tokenizer.tokenizer_files import holds_tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.loop.data import CorpusData
 from finetune.training.loop.pretrainer import Pretrainer, masked_lm_metrics
-from finetune.training.loop.required_memory import check_training
-from finetune.training.loop.trainer import pick_device
+from finetune.training.loop.trainer import check_training, pick_device
 from finetune.training.randomness import seed_weights
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from finetune.metrics.semantics import TOKEN_ACCURACIES, axis_title, meaning
 from finetune.report.collecting import ReportedRun, number
-from finetune.report.markup import Html, details, element, joined
+from finetune.report.markup import Cell, Child, Column, Html, data_table, details, element, joined
 from finetune.report.parts import figure, swatch
-from finetune.report.plan import plan_figure, plan_rates
 from finetune.report.series import Point, curve, named, names_of, rates
 from finetune.report.view import TaskView
 from finetune.runs.listing import UNEXPECTED
 
 Series = dict[str, Any]
+Row = Mapping[str, Any]
+"""A row of a plan of unfreezing."""
 
 MORE = {
     "val/perplexity": axis_title("val/perplexity"),
@@ -182,3 +183,74 @@ def _plan(view: TaskView, runs: Sequence[ReportedRun]) -> Html:
     names = [joined([swatch(view.colour(run), hollow=view.hollow(run)), run.name]) for run in runs]
     figure_of = plan_figure(plan, joined(names, " "), view.colour(runs[0]))
     return element("div", figure_of, plan_rates(plan))
+
+
+def group_order(plan: Sequence[Row]) -> list[str]:
+    """Every layer group of a plan of unfreezing, the head first."""
+    seen = {name: None for row in plan for name in row["groups"]}
+
+    def height(name: str) -> float:
+        if name == "embeddings":
+            return 0
+        return int(name.rpartition("_")[2]) if name.rpartition("_")[2].isdecimal() else 1e9
+
+    return sorted(seen, key=height, reverse=True)
+
+
+def plan_figure(plan: Sequence[Row], title: Child, colour: str) -> Html:
+    """The plan as a picture: filled where a group learns, the stronger the higher its rate."""
+    cells = [
+        {
+            "group": name,
+            "begin": row["epochs"][0],
+            "end": row["epochs"][1],
+            "phase": row["phase"],
+            "peak": ((row["rates"] or {}).get(name) or {}).get("peak"),
+        }
+        for row in plan
+        for name in row["groups"]
+    ]
+    words = "; ".join(
+        f"phase {row['phase']}, epochs {row['epochs'][0]:g} to "
+        f"{'the end' if row['epochs'][1] is None else format(row['epochs'][1], 'g')}: "
+        f"{named(row['groups'])}"
+        for row in plan
+    )
+    spec = {"groups": group_order(plan), "cells": cells, "colour": colour}
+    return figure("phases", title, words, spec)
+
+
+def plan_rates(plan: Sequence[Row]) -> Html:
+    """Phases with their steps, groups, parameters and rates."""
+    columns = [
+        Column("Phase", number=True),
+        Column("Epochs", number=True),
+        Column("Steps", number=True),
+        Column("Trainable"),
+        Column("Parameters", number=True),
+        Column("Peak rates", number=True),
+    ]
+    rows = [
+        [
+            Cell(row["phase"], row["phase"]),
+            _stretch(*row["epochs"]),
+            _stretch(*row["steps"]),
+            named(row["groups"]),
+            Cell(f"{row['parameters']:,}", row["parameters"]),
+            _peaks(row),
+        ]
+        for row in plan
+    ]
+    return details("The plan as a table", data_table("Plan", columns, rows, hide_caption=True))
+
+
+def _stretch(begin: float, end: float | None) -> str:
+    return f"{begin:g} on" if end is None else f"{begin:g}–{end:g}"
+
+
+def _peaks(row: Row) -> str | None:
+    peaks = [points["peak"] for points in (row["rates"] or {}).values() if points]
+    if not peaks:
+        return None
+    low, high = min(peaks), max(peaks)
+    return f"{high:.2g}" if low == high else f"{low:.2g} to {high:.2g}"

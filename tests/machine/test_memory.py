@@ -9,8 +9,7 @@ from finetune.encoder.cost import activation_bytes, parameters
 from finetune.errors import ConfigError
 from finetune.heads import MaskedLM
 from finetune.machine import memory
-from finetune.training.loop import required_memory
-from finetune.training.loop.trainer import TrainerConfig
+from finetune.training.loop.trainer import TrainerConfig, check_training
 from tests.made.nets import tiny_config
 
 GIB = 2**30
@@ -33,23 +32,21 @@ def test_what_is_counted_is_what_is_made() -> None:
 def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = parameters(SMALL) * memory.TRAINED
     has(monkeypatch, needed)
-    required_memory.check_training(SMALL, TrainerConfig(accelerator="cpu"))
+    check_training(SMALL, TrainerConfig(accelerator="cpu"))
     has(monkeypatch, needed - 1)
     with pytest.raises(ConfigError, match="training this encoder of .*; this machine has .*lower"):
-        required_memory.check_training(SMALL, TrainerConfig(accelerator="cpu"))
-    required_memory.check_training(SMALL, TrainerConfig(accelerator="cpu"), all_trained=False)
+        check_training(SMALL, TrainerConfig(accelerator="cpu"))
+    check_training(SMALL, TrainerConfig(accelerator="cpu"), all_trained=False)
     with pytest.raises(ConfigError, match="this machine has"):
-        required_memory.check_training(
-            SMALL, TrainerConfig(accelerator="cpu", devices=8), all_trained=False
-        )
+        check_training(SMALL, TrainerConfig(accelerator="cpu", devices=8), all_trained=False)
 
 
 def test_a_batch_is_counted_where_its_size_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, GIB)
     cpu = TrainerConfig(accelerator="cpu")
-    required_memory.check_training(SMALL, cpu, batch=(32, 128))
+    check_training(SMALL, cpu, batch=(32, 128))
     with pytest.raises(ConfigError, match="100,000 sequences of 5,000 tokens needs about .* GiB"):
-        required_memory.check_training(SMALL, cpu, batch=(100_000, 5000))
+        check_training(SMALL, cpu, batch=(100_000, 5000))
     saved = EncoderConfig(**{**SMALL.to_dict(), "gradient_checkpointing": True})
     assert activation_bytes(saved, 32, 128) < activation_bytes(SMALL, 32, 128)
 

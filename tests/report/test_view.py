@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from finetune.report.collecting import collect
+from finetune.report.curves import group_order
 from finetune.report.differences import differences_tables
-from finetune.report.plan import group_order
 from finetune.report.view import TaskView, shown, task_views
 from finetune.report.warnings import warnings
 from finetune.runs.groups import compare_folders

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.report.passages import Mark, marked, pieces, shortened
+from finetune.report.hardest import Mark, marked, pieces, shortened
 
 marks = st.builds(Mark, st.integers(-3, 30), st.integers(-3, 30), st.sampled_from(["gold", "said"]))
 
