@@ -18,7 +18,8 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.heads import Classification, HeadConfig
 from finetune.task.interface import Task
 from finetune.text.features.pairs import Features, length_batches
-from finetune.training.loop.data import LoaderConfig, OrderedData
+from finetune.training.config import LoaderConfig
+from finetune.training.loop.data import OrderedData
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.freed_memory import keep_freed_memory
 from finetune.training.loop.task_data import UnitBatches

@@ -25,13 +25,14 @@ from torch.utils.data import Dataset
 
 from finetune.encoder import Encoder
 from finetune.tracking import JsonlLogger
-from finetune.training.loop.checkpointing import CheckpointConfig, Checkpointer
-from finetune.training.loop.data import LoaderConfig, OrderedData
+from finetune.training.config import CheckpointConfig, LoaderConfig, TrainerConfig
+from finetune.training.loop.checkpointing import Checkpointer
+from finetune.training.loop.data import OrderedData
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.monitor import Monitor
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import Clock, LengthConfig, RunLength
-from finetune.training.loop.trainer import TrainerConfig, build_trainer, quiet_lightning
+from finetune.training.loop.trainer import build_trainer, quiet_lightning
 
 SIZE = dataclasses.replace(TINY, vocab_size=8192)
 WARM_UP = 5

@@ -42,10 +42,9 @@ from finetune.runs.folder import RunFolder, say
 from finetune.runs.settings import AdaptRun
 from finetune.text.corpus.corpus import CorpusConfig
 from finetune.tracking import TrackingConfig
+from finetune.training.config import LoaderConfig, TrainerConfig
 from finetune.training.loop.checkpointing import Interrupted
-from finetune.training.loop.data import LoaderConfig
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import ScheduleConfig, ScheduleName
 from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan

@@ -35,7 +35,7 @@ from unfreezing_contestants import Contestant, Policy, Time, timed
 from unfreezing_texts import BATCH, TOKENS, Texts, made_texts, real_texts
 
 from finetune.encoder import EncoderConfig
-from finetune.training.prefix.cache import CacheConfig
+from finetune.training.config import CacheConfig
 from finetune.training.unfreezing.plan import Plan
 from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
 

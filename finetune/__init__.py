@@ -37,22 +37,25 @@ if TYPE_CHECKING:
     from finetune.text.tokenizer.tokenizer import Tokenizer
     from finetune.text.tokenizer.vocabulary import TokenizerConfig
     from finetune.tracking import TrackingConfig
-    from finetune.training.loop.checkpointing import CheckpointConfig
-    from finetune.training.loop.data import CorpusData, LoaderConfig
+    from finetune.training.config import (
+        CacheConfig,
+        CheckpointConfig,
+        LoaderConfig,
+        RegularizationConfig,
+        TrainerConfig,
+    )
+    from finetune.training.loop.data import CorpusData
     from finetune.training.loop.finetuner import FineTuner
     from finetune.training.loop.pretrainer import Pretrainer
     from finetune.training.loop.progress import LengthConfig
     from finetune.training.loop.task_data import TaskData
-    from finetune.training.loop.trainer import TrainerConfig
     from finetune.training.optimizer import OptimizerConfig
-    from finetune.training.prefix.cache import CacheConfig
-    from finetune.training.regularization import RegularizationConfig
     from finetune.training.schedules import ScheduleConfig
     from finetune.training.unfreezing.policies import UnfreezeConfig
 
 _HOMES = {
-    "CacheConfig": "training.prefix.cache",
-    "CheckpointConfig": "training.loop.checkpointing",
+    "CacheConfig": "training.config",
+    "CheckpointConfig": "training.config",
     "CheckpointError": "errors",
     "Classification": "heads",
     "ConfigError": "errors",
@@ -67,7 +70,7 @@ _HOMES = {
     "FitRun": "runs.settings",
     "HeadConfig": "heads",
     "LengthConfig": "training.loop.progress",
-    "LoaderConfig": "training.loop.data",
+    "LoaderConfig": "training.config",
     "MaskedLM": "heads",
     "MaskingConfig": "text.corpus.masking",
     "MultiLabel": "heads",
@@ -77,7 +80,7 @@ _HOMES = {
     "PretrainRun": "runs.settings",
     "Pretrainer": "training.loop.pretrainer",
     "Regression": "heads",
-    "RegularizationConfig": "training.regularization",
+    "RegularizationConfig": "training.config",
     "ScheduleConfig": "training.schedules",
     "Span": "heads",
     "SpanConfig": "heads",
@@ -86,7 +89,7 @@ _HOMES = {
     "Tokenizer": "text.tokenizer.tokenizer",
     "TokenizerConfig": "text.tokenizer.vocabulary",
     "TrackingConfig": "tracking",
-    "TrainerConfig": "training.loop.trainer",
+    "TrainerConfig": "training.config",
     "UnfreezeConfig": "training.unfreezing.policies",
     "WindowConfig": "text.features.windows",
     "evaluate": "jobs.evaluation",

@@ -174,9 +174,8 @@ def pretraining(corpus: Path, out: Path, seed: int) -> PretrainRun:
     from finetune.runs.settings import PretrainRun
     from finetune.text.corpus.corpus import CorpusConfig
     from finetune.text.tokenizer.vocabulary import TokenizerConfig
-    from finetune.training.loop.data import LoaderConfig
+    from finetune.training.config import LoaderConfig, TrainerConfig
     from finetune.training.loop.progress import LengthConfig
-    from finetune.training.loop.trainer import TrainerConfig
     from finetune.training.optimizer import OptimizerConfig
     from tasks.sample.sample import VOCAB_SIZE
 
@@ -209,7 +208,7 @@ def fine_tuning(task: str, start: str, data: Path, out: Path, seed: int) -> FitR
     """Settings of the demo's fine-tunings: of a task, the same for both starts."""
     from finetune.heads import HeadConfig
     from finetune.runs.settings import fit_settings
-    from finetune.training.loop.data import LoaderConfig
+    from finetune.training.config import LoaderConfig
     from finetune.training.loop.progress import LengthConfig
     from finetune.training.optimizer import OptimizerConfig
 

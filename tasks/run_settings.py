@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from finetune.errors import ConfigError
-from finetune.heads.span import SpanConfig
+from finetune.heads.config import SpanConfig
 from finetune.ranges import MOST_TOKENS, within
 from finetune.runs.settings import FitRun
 from finetune.text.features.windows import WindowConfig

@@ -288,6 +288,19 @@ def test_wrong_path_is_refused_before_torch_is_imported(words: str, tmp_path: Pa
     assert (done.stdout, done.stderr[:15]) == ("2 []\n", "finetune: none:")
 
 
+@pytest.mark.parametrize("words", ["describe configs/pretrain/tiny.yaml", "runs configs"])
+def test_command_that_trains_nothing_imports_no_torch(words: str) -> None:
+    script = (
+        "import sys; from tasks.__main__ import main; status = main(sys.argv[1:]); "
+        "heavy = {'torch', 'pytorch_lightning', 'lightning_fabric', 'transformers'}; "
+        "print(status, sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words.split()], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
 def test_listing_finished_runs_imports_no_numpy() -> None:
     script = (
         "import sys, finetune.runs.listing; from finetune.comparison import Run; "

@@ -17,17 +17,14 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
 from finetune.checkpoints.seed_folders import CHECKPOINTS, RESULTS, seed_folders
 from finetune.checkpoints.seed_folders import CONFIG as RUN_CONFIG
 from finetune.checkpoints.stored import check_file_size, check_kinds, check_numbers
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.config import EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.errors import CheckpointError, ConfigError
 from finetune.files.checksums import check_files, file_digest, read_checksums, write_checksums
@@ -37,11 +34,15 @@ from finetune.text.tokenizer.stated import read_json
 from finetune.text.tokenizer.tokenizer import TOKENIZER_FILES, Tokenizer
 from finetune.text.tokenizer.tokenizer_files import holds_tokenizer
 
-WEIGHTS = "model.safetensors"
-CONFIG = "config.json"
-TRAINER = "trainer.pt"
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from finetune.encoder import Encoder
+
+WEIGHTS, CONFIG, TRAINER = "model.safetensors", "config.json", "trainer.pt"
 FILES = (WEIGHTS, CONFIG, *TOKENIZER_FILES)
 """The files that determine a model's answers."""
+BEST_THEN_LAST = (f"{CHECKPOINTS}/best", f"{CHECKPOINTS}/last")
 FORMAT = "finetune"
 FORMAT_VERSION = 1
 
@@ -116,6 +117,8 @@ class Checkpoint:
         Raises:
             CheckpointError: The file is missing or damaged.
         """
+        from safetensors.torch import load_file  # with torch, which config.json does not need
+
         path = self.folder / WEIGHTS
         try:
             weights = load_file(path)
@@ -126,6 +129,8 @@ class Checkpoint:
 
     def encoder(self) -> Encoder:
         """The encoder with its weights, in eval mode."""
+        from finetune.encoder import Encoder
+
         encoder = Encoder(self.encoder_config)
         load_weights(encoder, _below("encoder.", self.weights()), self.folder)
         return encoder.eval()
@@ -174,8 +179,7 @@ def find_tokenizer(place: str | Path) -> Tokenizer:
         CheckpointError: There is none.
     """
     root = Path(place)
-    checkpoints = root / CHECKPOINTS
-    folders = (root, root / "tokenizer", checkpoints / "best", checkpoints / "last")
+    folders = (root / part for part in ("", "tokenizer", *BEST_THEN_LAST))
     return Tokenizer.load(next(filter(holds_tokenizer, folders), root))
 
 
@@ -200,8 +204,7 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) 
             integers, or not finite.
     """
     expected = module.state_dict()
-    missing = sorted(set(expected) - set(weights))
-    unknown = sorted(set(weights) - set(expected))
+    missing, unknown = sorted({*expected} - {*weights}), sorted({*weights} - {*expected})
     if missing or unknown:
         raise CheckpointError(
             f"{where}: expected the {len(expected)} tensors of this model, got {len(missing)} "
@@ -220,11 +223,8 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) 
 
 
 def _below(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in weights.items()
-        if name.startswith(prefix)
-    }
+    start = len(prefix)
+    return {name[start:]: each for name, each in weights.items() if name.startswith(prefix)}
 
 
 def save_checkpoint(
@@ -259,6 +259,9 @@ def save_checkpoint(
     Raises:
         OSError: The disk is full or the folder cannot be written; the old checkpoint is untouched.
     """
+    import torch
+    from safetensors.torch import save_file
+
     description = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -270,7 +273,7 @@ def save_checkpoint(
     }
     if source:
         description["source"] = dict(source)
-    state = module.state_dict() if isinstance(module, nn.Module) else module
+    state = module.state_dict() if isinstance(module, torch.nn.Module) else module
 
     with new_folder(folder, is_whole=_is_whole if shared else None) as temporary:
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
@@ -307,7 +310,7 @@ def load_checkpoint(place: str | Path) -> Checkpoint:
         CheckpointError: There is none, or its config.json cannot be read.
     """
     root = Path(place)
-    folders = (root, root / CHECKPOINTS / "best", root / CHECKPOINTS / "last")
+    folders = (root / part for part in ("", *BEST_THEN_LAST))
     folder = next(filter(None, map(find_folder, folders)), None)
     if folder is None:
         raise CheckpointError(
@@ -382,6 +385,8 @@ def load_trainer_state(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         check_files(complete, [TRAINER])  # refuses if there was one, as its digest shows
         return None
+    import torch
+
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types for a damaged file

@@ -10,6 +10,7 @@ import hashlib
 import re
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from finetune.checkpoints.folder import (
     CONFIG,
@@ -19,11 +20,14 @@ from finetune.checkpoints.folder import (
     load_checkpoint,
     save_checkpoint,
 )
-from finetune.checkpoints.hf import Imported, is_hf_folder, read_hf
+from finetune.checkpoints.hf import is_hf_folder
 from finetune.errors import CheckpointError
 from finetune.files.cache_folder import cache_folder
 from finetune.files.writing import remove
 from finetune.text.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from finetune.checkpoints.hf import Imported
 
 IMPORT_VERSION = 1
 """Part of the cache's key; increased when a change of the code imports the same folder
@@ -180,6 +184,8 @@ def _why_not(name: str, error: Exception) -> str:
 
 
 def _write(folder: Path, out: Path, name: str, *, shared: bool = False) -> Imported:
+    from finetune.checkpoints.hf import read_hf
+
     imported = read_hf(folder)
     tokenizer = Tokenizer.load(imported.folder)
     check_vocabulary(tokenizer, imported.encoder_config, imported.folder)

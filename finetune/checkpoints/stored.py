@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from finetune.console.output import quoted
 from finetune.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KINDS: dict[str, tuple[Any, str, Any]] = {
     "encoder": (dict, "the settings of an encoder", None),

@@ -116,7 +116,7 @@ def _choice(space: argparse.Namespace) -> TextChoice:
 
 
 def _cache(space: argparse.Namespace) -> dict[str, Any]:
-    from finetune.training.prefix.cache import CacheConfig
+    from finetune.training.config import CacheConfig
 
     return {"caching": CacheConfig(cache=space.cache), "cache_dir": space.cache_dir}
 

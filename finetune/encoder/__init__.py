@@ -10,10 +10,15 @@ The letters of the shapes, the same in the whole project:
 Reading order: config, embeddings, scores, attention, feedforward, block, encoder.
 """
 
-from finetune.encoder.config import EncoderConfig
-from finetune.encoder.dropout import Dropout
-from finetune.encoder.encoder import Encoder, EncoderOutput, initialize_weights
-from finetune.encoder.feedforward import activation
+from typing import TYPE_CHECKING
+
+from finetune.machine.packages import lazy_names
+
+if TYPE_CHECKING:
+    from finetune.encoder.config import EncoderConfig
+    from finetune.encoder.dropout import Dropout
+    from finetune.encoder.encoder import Encoder, EncoderOutput, initialize_weights
+    from finetune.encoder.feedforward import activation
 
 __all__ = [
     "Dropout",
@@ -23,3 +28,5 @@ __all__ = [
     "activation",
     "initialize_weights",
 ]
+
+__getattr__ = lazy_names(__name__, __all__, ("config", "dropout", "encoder", "feedforward"))

@@ -1,4 +1,7 @@
-"""The encoder's settings, with BERT's public names and BERT's defaults."""
+"""The encoder's settings, with BERT's public names and BERT's defaults.
+
+They are read without torch: the names of variants are here, what computes them is beside the rest.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
-from finetune.encoder.scores import SCORES
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import check_values, within
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "none")
 NORM_POSITIONS = ("post", "pre")
+SCORE_NAMES = ("scaled_dot", "dot", "bilinear", "additive")
+ACTIVATION_NAMES = ("relu", "gelu", "gelu_tanh", "silu")
+GATED_ACTIVATIONS = {
+    "reglu": "relu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_tanh",
+    "swiglu": "silu",
+}
+"""Name in a config -> the plain activation that opens and closes the gate."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,9 @@ class EncoderConfig:
     """Number of attention heads, H; must divide hidden_size."""
     intermediate_size: int = within(1, 10_000_000, default=3072)
     """Size of the feed-forward layer, F."""
-    hidden_act: str = field(default="gelu", metadata={"words": (*ACTIVATIONS, *GATED_ACTIVATIONS)})
+    hidden_act: str = field(
+        default="gelu", metadata={"words": (*ACTIVATION_NAMES, *GATED_ACTIVATIONS)}
+    )
     """Activation: relu, gelu, gelu_tanh, silu, or gated: reglu, geglu, geglu_tanh, swiglu."""
     hidden_dropout_prob: float = within(0, 1, below=True, default=0.1)
     """Dropout on the output of each sublayer, in [0, 1)."""
@@ -58,7 +70,7 @@ class EncoderConfig:
     """Constant that layer normalization adds to the variance."""
     pad_token_id: int = within(0, 100_000_000, default=0)
     """Id of the padding token; its embedding is initialized to zero."""
-    attention_score: str = field(default="scaled_dot", metadata={"words": tuple(SCORES)})
+    attention_score: str = field(default="scaled_dot", metadata={"words": SCORE_NAMES})
     """Attention score: scaled_dot, dot, bilinear or additive."""
     position: str = field(default="learned", metadata={"words": POSITIONS})
     """Position embedding: learned, sinusoidal, rotary or none."""
@@ -86,8 +98,8 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         """Refuse what no encoder can be made from."""
         check_values(self)
-        _check_name("hidden_act", self.hidden_act, ACTIVATIONS | GATED_ACTIVATIONS)
-        _check_name("attention_score", self.attention_score, SCORES)
+        _check_name("hidden_act", self.hidden_act, (*ACTIVATION_NAMES, *GATED_ACTIVATIONS))
+        _check_name("attention_score", self.attention_score, SCORE_NAMES)
         _check_name("position", self.position, POSITIONS)
         _check_name("norm_position", self.norm_position, NORM_POSITIONS)
         self._check_padding()

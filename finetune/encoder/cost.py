@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from finetune.console.output import counted
 from finetune.console.tables import aligned
-from finetune.encoder.config import EncoderConfig
-from finetune.encoder.feedforward import GATED_ACTIVATIONS
+from finetune.encoder.config import GATED_ACTIVATIONS, EncoderConfig
 from finetune.machine.memory import FLOAT, TRAINED, in_gib
 
 LENGTHS = (64, 256, 1024, 4096)

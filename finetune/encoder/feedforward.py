@@ -8,6 +8,8 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finetune.encoder.config import GATED_ACTIVATIONS
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
@@ -15,14 +17,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 """Name in a config -> function of each element."""
-
-GATED_ACTIVATIONS = {
-    "reglu": "relu",
-    "geglu": "gelu",
-    "geglu_tanh": "gelu_tanh",
-    "swiglu": "silu",
-}
-"""Name in a config -> the plain activation that opens and closes the gate."""
 
 
 def activation(hidden_act: str) -> Callable[[Tensor], Tensor]:

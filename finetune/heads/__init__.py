@@ -4,13 +4,19 @@ A head knows the encoder's sizes and nothing of the task: many tasks share few h
 computed in float32 whatever the logits' precision.
 """
 
-from finetune.heads.choice import MultipleChoice
-from finetune.heads.masked_lm import MaskedLM
-from finetune.heads.multi_label import MultiLabel
-from finetune.heads.pooled import BatchNorm, Classification, HeadConfig, PooledHead, Regression
-from finetune.heads.pooling import ALL_POOLINGS, POOLINGS, text_segments
-from finetune.heads.protocol import IGNORED, Head, TaskHead, cross_entropy, head_logits
-from finetune.heads.span import Span, SpanConfig, best_spans
+from typing import TYPE_CHECKING
+
+from finetune.machine.packages import lazy_names
+
+if TYPE_CHECKING:
+    from finetune.heads.choice import MultipleChoice
+    from finetune.heads.config import ALL_POOLINGS, HeadConfig, SpanConfig
+    from finetune.heads.masked_lm import MaskedLM
+    from finetune.heads.multi_label import MultiLabel
+    from finetune.heads.pooled import BatchNorm, Classification, PooledHead, Regression
+    from finetune.heads.pooling import POOLINGS, text_segments
+    from finetune.heads.protocol import IGNORED, Head, TaskHead, cross_entropy, head_logits
+    from finetune.heads.span import Span, best_spans
 
 __all__ = [
     "ALL_POOLINGS",
@@ -33,3 +39,9 @@ __all__ = [
     "head_logits",
     "text_segments",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    __all__,
+    ("config", "pooling", "protocol", "pooled", "choice", "masked_lm", "multi_label", "span"),
+)

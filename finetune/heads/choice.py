@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from finetune.encoder import EncoderConfig
-from finetune.heads.pooled import HeadConfig, PooledHead
+from finetune.heads.config import HeadConfig
+from finetune.heads.pooled import PooledHead
 from finetune.heads.protocol import cross_entropy
 
 

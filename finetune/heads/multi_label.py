@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from finetune.encoder import EncoderConfig
-from finetune.heads.pooled import HeadConfig, PooledHead
+from finetune.heads.config import HeadConfig
+from finetune.heads.pooled import PooledHead
 
 
 class MultiLabel(PooledHead):

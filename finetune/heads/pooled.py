@@ -2,62 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
-from finetune.errors import ConfigError, nearest
-from finetune.heads.pooling import (
-    ALL_POOLINGS,
-    SEGMENTS,
-    find_pooling,
-    first_token,
-    segment_pair,
-)
+from finetune.heads.config import HeadConfig
+from finetune.heads.pooling import SEGMENTS, find_pooling, first_token, segment_pair
 from finetune.heads.protocol import TaskHead, cross_entropy
-from finetune.ranges import check_values, within
-
-
-@dataclass(frozen=True)
-class HeadConfig:
-    """How the hidden states of a text are pooled into one vector.
-
-    >>> from finetune import HeadConfig
-    >>> HeadConfig(pooling="mean")
-    HeadConfig(pooling='mean', head_dropout=None)
-
-    Raises:
-        ConfigError: The pooling is unknown, or the dropout lies outside [0, 1).
-    """
-
-    pooling: str | None = field(default=None, metadata={"words": ALL_POOLINGS})
-    """cls (first token), last (last token), mean, max, concat (cls or last, max and mean, as in
-    ULMFiT), attention (mean weighted by a learned query), or segments (compares the means of the
-    two texts of a pair); none = cls, or last if the encoder is causal."""
-    head_dropout: float | None = within(0, 1, below=True, default=None)
-    """Dropout before the output layer, in [0, 1); none = hidden_dropout_prob."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no head can be made from."""
-        check_values(self)
-        if self.pooling is not None and self.pooling not in ALL_POOLINGS:
-            raise ConfigError(
-                f"unknown pooling '{self.pooling}'; {nearest(self.pooling, ALL_POOLINGS)}"
-            )
-
-    def resolved(self, config: EncoderConfig) -> HeadConfig:
-        """These settings with the pooling that is used over an encoder."""
-        pooling = self.pooling or ("last" if config.causal else "cls")
-        return dataclasses.replace(self, pooling=pooling)
-
-    def dropout(self, config: EncoderConfig) -> float:
-        """Choose the rate: the head's own, or the encoder's."""
-        return config.hidden_dropout_prob if self.head_dropout is None else self.head_dropout
 
 
 class BatchNorm(nn.BatchNorm1d):

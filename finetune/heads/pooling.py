@@ -148,8 +148,7 @@ POOLINGS: dict[str, Pooling] = {
 }
 """Name in a config -> how a text becomes one vector, without weights and by its mask alone."""
 ATTENTION, SEGMENTS = "attention", "segments"
-ALL_POOLINGS = (*POOLINGS, ATTENTION, SEGMENTS)
-"""All that a head can pool by: one more learns a query, one more compares the texts of a pair."""
+"""Two more poolings: one learns a query, one compares the texts of a pair."""
 
 
 def find_pooling(name: str, config: EncoderConfig) -> Pooling:

@@ -7,40 +7,15 @@ need to be stored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
-from finetune.heads.pooled import HeadConfig
+from finetune.heads.config import HeadConfig, SpanConfig
 from finetune.heads.pooling import last_position
 from finetune.heads.protocol import TaskHead, cross_entropy
-from finetune.ranges import MOST_TOKENS, check_values, within
-
-
-@dataclass(frozen=True)
-class SpanConfig:
-    """Which spans of a window are considered as answers.
-
-    >>> from finetune import SpanConfig
-    >>> spans = SpanConfig(max_answer_length=15)
-    >>> spans.n_best
-    20
-
-    Raises:
-        ConfigError: A number lies outside its range.
-    """
-
-    n_best: int = within(1, 10_000, default=20)
-    """Number of best spans kept per window, and of answers listed per question."""
-    max_answer_length: int = within(1, MOST_TOKENS, default=30)
-    """Longest answer, in tokens."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no span can satisfy."""
-        check_values(self)
 
 
 class Span(nn.Module, TaskHead):

@@ -10,10 +10,11 @@ from finetune.encoder.benchmark import peak_gib, wait_for
 from finetune.encoder.cost import training_flops_per_token
 from finetune.jobs.caching import as_trained
 from finetune.jobs.preparation import Preparation
+from finetune.training.config import TrainerConfig
 from finetune.training.loop.data import OrderedData
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.loop.trainer import TrainerConfig, pick_device
+from finetune.training.loop.trainer import pick_device
 
 BATCHES, SECONDS = 8, 3.0
 """Batches that are tried at most, and seconds after which no other one is begun."""

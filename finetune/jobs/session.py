@@ -24,6 +24,7 @@ from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.task.interface import Task
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.config import TrainerConfig
 from finetune.training.loop.chance import ChanceWatch
 from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.data import OrderedData
@@ -34,7 +35,6 @@ from finetune.training.loop.progress_bar import position
 from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import (
     FREEZING,
-    TrainerConfig,
     build_trainer,
     flush_denormals,
     fraction_done,

@@ -12,7 +12,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -26,6 +26,27 @@ HERE = Path(__file__).resolve().parents[2]
 DISTRIBUTION = "finetune"
 PREFIX = "finetune_"
 """Prefix of the name under which a hidden package of this distribution is imported."""
+
+
+def lazy_names(package: str, names: Sequence[str], modules: Sequence[str]) -> Callable[[str], Any]:
+    """Make a package's `__getattr__`, which imports a name from its module when it is first used.
+
+    So whoever needs the settings of a network alone does not wait for torch.
+
+    Args:
+        package: The package's `__name__`.
+        names: Its `__all__`.
+        modules: Its modules that have these names, those first that are imported fast.
+    """
+
+    def find(name: str) -> Any:
+        for module in modules if name in names else ():
+            loaded = importlib.import_module(f"{package}.{module}")
+            if hasattr(loaded, name):
+                return getattr(loaded, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
 
 
 def is_installed(package: str) -> bool:

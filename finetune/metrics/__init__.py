@@ -6,8 +6,9 @@ defines what metrics mean, does not wait for numpy.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from finetune.machine.packages import lazy_names
 
 if TYPE_CHECKING:
     from finetune.metrics.classes import (
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
         tuned_threshold,
     )
 
-_MODULES = ("scores", "classes", "spans")
-
 __all__ = [
     "METRICS",
     "Metric",
@@ -75,12 +74,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    for module in _MODULES if name in __all__ else ():
-        loaded = importlib.import_module(f"{__name__}.{module}")
-        if hasattr(loaded, name):
-            return getattr(loaded, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, __all__, ("scores", "classes", "spans"))
 
 
 def __dir__() -> list[str]:

@@ -21,13 +21,15 @@ from finetune.text.corpus.corpus import CorpusConfig
 from finetune.text.corpus.masking import MaskingConfig
 from finetune.text.tokenizer.vocabulary import TokenizerConfig
 from finetune.tracking import TrackingConfig
-from finetune.training.loop.checkpointing import CheckpointConfig
-from finetune.training.loop.data import LoaderConfig
+from finetune.training.config import (
+    CacheConfig,
+    CheckpointConfig,
+    LoaderConfig,
+    RegularizationConfig,
+    TrainerConfig,
+)
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.optimizer import OptimizerConfig
-from finetune.training.prefix.cache import CacheConfig
-from finetune.training.regularization import RegularizationConfig
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.unfreezing.policies import UnfreezeConfig
 

@@ -7,10 +7,16 @@ request. Nothing here prompts the user, and only an online run waits for a netwo
 most. The meaning of a metric is not defined here, but in `finetune.metrics.semantics`.
 """
 
-from finetune.tracking.jsonl import JsonlLogger
-from finetune.tracking.opening import TrackingConfig, check_packages, finish, logged_in, loggers
-from finetune.tracking.shown import Artifact, Shown, Table, plain_name
-from finetune.tracking.wandb_run import WandbRunLogger
+from typing import TYPE_CHECKING
+
+from finetune.machine.packages import lazy_names
+
+if TYPE_CHECKING:
+    from finetune.tracking.config import TrackingConfig
+    from finetune.tracking.jsonl import JsonlLogger
+    from finetune.tracking.opening import check_packages, finish, logged_in, loggers
+    from finetune.tracking.shown import Artifact, Shown, Table, plain_name
+    from finetune.tracking.wandb_run import WandbRunLogger
 
 __all__ = [
     "Artifact",
@@ -25,3 +31,5 @@ __all__ = [
     "loggers",
     "plain_name",
 ]
+
+__getattr__ = lazy_names(__name__, __all__, ("config", "shown", "opening", "jsonl", "wandb_run"))

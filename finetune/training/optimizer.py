@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from finetune.ranges import check_values, within
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import AdamW
 
 
 @dataclass
@@ -121,7 +122,7 @@ def adamw(
     *,
     fused: bool = True,
     peaks: Mapping[str, float] | None = None,
-) -> torch.optim.AdamW:
+) -> AdamW:
     """AdamW over the layer groups.
 
     Args:
@@ -134,7 +135,9 @@ def adamw(
     Returns:
         The optimizer; its groups carry `name` and `peak_lr`.
     """
-    return torch.optim.AdamW(
+    from torch.optim import AdamW
+
+    return AdamW(
         parameter_groups(layers, config, peaks),
         lr=config.learning_rate,  # without effect: each group states its own
         betas=(config.adam_beta1, config.adam_beta2),

@@ -8,7 +8,6 @@ the encoder as it was given, also when an interrupted run is resumed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,39 +18,8 @@ from finetune.encoder.block import EncoderBlock
 from finetune.encoder.dropout import drop_on_cpu
 from finetune.errors import ConfigError
 from finetune.heads import IGNORED, Head, PooledHead
-from finetune.ranges import check_values, within
+from finetune.training.config import RegularizationConfig
 from finetune.training.randomness import keyed_seed
-
-
-@dataclass
-class RegularizationConfig:
-    """Regularization for fine-tuning on small data; all of it is off unless set.
-
-    >>> from finetune import RegularizationConfig
-    >>> regularization = RegularizationConfig(mixout=0.1)
-    >>> regularization.label_smoothing
-    0.0
-    """
-
-    reinit_blocks: int = within(0, 10_000, default=0)
-    """Number of top blocks (and the pooler) that start from new random weights."""
-    mixout: float = within(0, 1, below=True, default=0.0)
-    """Mixout: probability of using the pretrained weight instead of the trained one, in [0, 1)."""
-    l2_sp: float = within(0, 1_000_000, default=0.0)
-    """Strength of L2-SP, weight decay towards the pretrained weights (0.01 is usual)."""
-    label_smoothing: float = within(0, 1, below=True, default=0.0)
-    """Fraction of the target distribution spread evenly over all classes, in [0, 1)."""
-    r_drop: float = within(0, 1_000_000, default=0.0)
-    """R-Drop: weight of the divergence between two passes with dropout (1 to 5 is usual)."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ConfigError: A probability lies outside [0, 1), or a strength is negative.
-        """
-        check_values(self)
-
 
 CLASS_HEADS = ("classification", "choice")
 """Kinds of heads whose logits are one distribution over classes, (B, C)."""

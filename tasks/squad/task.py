@@ -48,7 +48,7 @@ from tasks.squad.warnings import long_answers, moved_answers, unsure_answers
 if TYPE_CHECKING:
     from finetune.encoder import EncoderConfig
     from finetune.heads import HeadConfig, TaskHead
-    from finetune.heads.span import SpanConfig
+    from finetune.heads.config import SpanConfig
     from finetune.text.features.pairs import Features
     from finetune.text.features.windows import WindowConfig
     from finetune.text.tokenizer.tokenizer import Tokenizer

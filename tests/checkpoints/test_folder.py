@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
-from finetune.checkpoints import folder as room
 from finetune.checkpoints.folder import (
     Checkpoint,
     find_folder,
@@ -117,7 +117,7 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 
 STAGES = {
-    "the weights": (room, "save_file"),
+    "the weights": (safetensors.torch, "save_file"),
     "config.json": (Path, "write_text"),
     "the tokenizer": (Tokenizer, "save"),
     "the trainer's state": (torch, "save"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,12 @@ def test_two_recipes_are_compared_with_error_bars(
     found = call("compare", a, b, "--metric", "accuracy", "--json").json
     assert found["settings"] == {"optimizer.learning_rate": [0.01, 1e-4]}
     assert found["verdict"]
+    script = (
+        "import sys; from tasks.__main__ import main; main(sys.argv[1:]); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'pytorch_lightning')))"
+    )
+    words = ["compare", a, b, "--metric", "accuracy"]
+    subprocess.run([sys.executable, "-c", script, *words], check=True)  # it does not wait for them
     refuses(".*unknown metric 'acuracy'.*|.*acuracy.*", "compare", a, b, "--metric", "acuracy")
     refuses(".*", "compare", a, tmp_path / "none")
 

@@ -16,7 +16,8 @@ import torch
 from torch.utils.data import Dataset
 
 from finetune.checkpoints.folder import load_checkpoint
-from finetune.training.loop.data import LoaderConfig, MaskedBlocks, OrderedData
+from finetune.training.config import LoaderConfig
+from finetune.training.loop.data import MaskedBlocks, OrderedData
 from finetune.training.loop.task_data import UnitBatches
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def test_batches_of_workers_need_no_shared_memory(world: World) -> None:
     """A tensor would be lost where /dev/shm is full, and waited for."""
     from finetune.text import CorpusConfig, build_corpus
     from finetune.text.tokenizer.tokenizer import Tokenizer
-    from finetune.training.loop.data import CorpusData, LoaderConfig
+    from finetune.training.config import LoaderConfig
+    from finetune.training.loop.data import CorpusData
 
     tokenizer = Tokenizer.load(world.tokenizer)
     corpus = build_corpus(

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from finetune.encoder import EncoderConfig
+from finetune.encoder.config import ACTIVATION_NAMES, SCORE_NAMES
+from finetune.encoder.feedforward import ACTIVATIONS
+from finetune.encoder.scores import SCORES
 from finetune.errors import ConfigError
 
 
@@ -16,6 +19,10 @@ def test_defaults_are_those_of_bert_base() -> None:
     assert (config.vocab_size, config.intermediate_size, config.head_size) == (30522, 3072, 64)
     assert (config.hidden_act, config.attention_score) == ("gelu", "scaled_dot")
     assert (config.position, config.norm_position, config.causal) == ("learned", "post", False)
+
+
+def test_names_of_variants_are_those_of_the_tables() -> None:
+    assert (SCORE_NAMES, ACTIVATION_NAMES) == (tuple(SCORES), tuple(ACTIVATIONS))
 
 
 def test_dict_round_trip_through_json_keeps_every_setting() -> None:

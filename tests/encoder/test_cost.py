@@ -9,6 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.config import GATED_ACTIVATIONS
 from finetune.encoder.cost import (
     attention_overtakes,
     cost,
@@ -17,7 +18,7 @@ from finetune.encoder.cost import (
     forward_flops_per_token,
     training_flops_per_token,
 )
-from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
+from finetune.encoder.feedforward import ACTIVATIONS
 from finetune.encoder.scores import SCORES
 from finetune.heads import MaskedLM
 

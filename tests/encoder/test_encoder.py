@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.config import NORM_POSITIONS, POSITIONS
-from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
+from finetune.encoder.config import GATED_ACTIVATIONS, NORM_POSITIONS, POSITIONS
+from finetune.encoder.feedforward import ACTIVATIONS
 from finetune.encoder.scores import SCORES
 from finetune.errors import ConfigError
 

@@ -5,13 +5,8 @@ import math
 import pytest
 import torch
 
-from finetune.encoder.feedforward import (
-    ACTIVATIONS,
-    GATED_ACTIVATIONS,
-    GatedFeedForward,
-    activation,
-    feed_forward,
-)
+from finetune.encoder.config import GATED_ACTIVATIONS
+from finetune.encoder.feedforward import ACTIVATIONS, GatedFeedForward, activation, feed_forward
 
 FORMULAS = {
     "relu": lambda x: max(x, 0.0),

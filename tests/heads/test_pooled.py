@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
+from finetune.encoder.config import GATED_ACTIVATIONS
+from finetune.encoder.feedforward import ACTIVATIONS
 from finetune.errors import ConfigError
 from finetune.heads import (
     POOLINGS,

@@ -10,7 +10,8 @@ from finetune.heads.pooling import POOLINGS
 from finetune.inspection import LayerStates, Model, Sequences, layer_vectors, layers
 from finetune.inspection.layers import check_pooling, layer_names
 from finetune.text.features.pairs import encode_pairs
-from finetune.training.prefix.cache import CacheConfig, RowSet, features_key, open_cache
+from finetune.training.config import CacheConfig
+from finetune.training.prefix.cache import RowSet, features_key, open_cache
 from finetune.training.prefix.states import arithmetic_key
 from finetune.training.prefix.store import list_entries
 from tests.made.texts import sentences

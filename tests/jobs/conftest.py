@@ -13,9 +13,8 @@ from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.text.corpus.corpus import CorpusConfig
 from finetune.text.tokenizer.vocabulary import TokenizerConfig
 from finetune.tracking import TrackingConfig
-from finetune.training.loop.data import LoaderConfig
+from finetune.training.config import LoaderConfig, TrainerConfig
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.unfreezing.policies import UnfreezeConfig
 from tests.made.nets import tiny_config
 from tests.made.texts import has_the, write_corpus, write_sst2, write_tables

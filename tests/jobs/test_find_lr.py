@@ -20,9 +20,9 @@ from finetune.jobs.find_lr import find, plot, save_curve, training_batches
 from finetune.machine.processes import Place
 from finetune.runs.folder import RunFolder
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.config import TrainerConfig
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.task_data import TaskData
-from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.lr_finder import RateCurve, rates_of
 from tasks.glue.task import glue_task
 from tasks.run_settings import GlueRun

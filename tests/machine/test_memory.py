@@ -9,7 +9,8 @@ from finetune.encoder.cost import activation_bytes, parameters
 from finetune.errors import ConfigError
 from finetune.heads import MaskedLM
 from finetune.machine import memory
-from finetune.training.loop.trainer import TrainerConfig, check_training
+from finetune.training.config import TrainerConfig
+from finetune.training.loop.trainer import check_training
 from tests.made.nets import tiny_config
 
 GIB = 2**30

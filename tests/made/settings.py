@@ -9,10 +9,8 @@ from finetune.runs.settings import PretrainRun
 from finetune.text.corpus.corpus import CorpusConfig
 from finetune.text.tokenizer.vocabulary import TokenizerConfig
 from finetune.tracking import TrackingConfig
-from finetune.training.loop.checkpointing import CheckpointConfig
-from finetune.training.loop.data import LoaderConfig
+from finetune.training.config import CheckpointConfig, LoaderConfig, TrainerConfig
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.optimizer import OptimizerConfig
 from tasks.run_settings import GlueRun
 from tests.made.nets import tiny_config

@@ -15,7 +15,7 @@ from finetune.runs.opening import check_folder
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.settings import fields as settings
 from finetune.settings.renames import NAMES, OTHER_TOOLS
-from finetune.training.regularization import RegularizationConfig
+from finetune.training.config import RegularizationConfig
 from finetune.training.unfreezing.policies import UnfreezeConfig
 from tasks.__main__ import main
 from tasks.run_settings import ClassifyRun

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from finetune.encoder import Encoder
 from finetune.errors import DataError
 from finetune.heads import Classification, HeadConfig
+from finetune.training.config import RegularizationConfig
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.lr_finder import (
@@ -31,7 +32,6 @@ from finetune.training.lr_finder import (
 )
 from finetune.training.optimizer import OptimizerConfig, adamw
 from finetune.training.randomness import seed_step
-from finetune.training.regularization import RegularizationConfig
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.unfreezing.phases import Phases
 from finetune.training.unfreezing.plan import Pace

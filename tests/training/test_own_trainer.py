@@ -17,7 +17,8 @@ from finetune.errors import ConfigError
 from finetune.heads import HeadConfig
 from finetune.text.corpus.corpus import Corpus
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.training.loop.data import CorpusData, LoaderConfig
+from finetune.training.config import LoaderConfig
+from finetune.training.loop.data import CorpusData
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.monitor import Monitor
 from finetune.training.loop.pretrainer import Pretrainer

@@ -21,11 +21,10 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.runs.settings import PretrainRun
 from finetune.settings import fields as settings
-from finetune.training.loop.checkpointing import CheckpointConfig
-from finetune.training.loop.data import LoaderConfig
+from finetune.training.config import CheckpointConfig, LoaderConfig, TrainerConfig
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.loop.trainer import TrainerConfig, build_trainer
+from finetune.training.loop.trainer import build_trainer
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import rate_factor
 from tests.made.nets import tiny_config

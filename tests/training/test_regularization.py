@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
+from finetune.training.config import RegularizationConfig
 from finetune.training.regularization import (
-    RegularizationConfig,
     mixout,
     pretrained_weights,
     pull_to_pretrained,

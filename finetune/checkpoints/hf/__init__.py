@@ -5,10 +5,16 @@ In this package "ours" means this framework's settings, keys and tensors, and "t
 writing. `transformers` itself is not needed.
 """
 
-from finetune.checkpoints.hf.form import Form
-from finetune.checkpoints.hf.forms import FORMS, OWN
-from finetune.checkpoints.hf.reading import Imported, is_hf_folder, read_hf
-from finetune.checkpoints.hf.writing import export_form, exports_as, their_weights
+from typing import TYPE_CHECKING
+
+from finetune.machine.packages import lazy_names
+
+if TYPE_CHECKING:
+    from finetune.checkpoints.hf.files import is_hf_folder
+    from finetune.checkpoints.hf.form import Form
+    from finetune.checkpoints.hf.forms import FORMS, OWN
+    from finetune.checkpoints.hf.reading import Imported, read_hf
+    from finetune.checkpoints.hf.writing import export_form, exports_as, their_weights
 
 __all__ = [
     "FORMS",
@@ -21,3 +27,5 @@ __all__ = [
     "read_hf",
     "their_weights",
 ]
+
+__getattr__ = lazy_names(__name__, __all__, ("files", "form", "forms", "writing", "reading"))

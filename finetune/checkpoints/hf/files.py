@@ -11,15 +11,14 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from finetune.errors import CheckpointError
 from finetune.files.placeholders import refuse_placeholder_file
 from finetune.text.tokenizer.stated import read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CONFIG = "config.json"
 MODULES = "modules.json"
@@ -83,6 +82,12 @@ def _modules(path: Path) -> list[dict[str, Any]]:
     return [module for module in content if isinstance(module, dict)]
 
 
+def is_hf_folder(folder: Path) -> bool:
+    """Whether this is a folder of Hugging Face: its config.json names no format."""
+    path = model_folder(folder) / CONFIG
+    return path.is_file() and "format" not in read_json(path)
+
+
 def weight_files(folder: Path) -> list[Path]:
     """All files of a folder that may contain its weights."""
     return [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
@@ -118,6 +123,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
     refuse_placeholder_file(path, CheckpointError)
     try:
         return load_file(path)
@@ -128,6 +135,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
+    import torch
+
     refuse_placeholder_file(path, CheckpointError)
     _check_packed(path)
     try:
@@ -165,6 +174,8 @@ def _check_packed(path: Path) -> None:
 
 
 def _is_state(content: Any) -> bool:
+    from torch import Tensor
+
     return isinstance(content, dict) and all(
         isinstance(key, str) and isinstance(value, Tensor) and _is_plain(value)
         for key, value in content.items()
@@ -173,6 +184,8 @@ def _is_state(content: Any) -> bool:
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether each number of a tensor is stored, on the CPU."""
+    import torch
+
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
         return False
     # With a stride of 0 a few stored bytes can stand for gigabytes.
@@ -180,6 +193,8 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _kind(content: Any) -> str:
+    from torch import Tensor
+
     if not isinstance(content, dict):
         return f"a {type(content).__name__}"
     kinds = {

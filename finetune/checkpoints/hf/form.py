@@ -10,15 +10,15 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.feedforward import GATED_ACTIVATIONS
+from finetune.encoder.config import GATED_ACTIVATIONS, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, nearest
-from finetune.heads import Classification, HeadConfig, MaskedLM, Span, SpanConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from finetune.encoder import Encoder
 
 Pair = tuple[str, str]
 """Our key, their key."""
@@ -35,6 +35,7 @@ ACTIVATIONS = {
 """Their name -> ours. Of several names for one function the last one is written."""
 
 _GATES = {plain: gated for gated, plain in GATED_ACTIVATIONS.items()}
+POSITIONS = "encoder.embeddings.position_embeddings.weight"
 GELU = ("gelu", "geglu")
 """Activations with which our masked-LM head uses gelu."""
 
@@ -269,14 +270,6 @@ class Form:
         raise CheckpointError(f"{self.name}: the family has no counterpart of {key}")
 
 
-class _Model(nn.Module):
-    def __init__(self, encoder: Encoder, head: nn.Module | None) -> None:
-        super().__init__()
-        self.encoder = encoder
-        if head is not None:
-            self.head = head
-
-
 def shapes(
     config: EncoderConfig, head: str | None = None, outputs: int = 1, pooling: str = "cls"
 ) -> dict[str, tuple[int, ...]]:
@@ -288,13 +281,24 @@ def shapes(
         outputs: C of a pooled head.
         pooling: How it pools.
     """
+    import torch  # which whoever reads settings alone does not wait for
+
+    from finetune.encoder import Encoder
+
     with torch.device("meta"):
         encoder = Encoder(config)
-        model = _Model(encoder, _head(encoder, head, outputs, pooling))
-    return {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+        parts = {"encoder": encoder, "head": _head(encoder, head, outputs, pooling)}
+    return {
+        f"{name}.{key}": tuple(tensor.shape)
+        for name, part in parts.items()
+        if part is not None
+        for key, tensor in part.state_dict().items()
+    }
 
 
 def _head(encoder: Encoder, kind: str | None, outputs: int, pooling: str) -> nn.Module | None:
+    from finetune.heads import Classification, HeadConfig, MaskedLM, Span, SpanConfig
+
     if kind == "masked_lm":
         return MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
     if kind == "span":

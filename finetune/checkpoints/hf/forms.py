@@ -8,7 +8,7 @@ from typing import Any
 from finetune.checkpoints.hf.form import POOLED, Form, Pair
 from finetune.checkpoints.hf.local_attention import attention_fields, attention_settings
 from finetune.encoder import EncoderConfig
-from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
+from finetune.encoder.config import ACTIVATION_NAMES, GATED_ACTIVATIONS
 
 ENCODER_ONLY: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False,),
@@ -305,7 +305,7 @@ OWN = Form(
         **dict.fromkeys(POOLED, (("layers", "head.layers"), ("pool", "head.pool"))),
     },
     output="head.decoder.weight",
-    activations={name: name for name in (*ACTIVATIONS, *GATED_ACTIVATIONS)},
+    activations={name: name for name in (*ACTIVATION_NAMES, *GATED_ACTIVATIONS)},
     any_pooling=True,
     # Our config says None for equal sizes, and 0 for no segments.
     write_more=lambda config: {

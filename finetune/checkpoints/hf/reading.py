@@ -18,7 +18,7 @@ from finetune.checkpoints.hf.files import (
     read_tensors,
     weight_files,
 )
-from finetune.checkpoints.hf.form import POOLED, Form, Pair, shapes
+from finetune.checkpoints.hf.form import POOLED, POSITIONS, Form, Pair, shapes
 from finetune.checkpoints.hf.forms import FORMS, NOT_OURS, OWN
 from finetune.checkpoints.stored import check_file_size, check_numbers, is_precise
 from finetune.console.output import quoted
@@ -43,7 +43,6 @@ PROBLEMS = {
 """`problem_type` -> kind of our head."""
 MOST_LABELS = 1_000_000
 """Outputs of a head; a config with more would allocate gigabytes of names."""
-POSITIONS = "encoder.embeddings.position_embeddings.weight"
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,6 @@ class Imported:
     """Names of their tensors that were imported."""
     left_out: list[str]
     """Names of the other tensors, and of a sentence encoder's further modules."""
-
-
-def is_hf_folder(folder: Path) -> bool:
-    """Whether this is a folder of Hugging Face: its config.json names no format."""
-    path = model_folder(folder) / CONFIG
-    return path.is_file() and "format" not in read_json(path)
 
 
 def read_hf(folder: Path) -> Imported:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from finetune.checkpoints.hf.form import Form
+from finetune.checkpoints.hf.form import POSITIONS, Form
 from finetune.checkpoints.hf.forms import FORMS, OWN
-from finetune.checkpoints.hf.reading import POSITIONS
 from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WRITTEN = ("bert", "electra", "modernbert")
 """Forms that an encoder can be written in; the first is the one that most software reads."""
@@ -93,6 +93,8 @@ def their_weights(
     Raises:
         CheckpointError: A tensor is missing or left over, or the family has no such head.
     """
+    import torch
+
     pairs = form.pairs(config, head, pooling)
     if unknown := sorted(set(ours) - {key for key, _ in pairs}):
         raise CheckpointError(f"{form.name}: the family has no counterpart of {unknown[0]}")
@@ -118,6 +120,8 @@ def their_weights(
 
 def _segments(form: Form, config: EncoderConfig) -> dict[str, Tensor]:
     """A table of zeros for an encoder without segments, where the family always has one."""
+    import torch
+
     theirs = dict(form.encoder).get("embeddings.token_type_embeddings")
     if config.type_vocab_size or theirs is None:
         return {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from finetune.errors import FinetuneError
 from finetune.metrics.semantics import goodness
-from finetune.ranges import MOST_STEPS, check_values, within
+from finetune.training.config import CheckpointConfig
 from finetune.training.loop.progress import RunLength
 from finetune.training.loop.resume import (
     TrainingProgress,
@@ -55,30 +55,6 @@ class Interrupted(Exception):
         if (self.folder / "config.json").is_file():
             return f"stopped; checkpoint saved to {self.folder}; continue with --resume"
         return "stopped before the first checkpoint; nothing was saved"
-
-
-@dataclass
-class CheckpointConfig:
-    """When to save checkpoints, and when to stop early.
-
-    >>> from finetune import CheckpointConfig, FitRun
-    >>> run = FitRun("runs/pretrained", "glue/cola", checkpoints=CheckpointConfig(patience=3))
-    >>> run.checkpoints.patience
-    3
-    """
-
-    checkpoint_every_steps: int = within(1, MOST_STEPS, default=500)
-    """Steps between checkpoints to resume from; one is also saved at the end of the run."""
-    patience: int | None = within(1, MOST_STEPS, default=None)
-    """Stop after this many validations without improvement; none = never."""
-
-    def __post_init__(self) -> None:
-        """Check the counts.
-
-        Raises:
-            ConfigError: A count is below one.
-        """
-        check_values(self)
 
 
 class Checkpointer(pl.Callback):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,43 +20,17 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from finetune.errors import ConfigError, DataError
-from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.text.corpus.corpus import Corpus
 from finetune.text.corpus.masking import MaskingConfig, mask_blocks
 from finetune.text.corpus.packing import Blocks, document_mask, document_positions
 from finetune.text.features.pairs import IGNORED
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.config import LoaderConfig
 from finetune.training.loop.resume import TrainingProgress
 from finetune.training.randomness import keyed_seed
 
 Batch = dict[str, Tensor]
 Indices = npt.NDArray[np.int64]
-
-
-@dataclass
-class LoaderConfig:
-    """Size of batches, and the processes that prepare them.
-
-    >>> from finetune import FitRun, LoaderConfig
-    >>> run = FitRun("runs/pretrained", "glue/cola", loader=LoaderConfig(batch_size=16))
-    >>> run.loader.num_workers
-    0
-    """
-
-    batch_size: int = within(1, 1_000_000, default=32)
-    """Sequences in a batch, per process."""
-    num_workers: int = within(0, 1024, default=0)
-    """Processes that prepare batches; 0 = the training process itself."""
-    validation_batches: int = within(1, MOST_STEPS, default=32)
-    """Pretraining: number of batches in a validation."""
-
-    def __post_init__(self) -> None:
-        """Check the counts.
-
-        Raises:
-            ConfigError: A count is out of range.
-        """
-        check_values(self)
 
 
 class OrderedData(pl.LightningDataModule):

@@ -17,6 +17,7 @@ from finetune.errors import ConfigError
 from finetune.heads import Classification, TaskHead, cross_entropy, head_logits
 from finetune.task.interface import Answer, Example, Outputs, Task
 from finetune.text.features.pairs import Features
+from finetune.training.config import RegularizationConfig
 from finetune.training.loop.accumulation import labelled
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.task_data import TaskData, rows_of
@@ -24,7 +25,6 @@ from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix.cache import PrefixCache
 from finetune.training.prefix.states import frozen_hidden
 from finetune.training.regularization import (
-    RegularizationConfig,
     check_regularization,
     pretrained_weights,
     pull_to_pretrained,

@@ -17,7 +17,8 @@ from finetune.text.features.files import load_features, save_features
 from finetune.text.features.pairs import Features, collate, length_batches, padding_share
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.unknown import UnknownTexts
-from finetune.training.loop.data import Batch, Indices, LoaderConfig, OrderedData
+from finetune.training.config import LoaderConfig
+from finetune.training.loop.data import Batch, Indices, OrderedData
 
 FORMAT = "3"
 """Of the features on disk; another number makes older files unknown."""

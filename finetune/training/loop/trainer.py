@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytorch_lightning as pl
@@ -27,7 +26,7 @@ from finetune.encoder.cost import activation_bytes, parameters
 from finetune.errors import ConfigError
 from finetune.machine.memory import FLOAT, TRAINED, check_fits
 from finetune.machine.processes import place
-from finetune.ranges import MOST_STEPS, check_values, within
+from finetune.training.config import TrainerConfig
 from finetune.training.loop.freed_memory import FreedMemory, keep_freed_memory
 from finetune.training.loop.launching import OneMachine, Processes
 from finetune.training.loop.progress import LengthConfig, RunLength
@@ -40,46 +39,6 @@ DDP = ("ddp", FREEZING)
 SMALLER = "lower vocab_size, hidden_size, intermediate_size or num_hidden_layers"
 REPLICATED = ("auto", "ddp")
 """Strategies under which each device has all weights."""
-
-
-@dataclass
-class TrainerConfig:
-    """Settings of Lightning's Trainer: hardware, precision, accumulation, intervals.
-
-    >>> from finetune import TrainerConfig
-    >>> trainer = TrainerConfig(accelerator="cpu", accumulate_grad_batches=4)
-    >>> trainer.gradient_clip
-    1.0
-    """
-
-    accelerator: str = field(default="auto", metadata={"words": ("auto", "cpu", "gpu")})
-    """Device type, as Lightning names it: auto, cpu or gpu."""
-    devices: int = within(1, 1024, default=1)
-    """Number of processes on this machine, each with one device."""
-    strategy: str = field(default="auto", metadata={"words": ("auto", "ddp")})
-    """Strategy for several processes, as Lightning names it: auto or ddp."""
-    precision: str = field(
-        default="32-true", metadata={"words": ("32-true", "bf16-mixed", "16-mixed")}
-    )
-    """Precision, as Lightning names it: 32-true, bf16-mixed or 16-mixed."""
-    accumulate_grad_batches: int = within(1, 1_000_000, default=1)
-    """Batches per optimizer step; the result is that of one large batch."""
-    gradient_clip: float | None = within(0, 1e12, default=1.0)
-    """Maximum norm of the gradient over all weights; none = no clipping."""
-    log_every_steps: int | None = within(1, MOST_STEPS, default=None)
-    """Steps between log lines (metrics.jsonl); none = 50, or fewer for at least 20 lines a run."""
-    validate_every_steps: int | None = within(1, MOST_STEPS, default=None)
-    """Steps between validations; none = at the end of each epoch."""
-    progress: bool = True
-    """Show a progress bar (without a terminal, a line per minute); validations are always shown."""
-
-    def __post_init__(self) -> None:
-        """Check the counts.
-
-        Raises:
-            ConfigError: A count is below one.
-        """
-        check_values(self)
 
 
 class StepValidation(pl.Callback):

@@ -18,13 +18,11 @@ import numpy as np
 from torch import Tensor
 
 from finetune.encoder import Encoder
-from finetune.errors import ConfigError, nearest
-from finetune.ranges import check_values, within
 from finetune.text.features.pairs import Features
+from finetune.training.config import CacheConfig
 from finetune.training.prefix.states import frozen_hidden, frozen_states, weight_keys
 from finetune.training.prefix.store import (
     GIB,
-    PRECISIONS,
     Entry,
     Note,
     Rows,
@@ -36,35 +34,6 @@ from finetune.training.prefix.store import (
     free_space,
     token_bytes,
 )
-
-
-@dataclass
-class CacheConfig:
-    """The cache of the frozen layers' hidden states.
-
-    >>> from finetune import CacheConfig, FitRun
-    >>> run = FitRun("runs/pretrained", "glue/cola", caching=CacheConfig(cache_gib=2))
-    >>> run.caching.cache_precision
-    'fp32'
-    """
-
-    cache: bool = True
-    """Compute the frozen layers once and cache their hidden states on disk."""
-    cache_gib: float = within(0, 1_000_000, default=8.0)
-    """Maximum size of the cache, in GiB; what does not fit is recomputed in each epoch."""
-    cache_precision: str = field(default="fp32", metadata={"words": PRECISIONS})
-    """fp32 (same results as without the cache) or bf16 (half the size, rounded to 8 bits)."""
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigError: A value is out of range.
-        """
-        check_values(self)
-        if self.cache_precision not in PRECISIONS:
-            choice = nearest(self.cache_precision, PRECISIONS)
-            raise ConfigError(f"unknown cache_precision '{self.cache_precision}'; {choice}")
 
 
 @dataclass(frozen=True)

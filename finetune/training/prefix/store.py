@@ -42,7 +42,6 @@ _BYTES: dict[str, np.dtype[Any]] = {
     "fp32": np.dtype(np.float32),
     "bf16": np.dtype(np.int16),
 }  # numpy has no bfloat16
-PRECISIONS = tuple(_STORED)
 
 
 def token_bytes(width: int, precision: str) -> int:

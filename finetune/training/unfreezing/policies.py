@@ -14,10 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Literal
 
 from finetune.console.output import counted
 from finetune.errors import ConfigError, nearest
@@ -25,7 +22,11 @@ from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.training.optimizer import group_rates
 from finetune.training.unfreezing.plan import Phase, Plan, exact, group_names
 
-Layers = Mapping[str, Sequence[nn.Module]]
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Layers = Mapping[str, Sequence["nn.Module"]]
 """Layer groups by name, lowest first."""
 
 
@@ -363,6 +364,8 @@ def set_modes(layers: Layers, groups: range, *, frozen_dropout: bool = False) ->
 
 
 def _batch_norms(module: nn.Module) -> Iterator[nn.Module]:
+    from torch import nn
+
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     return (part for part in module.modules() if isinstance(part, kinds))
 

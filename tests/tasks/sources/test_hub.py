@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finetune.errors import DataError
-from finetune.heads.span import SpanConfig
+from finetune.heads.config import SpanConfig
 from finetune.task.interface import Example, GoldAnswer, Task
 from finetune.text.features.windows import WindowConfig
 from tasks.glue.task import glue_task

@@ -12,7 +12,7 @@ import pytest
 
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
-from finetune.heads.span import SpanConfig
+from finetune.heads.config import SpanConfig
 from finetune.metrics import span_scores
 from finetune.task.interface import Answer, Example, GoldAnswer
 from finetune.text.features.windows import WindowConfig

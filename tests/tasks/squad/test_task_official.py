@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from finetune.errors import DataError
-from finetune.heads.span import SpanConfig
+from finetune.heads.config import SpanConfig
 from finetune.text.features.windows import WindowConfig
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from tasks.squad.task import SquadTask, answer_task, squad_task

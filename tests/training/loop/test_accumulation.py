@@ -21,12 +21,12 @@ from torch.utils.data import DataLoader
 
 from finetune.encoder import Encoder
 from finetune.heads import Classification, HeadConfig, MultiLabel, Regression, Span, SpanConfig
+from finetune.training.config import RegularizationConfig
 from finetune.training.loop.accumulation import labelled
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.optimizer import OptimizerConfig
-from finetune.training.regularization import RegularizationConfig
 from tests.training.test_own_trainer import CONFIG, OWN
 
 Batch = dict[str, Tensor]

@@ -19,9 +19,9 @@ from finetune.checkpoints.folder import load_trainer_state
 from finetune.errors import FinetuneError
 from finetune.jobs import session
 from finetune.runs.settings import FitRun, PretrainRun
-from finetune.training.loop.checkpointing import CheckpointConfig, Checkpointer, Interrupted
+from finetune.training.config import CheckpointConfig, TrainerConfig
+from finetune.training.loop.checkpointing import Checkpointer, Interrupted
 from finetune.training.loop.progress import Clock, LengthConfig, RunLength
-from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.schedules import ScheduleConfig, rate_factor
 
 

@@ -16,11 +16,8 @@ from finetune.text.corpus.masking import MaskingConfig
 from finetune.text.features.files import load_features, save_features
 from finetune.text.features.pairs import Features
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.training.loop.data import (
-    CorpusData,
-    LoaderConfig,
-    OrderedData,
-)
+from finetune.training.config import LoaderConfig
+from finetune.training.loop.data import CorpusData, OrderedData
 from finetune.training.loop.resume import TrainingProgress
 from finetune.training.loop.task_data import TaskData
 from tasks.glue.task import GlueTask, glue_task

@@ -112,8 +112,9 @@ def test_what_is_kept_goes_back_to_the_system() -> None:
 
 
 def test_every_run_looks_after_it() -> None:
+    from finetune.training.config import TrainerConfig
     from finetune.training.loop.progress import LengthConfig
-    from finetune.training.loop.trainer import TrainerConfig, build_trainer
+    from finetune.training.loop.trainer import build_trainer
 
     config, length = TrainerConfig(accelerator="cpu"), LengthConfig(max_steps=1)
     made: Any = build_trainer(config, length, callbacks=[], loggers=[])

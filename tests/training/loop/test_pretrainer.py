@@ -16,9 +16,9 @@ import torch.nn.functional as F
 
 from finetune import jobs as runs
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.config import NORM_POSITIONS, POSITIONS
+from finetune.encoder.config import GATED_ACTIVATIONS, NORM_POSITIONS, POSITIONS
 from finetune.encoder.cost import forward_flops_per_token
-from finetune.encoder.feedforward import ACTIVATIONS, GATED_ACTIVATIONS
+from finetune.encoder.feedforward import ACTIVATIONS
 from finetune.encoder.scores import SCORES
 from finetune.errors import DataError
 from finetune.jobs.session import Session
@@ -28,7 +28,8 @@ from finetune.settings import fields as settings
 from finetune.text.corpus.corpus import Corpus
 from finetune.text.corpus.masking import MaskingConfig
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.training.loop.data import CorpusData, LoaderConfig
+from finetune.training.config import LoaderConfig
+from finetune.training.loop.data import CorpusData
 from finetune.training.loop.pretrainer import Pretrainer, masked_lm_metrics
 from finetune.training.optimizer import adamw
 

@@ -21,11 +21,11 @@ from finetune.checkpoints.folder import load_checkpoint
 from finetune.errors import ConfigError, FinetuneError
 from finetune.runs.settings import FitRun, PretrainRun
 from finetune.settings import fields as settings
+from finetune.training.config import TrainerConfig
 from finetune.training.loop.checkpointing import Checkpointer, Interrupted
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import LengthConfig
 from finetune.training.loop.resume import TrainingProgress
-from finetune.training.loop.trainer import TrainerConfig
 
 
 class PowerCut(Exception):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.text.features.pairs import Features, collate, length_batches
+from finetune.training.config import CacheConfig
 from finetune.training.prefix.cache import (
-    CacheConfig,
     PrefixCache,
     RowSet,
     choose_depths,

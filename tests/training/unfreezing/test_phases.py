@@ -19,14 +19,17 @@ from finetune import jobs as runs
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.runs.settings import FitRun, PretrainRun
 from finetune.settings import fields as settings
-from finetune.training.loop.checkpointing import CheckpointConfig, Checkpointer, Interrupted
+from finetune.training.config import (
+    CacheConfig,
+    CheckpointConfig,
+    RegularizationConfig,
+    TrainerConfig,
+)
+from finetune.training.loop.checkpointing import Checkpointer, Interrupted
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.loop.trainer import TrainerConfig
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix import cache as prefix_cache
-from finetune.training.prefix.cache import CacheConfig
-from finetune.training.regularization import RegularizationConfig
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.unfreezing.policies import UnfreezeConfig, owned_parameters
 

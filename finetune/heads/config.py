@@ -1,0 +1,73 @@
+"""Settings of heads; like those of the encoder, they are read without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from finetune.encoder.config import EncoderConfig
+from finetune.errors import ConfigError, nearest
+from finetune.ranges import MOST_TOKENS, check_values, within
+
+ALL_POOLINGS = ("cls", "last", "mean", "max", "concat", "attention", "segments")
+"""All that a head can pool by; how is in `pooling.py`."""
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """How the hidden states of a text are pooled into one vector.
+
+    >>> from finetune import HeadConfig
+    >>> HeadConfig(pooling="mean")
+    HeadConfig(pooling='mean', head_dropout=None)
+
+    Raises:
+        ConfigError: The pooling is unknown, or the dropout lies outside [0, 1).
+    """
+
+    pooling: str | None = field(default=None, metadata={"words": ALL_POOLINGS})
+    """cls (first token), last (last token), mean, max, concat (cls or last, max and mean, as in
+    ULMFiT), attention (mean weighted by a learned query), or segments (compares the means of the
+    two texts of a pair); none = cls, or last if the encoder is causal."""
+    head_dropout: float | None = within(0, 1, below=True, default=None)
+    """Dropout before the output layer, in [0, 1); none = hidden_dropout_prob."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no head can be made from."""
+        check_values(self)
+        if self.pooling is not None and self.pooling not in ALL_POOLINGS:
+            raise ConfigError(
+                f"unknown pooling '{self.pooling}'; {nearest(self.pooling, ALL_POOLINGS)}"
+            )
+
+    def resolved(self, config: EncoderConfig) -> HeadConfig:
+        """These settings with the pooling that is used over an encoder."""
+        pooling = self.pooling or ("last" if config.causal else "cls")
+        return dataclasses.replace(self, pooling=pooling)
+
+    def dropout(self, config: EncoderConfig) -> float:
+        """Choose the rate: the head's own, or the encoder's."""
+        return config.hidden_dropout_prob if self.head_dropout is None else self.head_dropout
+
+
+@dataclass(frozen=True)
+class SpanConfig:
+    """Which spans of a window are considered as answers.
+
+    >>> from finetune import SpanConfig
+    >>> spans = SpanConfig(max_answer_length=15)
+    >>> spans.n_best
+    20
+
+    Raises:
+        ConfigError: A number lies outside its range.
+    """
+
+    n_best: int = within(1, 10_000, default=20)
+    """Number of best spans kept per window, and of answers listed per question."""
+    max_answer_length: int = within(1, MOST_TOKENS, default=30)
+    """Longest answer, in tokens."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no span can satisfy."""
+        check_values(self)
