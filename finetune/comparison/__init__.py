@@ -11,8 +11,9 @@ numpy.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from finetune.machine.packages import lazy_names
 
 if TYPE_CHECKING:
     from finetune.comparison.comparing import compare, corrected
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from finetune.comparison.groups import Answer, Group, Run
     from finetune.comparison.seeds import SeedTests, Spread, holm, seed_tests, seeds_needed, spread
     from finetune.comparison.tables import as_text, summary
-
-_MODULES = ("groups", "differences", "seeds", "tables", "comparing", "examples")
 
 __all__ = [
     "Answer",
@@ -47,14 +46,6 @@ __all__ = [
     "summary",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for module in _MODULES if name in __all__ else ():
-        loaded = importlib.import_module(f"{__name__}.{module}")
-        if hasattr(loaded, name):
-            return getattr(loaded, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__ = lazy_names(
+    __name__, __all__, ("groups", "differences", "seeds", "tables", "comparing", "examples")
+)

@@ -8,6 +8,7 @@ comes with this one.
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import importlib.util
 import os

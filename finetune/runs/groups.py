@@ -111,19 +111,14 @@ def compare_folders(
     Args:
         a: A run folder, a folder of runs, or a list of them (`read_group`).
         b: Another.
-        metric: The one to compare; None for all that both have.
-        score: Scores answers, as the task does; needed for tests over examples of a metric that
-            is no share of right answers.
-        resamples: Of the bootstrap.
-        seed: Of the bootstrap.
-
-    Returns:
-        The comparison, `a` less `b`.
+        metric: As for `compare`, like all that follow.
+        score: Scores answers.
+        resamples: Number of resamples of the bootstrap.
+        seed: Seed of the bootstrap.
 
     Raises:
-        DataError: A folder holds no results, or damaged ones; or the two are of different tasks,
-            splits or examples, or one and the same.
-        ConfigError: They have no such metric.
+        DataError: A folder holds no results, or damaged ones; or as for `compare`.
+        ConfigError: They do not both have the metric.
     """
     groups = read_group(a), read_group(b)
     return compare(*groups, metric, score=score, resamples=resamples, seed=seed)

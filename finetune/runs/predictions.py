@@ -1,5 +1,10 @@
 """Predictions files: one JSON object a line, an example each, written whole or not at all.
 
+A row has `id`, `prediction` and, where it is known, the gold as `label`. A class (or an option, by
+its letter) and a list of all classes that hold have `probabilities` by name; a number has neither.
+A span has `start`, `end` (characters of the passage, end exclusive, null for no answer), `score`,
+`null_odds` and `nbest` (text, start, end, probability), and its gold as `answers` (text, start).
+
 Beside SPLIT.jsonl, SPLIT.json says whose answers to what they are: digests of the checkpoint, of
 the examples, and of the predictions file itself. The last one ties the two files together: where
 one of them is written or changed alone, or a kill comes between them, the answers are not trusted.

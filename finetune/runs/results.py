@@ -1,6 +1,6 @@
-"""The forms of results.json and of the rows of a predictions file, and what is computed of seeds.
+"""The form of results.json, and what is computed of seeds.
 
-Nothing here opens a file: `run_folder.RunFolder` reads and writes them.
+Nothing here opens a file: `runs.folder.RunFolder` reads and writes them.
 """
 
 from __future__ import annotations
@@ -94,58 +94,6 @@ class SeedsResults(TypedDict):
     """The seeds that gave every example the same answer."""
     runs: list[RunResults]
     """The results of each seed."""
-
-
-class Prediction(TypedDict):
-    """What every row of a predictions file has."""
-
-    id: int | str
-    """The data's own id, else the number of the row from 0."""
-
-
-class ClassPrediction(Prediction):
-    """A class, or one of several options by its letter."""
-
-    prediction: str
-    probabilities: dict[str, float]
-    label: NotRequired[str]
-
-
-class MultiLabelPrediction(Prediction):
-    """All classes that hold."""
-
-    prediction: list[str]
-    probabilities: dict[str, float]
-    label: NotRequired[list[str]]
-
-
-class NumberPrediction(Prediction):
-    """A number, such as a similarity."""
-
-    prediction: float
-    label: NotRequired[float]
-
-
-class SpanCandidate(TypedDict):
-    """One of the best spans; character offsets into the passage, end exclusive, None for none."""
-
-    text: str
-    start: int | None
-    end: int | None
-    probability: float
-
-
-class SpanPrediction(Prediction):
-    """A span of a passage, or the empty text for no answer."""
-
-    prediction: str
-    start: int | None
-    end: int | None
-    score: float
-    null_odds: NotRequired[float]
-    nbest: list[SpanCandidate]
-    answers: NotRequired[list[dict[str, Any]]]
-    """The gold: `text` and `start` of each."""
 
 
 def data_of(results: Mapping[str, Any]) -> str:
