@@ -79,16 +79,16 @@ def take(turn: Turn) -> Figures:
     """Let a process take a turn, unless that has been taken.
 
     Raises:
-        SystemExit: It failed; the end of what it wrote is told.
+        SystemExit: It failed; its output ends with the reason.
     """
     folder = Path(turn.folder)
-    kept = folder / "turn.json"
-    if kept.is_file():
-        figures: Figures = json.loads(kept.read_text(encoding="utf-8"))
+    record = folder / "turn.json"
+    if record.is_file():
+        figures: Figures = json.loads(record.read_text(encoding="utf-8"))
         if figures["turn"] == asdict(turn):
             return figures
     print(f"{turn.task}: {turn.contestant}, seed {turn.seed}", file=sys.stderr, flush=True)
-    kept.unlink(missing_ok=True)
+    record.unlink(missing_ok=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     request, log = (folder.with_name(f"{folder.name}.{end}") for end in ("json", "log"))
     request.write_text(json.dumps(asdict(turn)), encoding="utf-8")
@@ -101,10 +101,10 @@ def take(turn: Turn) -> Figures:
             env=environment(turn.threads),
             check=False,
         )
-    if ended.returncode != 0 or not kept.is_file():
+    if ended.returncode != 0 or not record.is_file():
         tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
         raise SystemExit(f"{turn.contestant} failed, {log}:\n{tail}")
-    return json.loads(kept.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return json.loads(record.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def environment(threads: int | None) -> dict[str, str]:
@@ -173,12 +173,12 @@ def ratios(rows: Sequence[Figures], rate: str) -> dict[str, float]:
     rates = {row["contestant"]: row[rate] for row in rows}
     if "ours" not in rates:
         return {}
-    return {name: rates["ours"] / found for name, found in rates.items() if name in SETTINGS}
+    return {name: rates["ours"] / theirs for name, theirs in rates.items() if name in SETTINGS}
 
 
 def verdicts(folder: Path, rows: Sequence[Figures]) -> list[str]:
     """What `finetune compare` finds between ours and each of theirs that had the same rows."""
-    found = []
+    lines = []
     own = [row for row in rows if row["contestant"] not in SETTINGS]
     for row in (row for row in rows if row["contestant"] in SETTINGS):
         for mine in (mine for mine in own if mine["examples"] == row["examples"]):
@@ -188,8 +188,8 @@ def verdicts(folder: Path, rows: Sequence[Figures]) -> list[str]:
             ]
             comparison = compare_folders(*sides)
             title = f"{mine['contestant']} - {row['contestant']}"
-            found += [f"{title}: {item.verdict}" for item in comparison.differences]
-    return found
+            lines += [f"{title}: {item.verdict}" for item in comparison.differences]
+    return lines
 
 
 def parse(words: Sequence[str] | None) -> argparse.Namespace:

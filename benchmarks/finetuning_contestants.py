@@ -51,7 +51,7 @@ class Setting:
     """A way to use Trainer."""
 
     pad_to_length: bool = False
-    """Pad every sequence to `max_length`, as `run_glue.py` does unless told otherwise."""
+    """Pad every sequence to `max_length`, as `run_glue.py` does by default."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Beside those of all."""
     our_process: bool = False
@@ -257,12 +257,13 @@ def theirs(turn: Turn) -> dict[str, Any]:
     development = by_length(tokenizer, task.examples("validation"))
     asked = encoded(tokenizer, task, development, turn)
 
-    def answers(found: Any) -> Any:
+    def answers(predicted: Any) -> Any:
         """Rows of what Trainer predicted, once its labels are seen to be those of `asked`."""
-        labels = np.asarray([one["labels"] for one in asked], found.label_ids.dtype)  # float32 too
-        if not np.array_equal(labels, found.label_ids):
+        kind = predicted.label_ids.dtype  # float32 too
+        labels = np.asarray([one["labels"] for one in asked], kind)
+        if not np.array_equal(labels, predicted.label_ids):
             raise SystemExit("Trainer answered the development set in another order")
-        logits = found.predictions
+        logits = predicted.predictions
         return task.answers(logits if task.labels else logits.reshape(-1), development, [])
 
     hf.set_seed(turn.seed)
@@ -274,7 +275,7 @@ def theirs(turn: Turn) -> dict[str, Any]:
         train_dataset=encoded(tokenizer, task, train, turn),
         eval_dataset=asked,
         processing_class=tokenizer,
-        compute_metrics=lambda found: task.score(answers(found)),
+        compute_metrics=lambda predicted: task.score(answers(predicted)),
         callbacks=[Watch()],
     )
     trainer.remove_callback(hf.PrinterCallback)
@@ -284,19 +285,19 @@ def theirs(turn: Turn) -> dict[str, Any]:
     rows = answers(trainer.predict(asked))
     write_predictions(rows, folder / "predictions" / "validation.jsonl")
     monitored = f"eval_{task.monitor}"
-    found = {
+    figures = {
         "metrics": task.score(rows),
         "epoch_scores": [e[monitored] for e in trainer.state.log_history if monitored in e],
         "whole_seconds": whole,
         **steps.figures(len(train)),
         "optimizer": str(trainer.args.optim.value),
     }
-    results = {"task": task.name, "split": "validation", "metrics": found["metrics"]}
+    results = {"task": task.name, "split": "validation", "metrics": figures["metrics"]}
     results |= {"examples": len(rows), "seed": turn.seed, "encoder": turn.encoder}
     results |= {"collapsed": len({row["prediction"] for row in rows}) == 1}
     RunFolder(folder).write_results(results | {"train_seconds": whole, "versions": versions()})
     shutil.rmtree(folder / "trainer", ignore_errors=True)
-    return found
+    return figures
 
 
 def take(turn: Turn) -> None:
@@ -307,10 +308,10 @@ def take(turn: Turn) -> None:
         torch.set_num_threads(turn.threads)
     folder = Path(turn.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    found = theirs(turn) if turn.contestant in SETTINGS else ours(turn)
-    found |= {"turn": asdict(turn), "threads": torch.get_num_threads(), "peak_gib": peak_gib()}
+    figures = theirs(turn) if turn.contestant in SETTINGS else ours(turn)
+    figures |= {"turn": asdict(turn), "threads": torch.get_num_threads(), "peak_gib": peak_gib()}
     partial = folder / "turn.json.tmp"
-    partial.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    partial.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     partial.replace(folder / "turn.json")
 
 

@@ -16,9 +16,9 @@ DEVELOPMENT = 64
 
 def made_sentence(rng: random.Random, quantiles: Sequence[int]) -> str:
     """Random words, as many as a sentence has by the quantiles of their number."""
-    place = rng.random() * (len(quantiles) - 1)
-    low = int(place)
-    count = quantiles[low] + (place - low) * (quantiles[low + 1] - quantiles[low])
+    position = rng.random() * (len(quantiles) - 1)
+    low = int(position)
+    count = quantiles[low] + (position - low) * (quantiles[low + 1] - quantiles[low])
     return " ".join(f"w{rng.randrange(WORDS)}" for _ in range(round(count)))
 
 

@@ -171,12 +171,12 @@ class Driver:
 
     def score(self, task: str, flags: Flags, files: Files) -> float:
         """Mean of the monitored metric of a candidate over the seeds to choose with."""
-        place = self.folder(task, "choosing", name_of(flags))
-        found = [
-            self.run(task, flags, files, place / f"seed-{seed}", seed)
+        folder = self.folder(task, "choosing", name_of(flags))
+        results = [
+            self.run(task, flags, files, folder / f"seed-{seed}", seed)
             for seed in self.options.choose_seeds
         ]
-        return statistics.fmean(one["metrics"][MONITORS[task]] for one in found)
+        return statistics.fmean(one["metrics"][MONITORS[task]] for one in results)
 
     def choose(self, task: str) -> Flags:
         """Find the flags that are best on the held-out fifth, unless they have been found."""
@@ -295,12 +295,12 @@ def main(words: Sequence[str] | None = None) -> int:
     """Make all runs and print the table; it is also written to OUT/table.md."""
     options = parse(words)
     driver = Driver(options)
-    found = []
+    every_result = []
     for task, recipe, results in driver.everything():
         if results:
-            found.append((task, recipe, results))
-            print(table(found[-1:], header=len(found) == 1), flush=True)
-    text = table(found) + "\n"
+            every_result.append((task, recipe, results))
+            print(table(every_result[-1:], header=len(every_result) == 1), flush=True)
+    text = table(every_result) + "\n"
     Path(options.out).mkdir(parents=True, exist_ok=True)
     (Path(options.out) / "table.md").write_text(text, encoding="utf-8")
     return 0

@@ -32,9 +32,10 @@ def drawn(items: Sequence[T], count: int | None, seed: int) -> list[T]:
 def fifth(items: Sequence[T], seed: int) -> tuple[list[T], list[T]]:
     """Split into four fifths to train on and a fifth (at least one) held out, both in order."""
     count = max(1, len(items) // HELD_OUT)
-    held = set(random.Random(f"held out {seed}").sample(range(len(items)), count))
+    chosen = set(random.Random(f"held out {seed}").sample(range(len(items)), count))
     numbered = list(enumerate(items))
-    return [one for n, one in numbered if n not in held], [one for n, one in numbered if n in held]
+    rest = [one for n, one in numbered if n not in chosen]
+    return rest, [one for n, one in numbered if n in chosen]
 
 
 def glue_rows(path: Path, task: str) -> tuple[list[str], list[str]]:
@@ -77,10 +78,10 @@ def hold_out_glue(
 ) -> tuple[Path, Path]:
     """Write four fifths of a task's training rows and the fifth that is held out."""
     header, rows = glue_rows(glue_file(data, task, "train"), task)
-    train, held = fifth(drawn(rows, count, seed), seed)
+    train, held_out = fifth(drawn(rows, count, seed), seed)
     return (
         write_rows(folder / "train.tsv", header, train),
-        write_rows(folder / "held-out.tsv", header, held),
+        write_rows(folder / "held-out.tsv", header, held_out),
     )
 
 
@@ -103,11 +104,11 @@ def race_passages(archive: Path, level: str) -> list[Passage]:
     """All training passages of a level, by their names' order."""
     inside = f"train/{level}/"
     members = read_members(archive, lambda name: inside in name)
-    found = [
+    passages = [
         (Path(name).name, read_passage(content, where, answered=True))
         for where, name, content in members
     ]
-    return sorted(found, key=lambda passage: passage[0])
+    return sorted(passages, key=lambda passage: passage[0])
 
 
 def some_questions(passages: Sequence[Passage], count: int | None, seed: int) -> list[Passage]:

@@ -272,7 +272,7 @@ def report(grid: Grid, failed: Sequence[str]) -> str:
     options = grid.options
     parts = []
     for name in options.sets:
-        found: Mapping[str, Any] = {
+        results: Mapping[str, Any] = {
             arm: [results_of(grid.folder(name, arm, f"seed-{seed}")) for seed in options.seeds]
             for arm in options.arms
         }
@@ -281,7 +281,7 @@ def report(grid: Grid, failed: Sequence[str]) -> str:
             about = "a sample: {:,} train, {:,} validation, {:,} test, {:,} unlabelled".format(
                 *options.imdb
             )
-        parts.append(f"## {name} ({about})\n\n{table(name, found, options.compare_on)}")
+        parts.append(f"## {name} ({about})\n\n{table(name, results, options.compare_on)}")
     if failed:
         parts.append("\n".join(["Failed:", "", *(f"- {line}" for line in failed)]))
     text = "\n\n".join(parts) + "\n"

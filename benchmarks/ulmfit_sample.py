@@ -29,19 +29,19 @@ def sample(rows: Iterable[LabelledText], count: int, part: int) -> list[Labelled
         DataError: A class has too few.
     """
     every = list(rows)
-    places: dict[Any, list[int]] = {}
-    for place, row in enumerate(every):
-        places.setdefault(row.label, []).append(place)
-    each, chosen = count // max(1, len(places)), []
-    for number, label in enumerate(sorted(places)):
-        if len(places[label]) < each:
+    indices: dict[Any, list[int]] = {}
+    for index, row in enumerate(every):
+        indices.setdefault(row.label, []).append(index)
+    each, chosen = count // max(1, len(indices)), []
+    for number, label in enumerate(sorted(indices)):
+        if len(indices[label]) < each:
             raise DataError(
                 f"expected {each:,} texts of class {label} to draw from, got "
-                f"{len(places[label]):,}; lower the --imdb sizes"
+                f"{len(indices[label]):,}; lower the --imdb sizes"
             )
         rng = np.random.default_rng([SAMPLE_SEED, part, number])
-        chosen += rng.permutation(places[label])[:each].tolist()
-    return [every[place] for place in sorted(chosen)]
+        chosen += rng.permutation(indices[label])[:each].tolist()
+    return [every[index] for index in sorted(chosen)]
 
 
 def write_imdb(data: Path, folder: Path, sizes: Sequence[int]) -> None:
@@ -70,4 +70,4 @@ def _unlabelled(source: Imdb, count: int) -> list[str]:
         return []
     every = list(source.unlabelled())
     order = np.random.default_rng([SAMPLE_SEED, 3]).permutation(len(every))
-    return [every[place] for place in sorted(order[:count].tolist())]
+    return [every[index] for index in sorted(order[:count].tolist())]

@@ -51,8 +51,8 @@ def results_of(folder: Path) -> dict[str, Any] | None:
     files = {"validation": folder / "results.json", "test": folder / "test.json"}
     if not all(file.is_file() for file in files.values()):
         return None
-    found = {split: json.loads(file.read_text("utf-8")) for split, file in files.items()}
-    return {"folder": folder, **found}
+    results = {split: json.loads(file.read_text("utf-8")) for split, file in files.items()}
+    return {"folder": folder, **results}
 
 
 def group(name: str, runs: Sequence[Mapping[str, Any]], split: str) -> Group:
@@ -82,23 +82,23 @@ def comparisons(groups: Mapping[str, Group]) -> dict[str, Comparison]:
     """
     pairs = {arm: (arm, baseline(arm)) for arm in groups if arm != baseline(arm)}
     pairs |= {"lm-full-discr-stlr": ("freez-discr-stlr", "lm-none")}
-    found = {
+    compared = {
         name: compare(groups[arm], groups[other], METRIC)
         for name, (arm, other) in pairs.items()
         if arm in groups and other in groups
     }
-    return dict(zip(found, corrected(list(found.values())), strict=True))
+    return dict(zip(compared, corrected(list(compared.values())), strict=True))
 
 
-def table(name: str, found: Mapping[str, Sequence[dict[str, Any] | None]], split: str) -> str:
+def table(name: str, results: Mapping[str, Sequence[dict[str, Any] | None]], split: str) -> str:
     """The rows of a set in markdown, then the verdicts.
 
     Args:
         name: The set.
-        found: Arm -> what `results_of` gave for each seed.
+        results: Arm -> what `results_of` gave for each seed.
         split: The one to compare on, validation or test.
     """
-    ended = {arm: [run for run in runs if run] for arm, runs in found.items()}
+    ended = {arm: [run for run in runs if run] for arm, runs in results.items()}
     groups = {arm: group(TITLES[arm], runs, split) for arm, runs in ended.items() if runs}
     compared = comparisons(groups)
     lines = [
@@ -117,8 +117,8 @@ def table(name: str, found: Mapping[str, Sequence[dict[str, Any] | None]], split
         "",
         *(f"- {one.verdict}" for one in compared.values()),
     ]
-    told = dict.fromkeys(note for one in compared.values() for note in one.notes)
-    return "\n".join([*lines, *notes, *(f"- note: {note}" for note in told)])
+    remarks = dict.fromkeys(note for one in compared.values() for note in one.notes)
+    return "\n".join([*lines, *notes, *(f"- note: {note}" for note in remarks)])
 
 
 def _error(runs: Sequence[Mapping[str, Any]], split: str) -> str:

@@ -139,12 +139,12 @@ def rows_of(
     return rows
 
 
-def judged(found: float, asked: float | None, *, least: bool = False) -> str:
-    """A bound and whether it is kept; `-` where nothing is asked."""
+def judged(value: float, asked: float | None, *, least: bool = False) -> str:
+    """A bound and whether it is met; `-` where nothing is asked."""
     if asked is None:
         return "-"
-    kept = found >= asked if least else found <= asked
-    return f"{asked:g} {'met' if kept else 'MISSED'}"
+    is_met = value >= asked if least else value <= asked
+    return f"{asked:g} {'met' if is_met else 'MISSED'}"
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -213,20 +213,20 @@ def measure(
     }
 
 
-def report(found: Mapping[str, Any]) -> str:
+def report(figures: Mapping[str, Any]) -> str:
     """Everything about a set, in words and tables."""
-    parts = [as_table(found["policies"])]
-    for row in found["policies"]:
+    parts = [as_table(figures["policies"])]
+    for row in figures["policies"]:
         if row["policy"] == "head":
             times = row["epoch_times_faster"]
             asked = judged(times, TIMES_ASKED, least=True)
             parts.append(f"a cached epoch of the head is {times:.1f} times faster (asked {asked})")
-    first = found["sharing"][0]["seconds"]
+    first = figures["sharing"][0]["seconds"]
     parts.append("who pays for the filling, one folder for all:")
     parts += [
         f"  {row['policy']}, seed {row['seed']}: {row['encoded']:,} sequences encoded, "
         f"{row['seconds']:.2f} s to open ({row['seconds'] / first:.3f} of the first)"
-        for row in found["sharing"]
+        for row in figures["sharing"]
     ]
     return "\n".join(parts)
 
@@ -287,10 +287,10 @@ def main(words: Sequence[str] | None = None) -> None:
                 f"{BATCH}, {device.type}, {torch.get_num_threads()} threads, "
                 f"cache in {options.precision}; bounds are asked of 6x384 and the whole set\n"
             )
-            place = Path(folder) / name
-            found = measure(texts, shape, device, config, place, options.policies)
-            print(report(found), flush=True)
-            figures.append(found)
+            set_folder = Path(folder) / name
+            measured = measure(texts, shape, device, config, set_folder, options.policies)
+            print(report(measured), flush=True)
+            figures.append(measured)
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 

@@ -156,7 +156,7 @@ class Contestant:
         rows = RowSet(texts.name, features_key(texts.features), texts.lengths, uses)
         chosen = choose_depths([rows], encoder.config.hidden_size, config)
         arithmetic = arithmetic_key(self.device, "32-true")
-        kept: PrefixCache = open_cache(
+        cache: PrefixCache = open_cache(
             encoder,
             rows,
             [depth for _, depth in chosen],
@@ -165,7 +165,7 @@ class Contestant:
             config=config,
             arithmetic=arithmetic,
         )
-        self.module.caches = {"train": kept}
+        self.module.caches = {"train": cache}
 
     def _all_rows(self) -> Iterator[tuple[Any, dict[str, Tensor]]]:
         """Each sequence once; counts what the encoder is asked for."""

@@ -39,7 +39,7 @@ EVERYWHERE = {"-h", "--quiet"}
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill a page in; mkdocs calls this for each."""
-    return LINE.sub(lambda found: MADE[found[1]](found[2]), markdown)
+    return LINE.sub(lambda line: MADE[line[1]](line[2]), markdown)
 
 
 def on_post_build(config: Any) -> None:
@@ -76,7 +76,7 @@ def link_problems(site: Path) -> list[str]:
     problems = []
     for path, page in pages.items():
         name = path.relative_to(site.resolve())
-        problems += [f"{name}: loads {place}" for place in page.loads if urlsplit(place).netloc]
+        problems += [f"{name}: loads {url}" for url in page.loads if urlsplit(url).netloc]
         if name.name == "404.html":  # its links are those of the site's root, wherever that is
             continue
         for link in sorted({*page.links, *page.loads}):
@@ -105,21 +105,21 @@ def _block(text: str, language: str = "text") -> str:
 def _commands(_: str) -> str:
     from tasks.__main__ import main
 
-    told = io.StringIO()
-    with redirect_stdout(told):
+    output = io.StringIO()
+    with redirect_stdout(output):
         main(["--help"])
-    return _block(told.getvalue())
+    return _block(output.getvalue())
 
 
 def _options(words: str) -> str:
     """Tables of the options of commands: what several share stands once, under the first."""
-    told: set[tuple[str, str]] = set()
+    listed: set[tuple[str, str]] = set()
     parts = []
     for command in words.split(", "):
         parser = parser_of(command.split())
         parts.append(f"### {parser.prog}\n\n{_text(parser.description or '')}\n")
         for group in parser._action_groups:
-            parts += _group(group, told)
+            parts += _group(group, listed)
         if parser.epilog:
             parts.append(_block(parser.epilog) + "\n")
     return "\n".join(parts)
@@ -130,19 +130,19 @@ def parser_of(words: list[str]) -> argparse.ArgumentParser:
     from finetune.cli.parser import parsers_shown_to
     from tasks.__main__ import main
 
-    found: list[argparse.ArgumentParser] = []
-    with parsers_shown_to(found.append):
+    parsers: list[argparse.ArgumentParser] = []
+    with parsers_shown_to(parsers.append):
         main([*words, "--help"])
-    return found[0]
+    return parsers[0]
 
 
-def _group(group: Any, told: set[tuple[str, str]]) -> list[str]:
+def _group(group: Any, listed: set[tuple[str, str]]) -> list[str]:
     rows = []
     for action in group._group_actions:
         name, help_ = _name(action), _text(_help(action))
-        if not EVERYWHERE & set(action.option_strings) and (name, help_) not in told:
+        if not EVERYWHERE & set(action.option_strings) and (name, help_) not in listed:
             rows.append(f"| {name} | {help_} |")
-            told.add((name, help_))
+            listed.add((name, help_))
     if not rows:
         return []
     title = {"positional arguments": "words"}.get(group.title, group.title)
@@ -204,10 +204,10 @@ def _file(path: str) -> str:
 
 def _section(words: str) -> str:
     path, heading = words.split(", ", 1)
-    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", _read(path), re.M | re.S)
-    if found is None:
+    section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", _read(path), re.M | re.S)
+    if section is None:
         raise LookupError(f"{path}: no heading '{heading}'")
-    return RELATIVE.sub(r"\1", found[1].strip())
+    return RELATIVE.sub(r"\1", section[1].strip())
 
 
 MADE: dict[str, Callable[[str], str]] = {

@@ -164,7 +164,7 @@ def _build(options: Namespace, predict: Predict) -> int:
     sources = list(_sources(entries, options.data))
     lacking = [f"{source.form.name}: {source.absent}" for source in sources if source.absent]
     lacking += leaderboard.missing_problems(source.form.name for source in sources)
-    # Told before anything is predicted, which may take hours.
+    # Said before anything is predicted, which may take hours.
     if lacking and not options.allow_missing:
         return _refuse(
             [*lacking, f"submit: {_count(lacking)} missing; --allow-missing goes without"]

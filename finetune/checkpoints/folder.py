@@ -160,8 +160,8 @@ class Checkpoint:
             CheckpointError: A tensor is missing, left over, or has another shape.
         """
         weights = self.weights()
-        kept = {name: each for name, each in weights.items() if not name.startswith("pooler.")}
-        load_weights(module, kept, self.folder)
+        needed = {name: each for name, each in weights.items() if not name.startswith("pooler.")}
+        load_weights(module, needed, self.folder)
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:

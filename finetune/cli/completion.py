@@ -1,7 +1,7 @@
 """`finetune completion SHELL`: a script by which a shell completes commands, options and values.
 
 All that it offers is read off the commands' own parsers and written into the script, so a shell
-that completes starts no Python. Reading imports everything, once: the script is kept in the cache
+that completes starts no Python. Reading imports everything, once: the script is stored in the cache
 folder until a source file changes, so that a shell may ask for it whenever it starts.
 """
 

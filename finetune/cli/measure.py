@@ -1,4 +1,4 @@
-"""`finetune describe`, `cache` and `bench`: what an encoder costs, what is kept, how fast it is."""
+"""`finetune describe`, `cache` and `bench`: what an encoder costs, its cache, and its speed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from finetune.training.unfreezing.phases import Phases
 from finetune.training.unfreezing.plan import Phase
 
 Choice = list[tuple[RowSet, int]]
-"""What is kept: a set and a depth, the most useful first."""
+"""What is cached: a set and a depth, the most useful first."""
 
 
 def row_sets(phases: Phases | None, data: TaskData) -> dict[str, RowSet]:
@@ -35,7 +35,7 @@ def row_sets(phases: Phases | None, data: TaskData) -> dict[str, RowSet]:
     if phases is None or phases.config.frozen_dropout:
         return {}
     uses = uses_of((phase.groups, _epochs(phase, phases)) for phase in phases.rates.plan.phases)
-    if not any(uses):  # the embeddings alone are not worth keeping
+    if not any(uses):  # the embeddings alone are not worth caching
         return {}
     sets = {}
     for split in (data.train_split, *data.task.validation_splits):
@@ -57,7 +57,7 @@ def _epochs(phase: Phase, phases: Phases) -> float:
 
 
 def sizes(choice: Choice, width: int, precision: str) -> dict[int, str]:
-    """Boundary -> what is kept of its prefix, for the plan's table."""
+    """Boundary -> the size of its cached states, for the plan's table."""
     total: dict[int, int] = defaultdict(int)
     for rows, depth in choice:
         total[depth + 1] += rows.tokens * token_bytes(width, precision)
@@ -65,7 +65,7 @@ def sizes(choice: Choice, width: int, precision: str) -> dict[int, str]:
 
 
 def choose(run: FitRun, module: FineTuner, sets: dict[str, RowSet]) -> Choice:
-    """What to keep within the budget; nothing where the cache is off."""
+    """What to cache within the budget; nothing where the cache is off."""
     if not run.caching.cache or not sets:
         return []
     return choose_depths(list(sets.values()), module.encoder.config.hidden_size, run.caching)
@@ -81,10 +81,10 @@ def open_caches(
         module: On any device; it is moved to the run's.
         data: The splits.
         sets: Split -> its sequences.
-        choice: What to keep.
+        choice: What to cache.
 
     Returns:
-        Split -> what is kept of it.
+        Split -> its cached states.
     """
     device = pick_device(run.trainer.accelerator)
     caches = {}

@@ -142,12 +142,15 @@ class MaskFiller:
         batch["positions"] = masked.nonzero()[:, 0]
         logits: Tensor = self.module({name: tensor.to(device) for name, tensor in batch.items()})
         # Rows of the table behind the vocabulary, which round it up, name nothing.
-        shares = logits.float()[:, : self.tokenizer.vocab_size].softmax(-1).cpu()
-        best = shares.topk(min(self.top, shares.shape[1]))
+        probabilities = logits.float()[:, : self.tokenizer.vocab_size].softmax(-1).cpu()
+        best = probabilities.topk(min(self.top, probabilities.shape[1]))
         return [
             [
-                {"token": token_text(self.tokenizer, number), "probability": round(share, DIGITS)}
-                for number, share in zip(numbers, values, strict=True)
+                {
+                    "token": token_text(self.tokenizer, number),
+                    "probability": round(probability, DIGITS),
+                }
+                for number, probability in zip(numbers, values, strict=True)
             ]
             for numbers, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]

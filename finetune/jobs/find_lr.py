@@ -1,4 +1,4 @@
-"""`--find-lr`: a learning-rate range test in place of the run; its curve is kept and drawn."""
+"""`--find-lr`: a learning-rate range test in place of the run; its curve is saved and drawn."""
 
 from __future__ import annotations
 

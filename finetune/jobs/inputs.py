@@ -1,4 +1,4 @@
-"""The inputs of each kind of run, by content; `run_inputs` keeps and compares them.
+"""The inputs of each kind of run, by content; `runs.inputs` stores and compares them.
 
 And the encoder's shape, which is that of the checkpoint that a run starts from.
 """

@@ -92,9 +92,9 @@ def _series(view: TaskView, run: ReportedRun, points: Sequence[Point], label: st
     if not points:
         return {}
     several = any(point.low != point.high for point in points)
-    kept = [list(point) if several else list(point[:3]) for point in points]
+    drawn = [list(point) if several else list(point[:3]) for point in points]
     look = {"colour": view.colour(run), "dashed": view.hollow(run)}
-    return {"run": run.name, "label": label, **look, "points": kept}
+    return {"run": run.name, "label": label, **look, "points": drawn}
 
 
 def _words(title: str, series: Sequence[Series], percent: bool) -> str:

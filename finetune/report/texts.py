@@ -26,7 +26,7 @@ class Texts:
     _read: dict[Any, dict[Key, Example]] = dataclasses.field(default_factory=dict)
 
     def of(self, run: ReportedRun, split: str, ids: Iterable[Key]) -> dict[Key, Example]:
-        """Examples of a split by id: those that the run keeps, if all that are asked for are there.
+        """Examples of a split by id: those saved with the run, if all that are asked for are there.
 
         Args:
             run: The run.
@@ -38,20 +38,20 @@ class Texts:
             DataError: A file is not where it was, or is not in its official form.
         """
         if self.data is None:
-            kept: dict[Key, Example] = {}
+            saved: dict[Key, Example] = {}
             for seed in run.seeds:
-                kept |= seed.folder.read_texts(split)
-            if kept.keys() >= set(ids):
-                return kept
+                saved |= seed.folder.read_texts(split)
+            if saved.keys() >= set(ids):
+                return saved
         task, key = self._task(run)
         if (key, split) not in self._read:
             self._read[key, split] = {example.id: example for example in task.examples(split)}
         return self._read[key, split]
 
     def _task(self, run: ReportedRun) -> tuple[Task, Any]:
-        places = (run.folder, *(seed.folder for seed in run.seeds))
-        place = next((one for one in places if one.config_file.is_file()), run.folder)
-        settings = read_fit(place.path)
+        folders = (run.folder, *(seed.folder for seed in run.seeds))
+        folder = next((one for one in folders if one.config_file.is_file()), run.folder)
+        settings = read_fit(folder.path)
         if self.data is not None:
             settings = dataclasses.replace(settings, data=str(self.data))
         if not (settings.data or settings.files() or os.environ.get("FINETUNE_DATA")):

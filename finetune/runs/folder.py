@@ -177,8 +177,8 @@ class RunFolder:
     @property
     def has_started(self) -> bool:
         """Whether it, or the folder of one of its seeds, holds a checkpoint or results."""
-        kept = (RESULTS, f"{CHECKPOINTS}/*/config.json")
-        patterns = (at + part for part in kept for at in ("", f"{ANY_SEED}/"))
+        files = (RESULTS, f"{CHECKPOINTS}/*/config.json")
+        patterns = (at + part for part in files for at in ("", f"{ANY_SEED}/"))
         found = (path for pattern in patterns for path in self.path.glob(pattern))
         return not all(is_temporary(path.parent) for path in found)
 

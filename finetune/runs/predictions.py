@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from finetune.task.interface import Example
 
 MOST_MIB = 1.0
-"""Of texts that are kept with the answers on a split, so that a report needs the run alone."""
+"""Of texts that are saved with the answers on a split, so that a report needs the run alone."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read_origin(path: Path) -> Origin | None:
 def write_texts(
     examples: Sequence[Example], rows: Sequence[Mapping[str, Any]], path: Path, origin: Origin
 ) -> None:
-    """Keep the texts of labelled examples, so that they can be shown when their files are gone.
+    """Save the texts of labelled examples, so that they can be shown when their files are gone.
 
     Those that were answered worst come first, until `MOST_MIB` is full.
 

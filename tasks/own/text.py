@@ -1,7 +1,7 @@
 """Texts or pairs of texts, each with a class, several classes or a number: the task class.
 
 It serves the user's own tables (`classify_task`) and the public sets of `tasks.own.text_sets`:
-where the rows come from is a `Source`, what is learnt from them is told by the training labels.
+where the rows come from is a `Source`, the training labels decide what is learnt from them.
 """
 
 from __future__ import annotations

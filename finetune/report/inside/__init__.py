@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from finetune.report.inside.files import KINDS, Found, found_in
+from finetune.report.inside.files import KINDS, InspectionFile, inspection_files
 from finetune.report.inside.frequency import frequency_part
 from finetune.report.inside.heads import attention_part, heads_part
 from finetune.report.inside.probes import probes_part
@@ -18,7 +18,7 @@ from finetune.report.parts import Part
 
 __all__ = ["KINDS", "inside_parts"]
 
-PARTS: dict[str, Callable[[Sequence[Found]], Part]] = {
+PARTS: dict[str, Callable[[Sequence[InspectionFile]], Part]] = {
     "probe": probes_part,
     "similarity": similarity_part,
     "heads": heads_part,
@@ -29,18 +29,20 @@ PARTS: dict[str, Callable[[Sequence[Found]], Part]] = {
 """Kind -> what makes a part of its files, in the order of the page."""
 
 
-def inside_parts(places: Sequence[Path]) -> list[Part]:
+def inside_parts(paths: Sequence[Path]) -> list[Part]:
     """The parts that files of `finetune inspect` make, one a kind.
 
     Args:
-        places: The files, or folders that hold some under the names that the command gave them.
+        paths: The files, or folders that hold some under the names that the command gave them.
 
     Raises:
         DataError: A file is missing, damaged or another one; a folder holds none.
     """
-    files = dict.fromkeys(file for place in places for file in found_in(place))
-    found = [Found.read(file) for file in files]
-    kinds = {one.kind for one in found}
+    every = dict.fromkeys(file for path in paths for file in inspection_files(path))
+    files = [InspectionFile.read(file) for file in every]
+    kinds = {file.kind for file in files}
     return [
-        part([f for f in found if f.kind == kind]) for kind, part in PARTS.items() if kind in kinds
+        part([file for file in files if file.kind == kind])
+        for kind, part in PARTS.items()
+        if kind in kinds
     ]

@@ -27,8 +27,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Found:
-    """A file with what it holds."""
+class InspectionFile:
+    """A file of `finetune inspect` with its content."""
 
     file: Path
     kind: str
@@ -36,7 +36,7 @@ class Found:
     content: Mapping[str, Any]
 
     @classmethod
-    def read(cls, file: Path) -> Found:
+    def read(cls, file: Path) -> InspectionFile:
         """Read a file.
 
         Raises:
@@ -46,10 +46,10 @@ class Found:
         for kind, fields in KINDS.items():
             if content.keys() >= set(fields):
                 return cls(file, kind, content)
-        held = ", ".join(list(map(str, content))[:5]) or "none"
+        names = ", ".join(list(map(str, content))[:5]) or "none"
         raise DataError(
             f"{file}: expected a file of `finetune inspect` ({_names()}), got one with other "
-            f"fields ({held}); name one that the command wrote"
+            f"fields ({names}); name one that the command wrote"
         )
 
     @property
@@ -57,7 +57,7 @@ class Found:
         """The last two parts of the run's path: what distinguishes it from others."""
         return short(self.content.get("run") or self.file)
 
-    def draw(self, make: Callable[[Found], T]) -> T:
+    def draw(self, make: Callable[[InspectionFile], T]) -> T:
         """Make something of it.
 
         Raises:
@@ -73,14 +73,14 @@ class Found:
             ) from None
 
 
-def short(place: object) -> str:
+def short(path: object) -> str:
     """The last two parts of a path."""
-    return "/".join(Path(str(place)).parts[-2:])
+    return "/".join(Path(str(path)).parts[-2:])
 
 
-def blocks(found: Sequence[Found], make: Callable[[Found], Html]) -> Html:
+def blocks(files: Sequence[InspectionFile], make: Callable[[InspectionFile], Html]) -> Html:
     """What is made of each file, below one another."""
-    return joined([one.draw(make) for one in found])
+    return joined([one.draw(make) for one in files])
 
 
 def figure_of(value: object) -> float | None:
@@ -94,18 +94,18 @@ def figure_of(value: object) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def found_in(place: Path) -> list[Path]:
+def inspection_files(path: Path) -> list[Path]:
     """A file itself; those of a folder that bear the names of `finetune inspect`.
 
     Raises:
         DataError: A folder has none.
     """
-    if not place.is_dir():
-        return [place]
-    files = [file for kind in KINDS if (file := place / f"{kind}.json").is_file()]
+    if not path.is_dir():
+        return [path]
+    files = [file for kind in KINDS if (file := path / f"{kind}.json").is_file()]
     if not files:
         raise DataError(
-            f"{place}: expected a folder with files of `finetune inspect` ({_names()}), got none"
+            f"{path}: expected a folder with files of `finetune inspect` ({_names()}), got none"
         )
     return files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finetune.report.inside.files import Found, blocks, figure_of
+from finetune.report.inside.files import InspectionFile, blocks, figure_of
 from finetune.report.inside.layers import layers_figure, series
 from finetune.report.markup import Cell, Column, Html, Row, data_table, element, joined
 from finetune.report.parts import Part
@@ -18,23 +18,23 @@ LEAD = (
 LOSSES = {"loss": "loss", "unigram_loss": "frequencies alone"}
 
 
-def frequency_part(found: Sequence[Found]) -> Part:
+def frequency_part(files: Sequence[InspectionFile]) -> Part:
     """What `finetune inspect frequency` found.
 
     Raises:
         DataError: A file holds something else.
     """
-    return Part("frequency", "Loss by frequency", blocks(found, _block), LEAD)
+    return Part("frequency", "Loss by frequency", blocks(files, _block), LEAD)
 
 
-def _block(found: Found) -> Html:
-    content = found.content
+def _block(file: InspectionFile) -> Html:
+    content = file.content
     bins = {_seen(int(one["least"]), int(one["most"])): one for one in content["bins"]}
     lines = [_line(key, bins) for key in LOSSES]
     lines[1] |= {"colour": "var(--baseline)", "dashed": True}
     names = list(bins)
     plot = layers_figure("layers", "Loss by times seen, nats", names, lines, percent=False)
-    return joined([element("h3", found.name), plot, _table(bins, content)])
+    return joined([element("h3", file.name), plot, _table(bins, content)])
 
 
 def _line(key: str, bins: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from finetune.console.output import counted
-from finetune.report.inside.files import Found, blocks, figure_of
+from finetune.report.inside.files import InspectionFile, blocks, figure_of
 from finetune.report.inside.layers import WIDE, Matrix, grid, shaded_table
 from finetune.report.markup import Cell, Column, Html, Row, data_table, details, element, joined
 from finetune.report.parts import Part
@@ -60,17 +60,17 @@ Heads = Mapping[tuple[int, int], Mapping[str, float | None]]
 """Layer and head, both from 1 -> figures."""
 
 
-def heads_part(found: Sequence[Found]) -> Part:
+def heads_part(files: Sequence[InspectionFile]) -> Part:
     """What `finetune inspect heads` found.
 
     Raises:
         DataError: A file holds something else.
     """
-    return Part("heads", "Heads", blocks(found, _block), CAVEAT)
+    return Part("heads", "Heads", blocks(files, _block), CAVEAT)
 
 
-def _block(found: Found) -> Html:
-    content = found.content
+def _block(file: InspectionFile) -> Html:
+    content = file.content
     heads = {
         (int(one["layer"]), int(one["head"])): {key: figure_of(one[key]) for key in FIGURES}
         for one in content["heads"]
@@ -87,14 +87,14 @@ def _block(found: Found) -> Html:
         "and shares each have a scale of their own."
     )
     note = element("p", text, class_="note")
-    fold = details(f"All heads as a table ({len(heads)})", _table(heads, uniform, found.name))
+    fold = details(f"All heads as a table ({len(heads)})", _table(heads, uniform, file.name))
     shown = grid(list(matrices.values()), tables)
-    return joined([element("h3", found.name), shown, note, fold])
+    return joined([element("h3", file.name), shown, note, fold])
 
 
 def _matrix(heads: Heads, uniform: Mapping[str, float | None], key: str) -> Matrix:
     figure = FIGURES[key]
-    layers, numbers = (sorted({place[side] for place in heads}) for side in (0, 1))
+    layers, numbers = (sorted({head[side] for head in heads}) for side in (0, 1))
     values = [[heads[layer, head][key] for head in numbers] for layer in layers]
     alike = uniform[key]
     below = f"layers by heads; a uniform head: {'–' if alike is None else figure.written(alike)}"
@@ -131,7 +131,7 @@ def _cells(figures: Mapping[str, float | None]) -> list[Cell]:
     return [Cell(None if v is None else figure.written(v), v) for figure, v in values]
 
 
-def attention_part(found: Sequence[Found]) -> Part:
+def attention_part(files: Sequence[InspectionFile]) -> Part:
     """What `finetune inspect attention` found.
 
     Raises:
@@ -140,10 +140,10 @@ def attention_part(found: Sequence[Found]) -> Part:
     from finetune.inspection import attention_part as drawn
     from finetune.inspection.attention_page import CAVEAT
 
-    pieces = [one.draw(lambda found: drawn(_map(found.content))) for one in found]
+    pieces = [one.draw(lambda file: drawn(_map(file.content))) for one in files]
     body = [
         joined([element("h3", one.name), Html(piece.html)])
-        for one, piece in zip(found, pieces, strict=True)
+        for one, piece in zip(files, pieces, strict=True)
     ]
     style, script = pieces[0].css, pieces[0].js
     return Part("attention", "Attention maps", joined(body), CAVEAT, script, style)

@@ -20,21 +20,21 @@ WIDE = 6
 
 
 def short_name(layer: str) -> str:
-    """A layer's name where there is little room: `embeddings` -> `emb`, `block 3` -> `3`."""
+    """A layer's name where space is short: `embeddings` -> `emb`, `block 3` -> `3`."""
     return {"embeddings": "emb", "scalar mix": "mix"}.get(layer, layer.removeprefix("block "))
 
 
-def colour(place: int) -> str:
+def colour(index: int) -> str:
     """A colour of the style sheet for the n-th of several, from 0."""
-    return f"var(--c{place % COLOURS + 1})"
+    return f"var(--c{index % COLOURS + 1})"
 
 
-def series(name: str, place: int, points: Mapping[str, Summary | None]) -> dict[str, Any]:
+def series(name: str, index: int, points: Mapping[str, Summary | None]) -> dict[str, Any]:
     """A line of a figure.
 
     Args:
         name: What it is of.
-        place: Which of the lines it is, from 0: gives the colour; later ones are dashed.
+        index: Which of the lines it is, from 0: gives the colour; later ones are dashed.
         points: Name on the axis -> mean and deviation; None where there is none.
     """
     values = [
@@ -42,8 +42,8 @@ def series(name: str, place: int, points: Mapping[str, Summary | None]) -> dict[
     ]
     return {
         "name": name,
-        "colour": colour(place),
-        "dashed": place >= COLOURS,
+        "colour": colour(index),
+        "dashed": index >= COLOURS,
         "points": [[at, mean, std or 0.0] for at, mean, std in values if mean is not None],
     }
 
@@ -70,14 +70,14 @@ def layers_figure(
         more: `apart` (a name whose points no line leads to), `rules` (`y`, `label`), `domain`.
     """
     scale = 100 if percent else 1
-    words = "; ".join(
+    values = "; ".join(
         f"{one['name']}: "
         + ", ".join(f"{at} {scale * mean:.{1 if percent else 2}f}" for at, mean, _ in one["points"])
         for one in lines
     )
     axis = {"names": list(names), "short": [short_name(name) for name in names]}
     spec = {**axis, "series": list(lines), "percent": percent, **more}
-    return figure(kind, title, f"{title}. {words}", spec, note)
+    return figure(kind, title, f"{title}. {values}", spec, note)
 
 
 def layer_table(caption: str, groups: Sequence[str], rows: Sequence[Row]) -> Html:
@@ -133,7 +133,7 @@ def shaded_table(
 
 
 def grid(matrices: Sequence[Matrix], tables: Sequence[Html]) -> Html:
-    """Tables side by side, as many as there is room for."""
+    """Tables side by side, as many as fit."""
     most = max((len(matrix.columns) for matrix in matrices), default=0)
     return element("div", *tables, class_="matrices wide" if most >= WIDE else "matrices many")
 

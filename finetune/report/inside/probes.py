@@ -7,7 +7,7 @@ from typing import Any
 
 from finetune.console.output import counted
 from finetune.metrics.semantics import label, meaning
-from finetune.report.inside.files import Found, blocks, figure_of
+from finetune.report.inside.files import InspectionFile, blocks, figure_of
 from finetune.report.inside.layers import SHORT, Summary, layer_table, layers_figure, series
 from finetune.report.markup import Cell, Html, Row, details, element, joined
 from finetune.report.parts import Part
@@ -29,18 +29,18 @@ Probed = Sequence[Mapping[str, Any]]
 """What was found for each run of a group."""
 
 
-def probes_part(found: Sequence[Found]) -> Part:
+def probes_part(files: Sequence[InspectionFile]) -> Part:
     """What `finetune inspect probe` found.
 
     Raises:
         DataError: A file holds something else.
     """
-    return Part("probes", "Probes", blocks(found, _block), CAVEAT)
+    return Part("probes", "Probes", blocks(files, _block), CAVEAT)
 
 
-def _block(found: Found) -> Html:
-    metric = str(found.content["metric"])
-    groups: Mapping[str, Probed] = found.content["groups"]
+def _block(file: InspectionFile) -> Html:
+    metric = str(file.content["metric"])
+    groups: Mapping[str, Probed] = file.content["groups"]
     first = list(groups.values())[0][0]
     title = f"{first['task']}: {label(metric)}, {first['pooling']} pooling"
     plots = element("div", _scores(groups, metric), _mix(groups), class_="grid")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from finetune.report.inside.files import Found, blocks, figure_of, short
+from finetune.report.inside.files import InspectionFile, blocks, figure_of, short
 from finetune.report.inside.layers import (
     Matrix,
     Summary,
@@ -32,22 +32,22 @@ OPEN = 6
 """Matrices that are shown at once; more are folded."""
 
 
-def similarity_part(found: Sequence[Found]) -> Part:
+def similarity_part(files: Sequence[InspectionFile]) -> Part:
     """What `finetune inspect similarity` found.
 
     Raises:
         DataError: A file holds something else.
     """
-    return Part("similarity", "Similarity of layers", blocks(found, _block), CAVEAT)
+    return Part("similarity", "Similarity of layers", blocks(files, _block), CAVEAT)
 
 
-def _block(found: Found) -> Html:
-    content = found.content
+def _block(file: InspectionFile) -> Html:
+    content = file.content
     groups: Mapping[str, Sequence[Summary]] = content["groups"]
     names = _layers(max(map(len, groups.values())))
     lines = [
-        series(name, place, dict(zip(names, of, strict=False)))
-        for place, (name, of) in enumerate(groups.items())
+        series(name, index, dict(zip(names, of, strict=False)))
+        for index, (name, of) in enumerate(groups.items())
     ]
     plot = layers_figure(
         "layers", "CKA of the same layer", names, lines, percent=False, domain=[0, 1]
@@ -116,18 +116,18 @@ def _note(content: Mapping[str, Any]) -> Html:
     return element("p", text, class_="note")
 
 
-def words_part(found: Sequence[Found]) -> Part:
+def words_part(files: Sequence[InspectionFile]) -> Part:
     """What `finetune inspect words` found.
 
     Raises:
         DataError: A file holds something else.
     """
-    return Part("words", "Nearest words", blocks(found, _nearest_words), NEAREST)
+    return Part("words", "Nearest words", blocks(files, _nearest_words), NEAREST)
 
 
-def _nearest_words(found: Found) -> Html:
-    tables = [_nearest_table(one) for one in found.content["words"]]
-    return joined([element("h3", found.name), element("div", *tables, class_="matrices many")])
+def _nearest_words(file: InspectionFile) -> Html:
+    tables = [_nearest_table(one) for one in file.content["words"]]
+    return joined([element("h3", file.name), element("div", *tables, class_="matrices many")])
 
 
 def _nearest_table(one: Mapping[str, Any]) -> Html:

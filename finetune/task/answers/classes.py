@@ -53,10 +53,10 @@ def class_answers(
         Rows `{"id", "prediction", "probabilities", "label"}`.
     """
     best = outputs.argmax(axis=1).tolist()  # (N,)
-    shares = rounded(softmax(outputs)).tolist()  # (N, C)
+    probabilities = rounded(softmax(outputs)).tolist()  # (N, C)
     read = (
         {"prediction": names[choice], "probabilities": dict(zip(names, row, strict=True))}
-        for choice, row in zip(best, shares, strict=True)
+        for choice, row in zip(best, probabilities, strict=True)
     )
     return with_ids(read, examples)
 
@@ -75,14 +75,14 @@ def multi_label_answers(
         Rows `{"id", "prediction": [name, …], "probabilities", "label": [name, …]}`, the names in
         the order of `names`; the probabilities do not sum to 1.
     """
-    shares = sigmoid(outputs)  # (N, C)
-    rows = zip((shares > THRESHOLD).tolist(), rounded(shares).tolist(), strict=True)
+    probabilities = sigmoid(outputs)  # (N, C)
+    rows = zip((probabilities > THRESHOLD).tolist(), rounded(probabilities).tolist(), strict=True)
     read = (
         {
-            "prediction": [name for name, holds in zip(names, held, strict=True) if holds],
+            "prediction": [name for name, holds in zip(names, positive, strict=True) if holds],
             "probabilities": dict(zip(names, row, strict=True)),
         }
-        for held, row in rows
+        for positive, row in rows
     )
     return lists(with_ids(read, examples))
 

@@ -195,10 +195,10 @@ def _set_probabilities(lists: Sequence[_Choices]) -> None:
     sizes = np.diff(bounds)
     scores = np.array([score for choices in lists for score in choices.scores])
     odds = np.exp(scores - np.repeat(np.maximum.reduceat(scores, bounds[:-1]), sizes))
-    shares = odds / np.repeat(np.add.reduceat(odds, bounds[:-1]), sizes)
+    probabilities = odds / np.repeat(np.add.reduceat(odds, bounds[:-1]), sizes)
     entries = (entry for choices in lists for entry in choices.entries)
-    for entry, share in zip(entries, shares.round(DIGITS).tolist(), strict=True):
-        entry["probability"] = share
+    for entry, probability in zip(entries, probabilities.round(DIGITS).tolist(), strict=True):
+        entry["probability"] = probability
 
 
 def _answer(example: Example, null: float, choices: _Choices, threshold: float) -> Answer:

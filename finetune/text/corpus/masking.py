@@ -91,11 +91,11 @@ class MaskingConfig:
         ):
             if value not in legal:
                 raise ConfigError(f"{name} '{value}' is unknown; {nearest(value, legal)}")
-        shares = (self.replace_mask_share, self.replace_random_share)
-        if sum(shares) > 1:
+        fractions = (self.replace_mask_share, self.replace_random_share)
+        if sum(fractions) > 1:
             raise ConfigError(
                 "replace_mask_share and replace_random_share must together be at most 1, got "
-                f"{shares[0]} and {shares[1]}"
+                f"{fractions[0]} and {fractions[1]}"
             )
 
 
