@@ -175,6 +175,10 @@ def bench(arguments: list[str]) -> int:
     return 0
 
 
+HEAD_LENGTH = 128
+"""T of the texts for which the operations of a head are counted."""
+
+
 def _task_head(source: Path) -> dict[str, Any] | None:
     """What the head of a fine-tuned checkpoint costs; None without a head that pools."""
     from finetune.checkpoints.hf.form import POOLED
@@ -196,7 +200,7 @@ def _task_head(source: Path) -> dict[str, Any] | None:
         head = HEADS[kind](checkpoint.encoder_config, head_config(checkpoint), outputs)
     assert isinstance(head, PooledHead)
     parameters = sum(parameter.numel() for parameter in head.parameters())
-    cost = {"parameters": parameters, "flops_per_text": head.flops}
+    cost = {"parameters": parameters, "flops_per_text": head.flops(HEAD_LENGTH)}
     return {"kind": kind, "pooling": head.config.pooling, **cost}
 
 
@@ -206,7 +210,8 @@ def _about_head(head: Mapping[str, Any] | None) -> list[str]:
         return []
     return [
         f"The head ({head['kind']}, pooling {head['pooling']}) has {head['parameters']:,} "
-        f"parameters and takes {head['flops_per_text'] / 1e6:,.2f} million operations a text."
+        f"parameters and takes {head['flops_per_text'] / 1e6:,.2f} million operations a text of "
+        f"{HEAD_LENGTH} tokens."
     ]
 
 

@@ -427,6 +427,34 @@ def text_segments(input_ids: Tensor, mask: Tensor) -> Tensor:
     return segments * (mask & ~is_separator & (mask.cumsum(dim=1) > 1))
 
 
+class AlignPooling(nn.Module):
+    """Each token of a text beside the tokens of the other that it fits, compared by one layer."""
+
+    def __init__(self, config: FinetuneConfig) -> None:
+        """Make the comparing layer and the weight of an equal token."""
+        super().__init__()
+        size, self.eps = config.hidden_size, config.layer_norm_eps
+        self.same_token = nn.Parameter(torch.tensor(4.0))
+        self.compare = nn.Linear(4 * size + 2, size)
+
+    def forward(self, hidden: Tensor, input_ids: Tensor, segments: Tensor) -> Tensor:
+        """Hidden states (B, T, D), ids and segments int64 (B, T) -> (B, 4D)."""
+        states = F.layer_norm(hidden, hidden.shape[-1:], eps=self.eps)
+        others = segments.unsqueeze(2) + segments.unsqueeze(1) == 3  # (B, T, T): of texts 1 and 2
+        same = others & (input_ids.unsqueeze(2) == input_ids.unsqueeze(1))
+        scores = states @ states.transpose(1, 2) * states.shape[-1] ** -0.5 + self.same_token * same
+        scores = scores.masked_fill(~others, torch.finfo(scores.dtype).min)
+        aligned = (scores.softmax(dim=-1) * others) @ states
+        product = states * aligned
+        matched = same.any(dim=-1, keepdim=True).to(states.dtype)
+        features = [states, aligned, states - aligned, product, matched]
+        features.append(product.mean(dim=-1, keepdim=True))
+        compared = F.relu(self.compare(torch.cat(features, dim=-1)))
+        texts = (segments == 1, segments == 2)
+        pooled = [pool(how, False, compared, text) for text in texts for how in ("mean", "max")]
+        return torch.cat(pooled, dim=-1)
+
+
 class PooledHead(nn.Module):
     """One vector a text, then its output layers."""
 
@@ -440,8 +468,10 @@ class PooledHead(nn.Module):
         if self.pooling == "cls":
             layers = [nn.Linear(size, size), nn.Tanh(), *layers]
         if self.pooling == "attention":
-            self.pool = nn.ModuleDict({"query": nn.Linear(size, 1, bias=False)})
-        if self.pooling == "segments":
+            self.pool: nn.Module = nn.ModuleDict({"query": nn.Linear(size, 1, bias=False)})
+        if self.pooling == "align":
+            self.pool = AlignPooling(config)
+        if self.pooling in ("segments", "align"):
             norm = nn.LayerNorm(4 * size, eps=config.layer_norm_eps)
             layers = [norm, dropout, nn.Linear(4 * size, size), nn.ReLU(), *layers]
         if self.pooling == "concat":
@@ -457,9 +487,9 @@ class PooledHead(nn.Module):
         return outputs
 
     def _pooled(self, hidden: Tensor, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """One vector a text or pair, (B, D), or (B, 3D) of `concat` and (B, 4D) of `segments`."""
+        """One vector a text or pair, (B, D), or (B, 3D) of `concat` and (B, 4D) of a comparison."""
         if self.pooling == "attention":
-            scores = self.pool["query"](hidden)  # (B, T, 1)
+            scores = self.pool.get_submodule("query")(hidden)  # (B, T, 1)
             scores = scores.masked_fill(~mask.unsqueeze(-1), torch.finfo(scores.dtype).min)
             pooled: Tensor = (scores.softmax(dim=1) * hidden).sum(dim=1)
             return pooled
@@ -467,6 +497,9 @@ class PooledHead(nn.Module):
             segments = text_segments(input_ids, mask)
             u, v = (pool("mean", self.causal, hidden, segments == text) for text in (1, 2))
             return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+        if self.pooling == "align":
+            compared: Tensor = self.pool(hidden, input_ids, text_segments(input_ids, mask))
+            return compared
         return pool(self.pooling, self.causal, hidden, mask)
 
 

@@ -44,7 +44,7 @@ class MultipleChoice(PooledHead):
         self,
         hidden: Tensor,
         attention_mask: Tensor | None = None,
-        segments: Tensor | None = None,
+        input_ids: Tensor | None = None,
     ) -> Tensor:
         """Score the options of each question.
 
@@ -52,13 +52,13 @@ class MultipleChoice(PooledHead):
             hidden: Last hidden states, the C options of a question one after the other,
                 (B C, T, D).
             attention_mask: True where there is a token, bool (B C, T); None if everywhere.
-            segments: What `text_segments` gives, int64 (B C, T), where the pooling reads them: 1 in
-                the passage, 2 in the question and the option.
+            input_ids: int64 (B C, T), where the pooling reads them: the first of the texts that it
+                compares is the passage, the second the question with the option.
 
         Returns:
             Logits (B, C).
         """
-        scores = super().forward(hidden, attention_mask, segments)  # (B C, 1)
+        scores = super().forward(hidden, attention_mask, input_ids)  # (B C, 1)
         return scores.view(-1, self.num_choices)  # (B, C)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:

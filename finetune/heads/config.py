@@ -9,7 +9,9 @@ from finetune.encoder.config import EncoderConfig
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
 
-ALL_POOLINGS = ("cls", "last", "mean", "max", "concat", "attention", "segments")
+PAIR_POOLINGS = ("segments", "align")
+"""Those that compare the two texts of a pair."""
+ALL_POOLINGS = ("cls", "last", "mean", "max", "concat", "attention", *PAIR_POOLINGS)
 """All that a head can pool by; how is in `pooling.py`."""
 
 
@@ -27,8 +29,9 @@ class HeadConfig:
 
     pooling: str | None = field(default=None, metadata={"words": ALL_POOLINGS})
     """cls (first token), last (last token), mean, max, concat (cls or last, max and mean, as in
-    ULMFiT), attention (mean weighted by a learned query), or segments (compares the means of the
-    two texts of a pair); none = cls, or last if the encoder is causal."""
+    ULMFiT), attention (mean weighted by a learned query), or for a pair of texts segments (compares
+    their means) or align (compares each token with its counterparts in the other text); none = cls,
+    or last if the encoder is causal."""
     head_dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout before the output layer, in [0, 1); none = hidden_dropout_prob."""
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
-from finetune.heads.config import HeadConfig
-from finetune.heads.pooling import SEGMENTS, find_pooling, first_token, segment_pair
+from finetune.heads.config import PAIR_POOLINGS, HeadConfig
+from finetune.heads.pooling import AlignPooling, find_pooling, first_token
 from finetune.heads.protocol import TaskHead, cross_entropy
 
 
@@ -35,8 +35,9 @@ def output_layers(config: EncoderConfig, head: HeadConfig, num_outputs: int) -> 
     """Make what stands between a pooled vector and the logits.
 
     cls: BERT's pooler (dense and tanh), dropout, linear. concat: ULMFiT's two blocks of batch
-    normalisation, dropout and linear (Howard and Ruder, 2018, section 3.3). segments: layer norm,
-    dropout, a hidden layer, dropout and linear. last, mean, max, attention: dropout and linear.
+    normalisation, dropout and linear (Howard and Ruder, 2018, section 3.3). segments, align: layer
+    norm, dropout, a hidden layer, dropout and linear. last, mean, max, attention: dropout and
+    linear.
 
     Args:
         config: The encoder's config.
@@ -61,7 +62,7 @@ def output_layers(config: EncoderConfig, head: HeadConfig, num_outputs: int) -> 
             Dropout(ULMFIT_HIDDEN_DROPOUT),
             nn.Linear(ULMFIT_HIDDEN_SIZE, num_outputs),
         )
-    if head.pooling == SEGMENTS:
+    if head.pooling in PAIR_POOLINGS:
         return nn.Sequential(
             # Products of two states have another scale than the states beside them.
             nn.LayerNorm(4 * size, eps=config.layer_norm_eps),
@@ -82,16 +83,19 @@ class PooledHead(nn.Module, TaskHead):
         super().__init__()
         head = self.config = head.resolved(config)
         """The settings, with the pooling that is used."""
+        self.reads_ids = head.pooling in PAIR_POOLINGS
         self.pool = find_pooling(str(head.pooling), config)
         self.first_only = self.pool is first_token
-        self.reads_segments = self.pool is segment_pair
         self.layers = output_layers(config, head, num_outputs)
         initialize_weights(self, config.initializer_range)
 
-    @property
-    def flops(self) -> int:
-        """Operations a text, forward, of its output layers, two a multiply-add; pooling is less."""
-        return 2 * sum(one.weight.numel() for one in self.layers if isinstance(one, nn.Linear))
+    def flops(self, length: int) -> int:
+        """Operations a text of `length` tokens, forward, two a multiply-add.
+
+        Those of a pooling are left out where there are few: all but `align`.
+        """
+        layers = 2 * sum(one.weight.numel() for one in self.layers if isinstance(one, nn.Linear))
+        return layers + (self.pool.flops(length) if isinstance(self.pool, AlignPooling) else 0)
 
     def start_from(self, pooler: Mapping[str, Tensor]) -> None:
         """Take over a pretrained pooler, where the pooling is `cls`; else change nothing.
@@ -111,20 +115,23 @@ class PooledHead(nn.Module, TaskHead):
         self,
         hidden: Tensor,
         attention_mask: Tensor | None = None,
-        segments: Tensor | None = None,
+        input_ids: Tensor | None = None,
     ) -> Tensor:
         """Pool the hidden states and compute the outputs.
 
         Args:
             hidden: Last hidden states, (B, T, D); (B, 1, D) will do where `first_only` says so.
             attention_mask: True where there is a token, bool (B, T); None if everywhere.
-            segments: What `text_segments` gives, int64 (B, T); only where `reads_segments` says so.
+            input_ids: int64 (B, T); only where `reads_ids` says so.
 
         Returns:
             (B, C).
+
+        Raises:
+            ValueError: The pooling compares two texts, and there are no ids to tell them apart.
         """
-        selected = segments if self.reads_segments else attention_mask
-        logits: Tensor = self.layers(self.pool(hidden, selected))
+        read = (attention_mask, input_ids) if self.reads_ids else (attention_mask,)
+        logits: Tensor = self.layers(self.pool(hidden, *read))
         return logits
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -221,10 +228,10 @@ class Regression(PooledHead):
         self,
         hidden: Tensor,
         attention_mask: Tensor | None = None,
-        segments: Tensor | None = None,
+        input_ids: Tensor | None = None,
     ) -> Tensor:
         """Predict a number for each text: as in a pooled head, but (B,)."""
-        return super().forward(hidden, attention_mask, segments).squeeze(-1)
+        return super().forward(hidden, attention_mask, input_ids).squeeze(-1)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Average the squared error.

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError
+from finetune.heads.config import PAIR_POOLINGS
 
 
 def first_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -114,30 +116,106 @@ def text_segments(input_ids: Tensor, attention_mask: Tensor | None = None) -> Te
     return segments * (attention_mask & ~is_separator & ~is_first_token)
 
 
-def segment_pair(hidden: Tensor, segments: Tensor | None) -> Tensor:
+def given(input_ids: Tensor | None) -> Tensor:
+    """The ids that a pooling of two texts needs.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if input_ids is None:
+        raise ValueError(
+            "a pooling that compares two texts tells them apart by the separators among the ids, "
+            "got no ids; give the head input_ids as its third argument"
+        )
+    return input_ids
+
+
+def segment_pair(hidden: Tensor, attention_mask: Tensor | None, input_ids: Tensor | None) -> Tensor:
     """Compare two texts: [u, v, |u - v|, u * v] of their means (Conneau et al., 2017, section 3.2).
 
     Args:
         hidden: (B, T, D).
-        segments: What `text_segments` gives, int64 (B, T).
+        attention_mask: True where there is a token, bool (B, T); None if everywhere.
+        input_ids: int64 (B, T).
 
     Returns:
         (B, 4D); the mean of a text without a token is zero.
-
-    Raises:
-        ValueError: There are no segments.
     """
-    if segments is None:
-        raise ValueError(
-            "the pooling 'segments' needs to know which text a token belongs to, got no segments; "
-            "give the head text_segments(input_ids, attention_mask) as its third argument"
-        )
+    segments = text_segments(given(input_ids), attention_mask)
     u, v = (mean_over_tokens(hidden, segments == text) for text in (FIRST, SECOND))  # (B, D)
     return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
 
 
-Pooling = Callable[[Tensor, Tensor | None], Tensor]
-"""(hidden (B, T, D), attention_mask bool (B, T) or None) -> a vector a text."""
+SAME_TOKEN = 4.0
+"""What an equal token adds to a score at the start: its weight is e^4 times as large then."""
+
+
+class AlignPooling(nn.Module):
+    """Compare each token of a text with the tokens of the other that it fits (Parikh et al., 2016).
+
+    Decomposable attention over an encoder's states, with ESIM's comparison and both of its poolings
+    (Chen et al., 2017, sections 3.2 and 3.3) and DrQA's exact match (Chen et al., 2017a, section
+    3.2). With ĥ the state h after layer norm, each token i of one text reads all tokens j of the
+    other:
+
+        e_ij = ĥ_i · ĥ_j / √D + w [id_i = id_j],   a_i = Σ_j softmax_j(e_ij) ĥ_j
+        c_i = ReLU(W [ĥ_i, a_i, ĥ_i - a_i, ĥ_i * a_i, match_i, ĥ_i · a_i / D] + b)
+
+    where match_i is 1 if the other text has the same token, and w is learned. The mean and the
+    maximum of c over each text are the result: [mean u, max u, mean v, max v].
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        """Make the comparing layer, 4D + 2 -> D, and the weight of an equal token."""
+        super().__init__()
+        size, self.eps = config.hidden_size, config.layer_norm_eps
+        self.same_token = nn.Parameter(torch.tensor(SAME_TOKEN))
+        self.compare = nn.Linear(4 * size + 2, size)
+
+    def forward(
+        self, hidden: Tensor, attention_mask: Tensor | None, input_ids: Tensor | None
+    ) -> Tensor:
+        """Align and compare.
+
+        Args:
+            hidden: (B, T, D).
+            attention_mask: True where there is a token, bool (B, T); None if everywhere.
+            input_ids: int64 (B, T).
+
+        Returns:
+            (B, 4D); of a text without a token zeros, and what is aligned to it is zero.
+        """
+        ids = given(input_ids)
+        segments = text_segments(ids, attention_mask)
+        states = F.layer_norm(hidden, hidden.shape[-1:], eps=self.eps)
+        is_other = segments.unsqueeze(2) + segments.unsqueeze(1) == FIRST + SECOND  # (B, T, T)
+        is_same = is_other & (ids.unsqueeze(2) == ids.unsqueeze(1))
+        scores = states @ states.transpose(1, 2) * states.shape[-1] ** -0.5
+        scores = scores + self.same_token * is_same
+        # Finite: where the other text is empty the softmax of -inf would be no number.
+        scores = scores.masked_fill(~is_other, torch.finfo(scores.dtype).min)
+        aligned = (scores.softmax(dim=-1) * is_other) @ states  # (B, T, D)
+        compared = self._compare(states, aligned, is_same.any(dim=-1, keepdim=True))
+        texts = [segments == text for text in (FIRST, SECOND)]
+        pools = (mean_over_tokens, max_over_tokens)
+        return torch.cat([pool(compared, text) for text in texts for pool in pools], dim=-1)
+
+    def _compare(self, states: Tensor, aligned: Tensor, is_matched: Tensor) -> Tensor:
+        """Compare tokens with counterparts, 2 x (B, T, D) and bool (B, T, 1) -> (B, T, D)."""
+        product = states * aligned
+        features = [states, aligned, states - aligned, product]
+        features += [is_matched.to(states.dtype), product.mean(dim=-1, keepdim=True)]
+        return F.relu(self.compare(torch.cat(features, dim=-1)))
+
+    def flops(self, length: int) -> int:
+        """Operations a text of `length` tokens, forward: scores, mixing and the comparing layer."""
+        size = self.compare.out_features
+        return length * (4 * length * size + 2 * self.compare.weight.numel())
+
+
+Pooling = Callable[..., Tensor]
+"""(hidden (B, T, D), attention_mask bool (B, T) or None) -> a vector a text; those that compare two
+texts are given input_ids int64 (B, T) too."""
 
 POOLINGS: dict[str, Pooling] = {
     "cls": first_token,
@@ -147,12 +225,10 @@ POOLINGS: dict[str, Pooling] = {
     "concat": first_max_and_mean,
 }
 """Name in a config -> how a text becomes one vector, without weights and by its mask alone."""
-ATTENTION, SEGMENTS = "attention", "segments"
-"""Two more poolings: one learns a query, one compares the texts of a pair."""
 
 
 def find_pooling(name: str, config: EncoderConfig) -> Pooling:
-    """The pooling of this name over an encoder's states; `segments` takes them for the mask.
+    """The pooling of this name over an encoder's states.
 
     In a causal encoder the first token sees itself alone; the last one has seen the whole text.
 
@@ -165,8 +241,8 @@ def find_pooling(name: str, config: EncoderConfig) -> Pooling:
             "pooling 'cls' reads the first token, which in a causal encoder sees no other: every "
             f"text would have the same vector; choose {', '.join(choices[:-1])} or {choices[-1]}"
         )
-    if name == ATTENTION:
+    if name == "attention":
         return AttentionPooling(config.hidden_size)
-    if name == SEGMENTS:
-        return segment_pair
+    if name in PAIR_POOLINGS:
+        return AlignPooling(config) if name == "align" else segment_pair
     return last_max_and_mean if config.causal and name == "concat" else POOLINGS[name]

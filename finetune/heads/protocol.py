@@ -8,8 +8,6 @@ from typing import Protocol, Self
 import torch.nn.functional as F
 from torch import Tensor
 
-from finetune.heads.pooling import text_segments
-
 IGNORED = -100
 """Label of what takes no part in the loss: a token, an example or a window."""
 
@@ -35,19 +33,19 @@ class Head(Protocol):
 class TaskHead(Head, Protocol):
     """A head that reads sequences, whose answers a task understands."""
 
-    reads_segments: bool = False
-    """Whether it needs to know which text of a pair each token belongs to."""
+    reads_ids: bool = False
+    """Whether it reads the ids too: they say which text of a pair each token belongs to."""
 
     def __call__(
         self,
         hidden: Tensor,
         attention_mask: Tensor | None = None,
-        segments: Tensor | None = None,
+        input_ids: Tensor | None = None,
         /,
     ) -> Tensor:
         """Logits of hidden states (B, T, D), with a mask that is True at tokens, bool (B, T).
 
-        A head that does not read segments gets no third argument.
+        A head that does not read ids gets no third argument.
         """
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -63,9 +61,9 @@ def head_logits(head: TaskHead, hidden: Tensor, batch: Mapping[str, Tensor]) -> 
         batch: `input_ids` int64 (B, T), and `attention_mask` bool (B, T) where a row is padded.
     """
     attention_mask = batch.get("attention_mask")
-    if not head.reads_segments:
+    if not head.reads_ids:
         return head(hidden, attention_mask)
-    return head(hidden, attention_mask, text_segments(batch["input_ids"], attention_mask))
+    return head(hidden, attention_mask, batch["input_ids"])
 
 
 def cross_entropy(

@@ -155,8 +155,8 @@ def _module(
     if start is not None:
         encoder.load_state_dict(start.encoder().state_dict())
     head = data.task.head(config, run.head)
-    if head.reads_segments:
-        check_segments(data)
+    if head.reads_ids:
+        check_segments(data, str(run.head.pooling))
     if isinstance(head, PooledHead) and start is not None and (pooler := start.pooler()):
         head.start_from(pooler)
     if isinstance(head, Regression):
@@ -178,7 +178,7 @@ def _module(
     )
 
 
-def check_segments(data: TaskData) -> None:
+def check_segments(data: TaskData, pooling: str) -> None:
     """Refuse to compare two texts where there is one, or where no separator shows which is which.
 
     Raises:
@@ -186,14 +186,14 @@ def check_segments(data: TaskData) -> None:
     """
     if len(data.examples(data.train_split)[0].texts) == 1:
         raise ConfigError(
-            f"--pooling segments compares two texts, and {data.task.name} has one text an example; "
-            "choose --pooling mean, or attention"
+            f"--pooling {pooling} compares two texts, and {data.task.name} has one text an "
+            "example; choose --pooling mean, or attention"
         )
     template = data.tokenizer.template(pair=True)
     one_before, one_behind = len(template.prefix) == 1, len(template.suffix) == 1
     if not (one_before and one_behind and {*template.middle} == {*template.suffix}):
         raise ConfigError(
-            "--pooling segments expects a tokenizer that writes [CLS] a [SEP] b [SEP], got "
+            f"--pooling {pooling} expects a tokenizer that writes [CLS] a [SEP] b [SEP], got "
             f"{len(template.prefix)} tokens before a pair, {len(template.middle)} between and "
             f"{len(template.suffix)} behind it; choose --pooling mean, or attention"
         )

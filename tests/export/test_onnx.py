@@ -59,11 +59,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "hidden_act": "swiglu",
     },
     # Without segment ids: the texts of a pair are known by the separators.
-    "segments": {"kind": "choice", "type_vocab_size": 0},
+    "align": {"kind": "choice", "type_vocab_size": 0},
 }
 SLOW: dict[str, dict[str, Any]] = {
     "max": {"kind": "choice", "position": "none", "attention_score": "dot", "hidden_act": "relu"},
     "attention": {"kind": "classification", "hidden_act": "silu"},
+    "segments": {"kind": "choice", "type_vocab_size": 0},
     "cls": {"kind": "regression", "attention_score": "additive", "hidden_act": "gelu_tanh"},
 }
 

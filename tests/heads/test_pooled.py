@@ -202,8 +202,8 @@ def test_kinds_are_the_names_in_a_checkpoint() -> None:
     [
         (
             {"pooling": "average"},
-            "unknown pooling 'average'; choose one of attention, cls, concat, last, max, mean, "
-            "segments",
+            "unknown pooling 'average'; choose one of align, attention, cls, concat, last, "
+            "max, mean, segments",
         ),
         ({"pooling": "meen"}, "unknown pooling 'meen'; did you mean 'mean'?"),
         ({"head_dropout": 1.0}, r"head_dropout must be a number from 0 to below 1.*, got 1\.0"),

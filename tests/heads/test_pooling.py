@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from finetune.heads import (
     head_logits,
     text_segments,
 )
-from finetune.heads.pooling import AttentionPooling, segment_pair
+from finetune.heads.pooling import PAIR_POOLINGS, AlignPooling, AttentionPooling, segment_pair
 from finetune.text.features.pairs import collate, encode_pairs
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.made.nets import tiny_config
@@ -101,7 +102,7 @@ def test_padding_may_stand_on_either_side() -> None:
 
 def test_segments_is_the_papers_comparison_of_two_means(hidden: Tensor) -> None:
     made = batch()
-    pooled = segment_pair(hidden, text_segments(**made))
+    pooled = segment_pair(hidden, made["attention_mask"], made["input_ids"])
     for row, (first, second) in enumerate([((1, 2), (4,)), ((1,), (3, 4, 5))]):
         u = sum(hidden[row, place] for place in first) / len(first)
         v = sum(hidden[row, place] for place in second) / len(second)
@@ -112,13 +113,76 @@ def test_segments_is_the_papers_comparison_of_two_means(hidden: Tensor) -> None:
 def test_the_head_of_segments_is_a_norm_and_one_hidden_layer(hidden: Tensor) -> None:
     head = Classification(CONFIG, HeadConfig("segments"), 3).double().eval()
     weights, made = head.state_dict(), batch()
-    pooled = segment_pair(hidden, text_segments(**made))
+    pooled = segment_pair(hidden, made["attention_mask"], made["input_ids"])
     centred = pooled - pooled.mean(dim=-1, keepdim=True)
     normalized = centred / (centred.square().mean(dim=-1, keepdim=True)).sqrt()
     inner = (normalized @ weights["layers.2.weight"].T + weights["layers.2.bias"]).clamp(min=0)
     expected = inner @ weights["layers.5.weight"].T + weights["layers.5.bias"]
     torch.testing.assert_close(head_logits(head, hidden, made), expected, atol=1e-9, rtol=0)
     assert weights["layers.2.weight"].shape == (D, 4 * D)
+
+
+def pair_by_hand(
+    head: AlignPooling, states: Tensor, other: Tensor, ids: Tensor, others: Tensor
+) -> Tensor:
+    """Mean and maximum of what one text makes of the other, token by token, by the formulas."""
+    weight, bias = head.compare.weight, head.compare.bias
+    compared = []
+    for state, word in zip(states, ids, strict=True):
+        scores = [float(state @ key) / D**0.5 for key in other]
+        scores = [
+            score + float(head.same_token) * (word == key)
+            for score, key in zip(scores, others, strict=True)
+        ]
+        total = sum(math.exp(score) for score in scores)
+        aligned = sum(
+            math.exp(score) / total * key for score, key in zip(scores, other, strict=True)
+        )
+        match = torch.tensor([float(word in others), float(state @ aligned) / D])
+        features = torch.cat([state, aligned, state - aligned, state * aligned, match.double()])
+        compared.append((weight @ features + bias).clamp(min=0))
+    tokens = torch.stack(compared)
+    return torch.cat([tokens.mean(dim=0), tokens.amax(dim=0)])
+
+
+def test_align_compares_each_token_with_those_of_the_other_text_that_it_fits(
+    hidden: Tensor,
+) -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([[CLS, 5, 6, SEP, 6, SEP, PAD], [CLS, 8, SEP, 9, 5, 8, SEP]])
+    pool = AlignPooling(CONFIG).double()
+    pooled = pool(hidden, ids != PAD, ids)
+    centred = hidden - hidden.mean(dim=-1, keepdim=True)
+    states = centred / centred.square().mean(dim=-1, keepdim=True).sqrt()
+    for row, (first, second) in enumerate([([1, 2], [4]), ([1], [3, 4, 5])]):
+        expected = torch.cat(
+            [
+                pair_by_hand(pool, states[row, one], states[row, two], ids[row, one], ids[row, two])
+                for one, two in ((first, second), (second, first))
+            ]
+        )
+        torch.testing.assert_close(pooled[row], expected, atol=1e-6, rtol=0)
+
+
+def test_an_equal_token_of_the_other_text_draws_attention(hidden: Tensor) -> None:
+    """With states that say nothing the words alone decide: here 6 finds 6, whose state it gets."""
+    ids = torch.tensor([[CLS, 6, SEP, 7, 6, 8, SEP]])
+    pool = AlignPooling(CONFIG).double()
+    seen: list[Tensor] = []
+    pool.compare.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    pool.same_token.data.fill_(100.0)
+    pool(hidden[:1], None, ids)
+    states = torch.nn.functional.layer_norm(hidden[:1], (D,))
+    torch.testing.assert_close(seen[0][0, 1, D : 2 * D], states[0, 4], atol=1e-4, rtol=0)
+    assert seen[0][0, :, 4 * D].tolist() == [0, 1, 0, 0, 1, 0, 0]  # the flag of an equal token
+
+
+def test_align_counts_its_operations() -> None:
+    """Products of states, mixing and the comparing layer of each token, and the output layers."""
+    head = Classification(CONFIG, HeadConfig("align"), 3)
+    comparing, output = (4 * D + 2) * D, 4 * D * D + D * 3
+    assert head.flops(10) == 2 * (10 * (2 * 10 * D + comparing) + output)
+    assert Classification(CONFIG, HeadConfig("segments"), 3).flops(10) == 2 * output
 
 
 def test_attention_is_the_softmax_of_a_learned_query(hidden: Tensor) -> None:
@@ -135,9 +199,9 @@ def test_attention_is_the_softmax_of_a_learned_query(hidden: Tensor) -> None:
     assert pool(hidden, torch.zeros_like(mask)).isfinite().all()
 
 
-@pytest.mark.parametrize("pooling", ["attention", "segments"])
+@pytest.mark.parametrize("pooling", ["attention", *PAIR_POOLINGS])
 @pytest.mark.parametrize("kind", HEADS)
-def test_every_head_learns_by_both(kind: str, pooling: str) -> None:
+def test_every_head_learns_by_each(kind: str, pooling: str) -> None:
     head = HEADS[kind](HeadConfig(pooling))
     hidden = torch.randn(2, 7, D, requires_grad=True)
     logits = head_logits(head, hidden, batch())
@@ -150,11 +214,11 @@ def test_every_head_learns_by_both(kind: str, pooling: str) -> None:
         assert parameter.grad.isfinite().all(), name
     assert hidden.grad is not None
     texts = text_segments(**batch()) > 0
-    read = texts if pooling == "segments" else batch()["attention_mask"]
+    read = texts if pooling in PAIR_POOLINGS else batch()["attention_mask"]
     assert (hidden.grad.abs().sum(-1) > 0).equal(read)  # both texts; neither [CLS] nor padding
 
 
-@pytest.mark.parametrize("pooling", ["attention", "segments"])
+@pytest.mark.parametrize("pooling", ["attention", *PAIR_POOLINGS])
 def test_padding_changes_nothing(pooling: str) -> None:
     torch.manual_seed(0)
     encoder, head = Encoder(CONFIG).eval(), HEADS["classification"](HeadConfig(pooling)).eval()
@@ -167,21 +231,27 @@ def test_padding_changes_nothing(pooling: str) -> None:
 
 def test_a_text_without_tokens_has_a_mean_of_zeros() -> None:
     ids = torch.tensor([[CLS, SEP, 5, SEP]])
-    u, v, *_ = segment_pair(torch.ones(1, 4, D), text_segments(ids)).chunk(4, dim=-1)
+    hidden = torch.ones(1, 4, D)
+    u, v, *_ = segment_pair(hidden, None, ids).chunk(4, dim=-1)
     assert not u.any()
     assert v.eq(1).all()
+    mean_u, max_u, mean_v, _ = AlignPooling(CONFIG)(hidden, None, ids).chunk(4, dim=-1)
+    assert not mean_u.any()
+    assert not max_u.any()
+    assert mean_v.isfinite().all()
 
 
-def test_without_segments_the_message_says_where_they_are_from() -> None:
-    head = Classification(CONFIG, HeadConfig("segments"), 3)
-    with pytest.raises(ValueError, match=r"got no segments; give the head text_segments\("):
+@pytest.mark.parametrize("pooling", PAIR_POOLINGS)
+def test_without_ids_the_message_says_what_to_give(pooling: str) -> None:
+    head = Classification(CONFIG, HeadConfig(pooling), 3)
+    with pytest.raises(ValueError, match=r"got no ids; give the head input_ids as its third"):
         head(torch.zeros(1, 4, D))
 
 
-def test_only_segments_reads_segments() -> None:
-    reading = {name for name in ALL_POOLINGS if _regression(name).reads_segments}
-    assert reading == {"segments"}
-    assert set(ALL_POOLINGS) - set(POOLINGS) == {"attention", "segments"}
+def test_only_poolings_of_pairs_read_ids() -> None:
+    reading = {name for name in ALL_POOLINGS if _regression(name).reads_ids}
+    assert reading == set(PAIR_POOLINGS)
+    assert set(ALL_POOLINGS) - set(POOLINGS) == {"attention", *PAIR_POOLINGS}
 
 
 def _regression(pooling: str) -> Any:
