@@ -124,7 +124,7 @@ def given(input_ids: Tensor | None) -> Tensor:
     """
     if input_ids is None:
         raise ValueError(
-            "a pooling that compares two texts tells them apart by the separators among the ids, "
+            "a pooling that compares two texts distinguishes them by the separators among the ids, "
             "got no ids; give the head input_ids as its third argument"
         )
     return input_ids

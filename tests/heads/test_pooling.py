@@ -122,25 +122,23 @@ def test_the_head_of_segments_is_a_norm_and_one_hidden_layer(hidden: Tensor) -> 
     assert weights["layers.2.weight"].shape == (D, 4 * D)
 
 
-def pair_by_hand(
-    head: AlignPooling, states: Tensor, other: Tensor, ids: Tensor, others: Tensor
+def compared_by_hand(
+    pool: AlignPooling, text: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Mean and maximum of what one text makes of the other, token by token, by the formulas."""
-    weight, bias = head.compare.weight, head.compare.bias
+    """Mean and maximum of what a text (states, ids) makes of the other, token by token."""
     compared = []
-    for state, word in zip(states, ids, strict=True):
-        scores = [float(state @ key) / D**0.5 for key in other]
+    for state, word in zip(*text, strict=True):
+        pairs = list(zip(*other, strict=True))
         scores = [
-            score + float(head.same_token) * (word == key)
-            for score, key in zip(scores, others, strict=True)
+            math.exp(state @ key / D**0.5 + pool.same_token * (word == twin)) for key, twin in pairs
         ]
-        total = sum(math.exp(score) for score in scores)
         aligned = sum(
-            math.exp(score) / total * key for score, key in zip(scores, other, strict=True)
+            score / sum(scores) * key for score, (key, _) in zip(scores, pairs, strict=True)
         )
-        match = torch.tensor([float(word in others), float(state @ aligned) / D])
-        features = torch.cat([state, aligned, state - aligned, state * aligned, match.double()])
-        compared.append((weight @ features + bias).clamp(min=0))
+        has_twin = (word == other[1]).any().double()
+        numbers = torch.stack([has_twin, state @ aligned / D])
+        features = torch.cat([state, aligned, state - aligned, state * aligned, numbers])
+        compared.append((pool.compare.weight @ features + pool.compare.bias).clamp(min=0))
     tokens = torch.stack(compared)
     return torch.cat([tokens.mean(dim=0), tokens.amax(dim=0)])
 
@@ -150,17 +148,13 @@ def test_align_compares_each_token_with_those_of_the_other_text_that_it_fits(
 ) -> None:
     torch.manual_seed(0)
     ids = torch.tensor([[CLS, 5, 6, SEP, 6, SEP, PAD], [CLS, 8, SEP, 9, 5, 8, SEP]])
-    pool = AlignPooling(CONFIG).double()
+    pool = AlignPooling(CONFIG).double().requires_grad_(False)
     pooled = pool(hidden, ids != PAD, ids)
     centred = hidden - hidden.mean(dim=-1, keepdim=True)
     states = centred / centred.square().mean(dim=-1, keepdim=True).sqrt()
     for row, (first, second) in enumerate([([1, 2], [4]), ([1], [3, 4, 5])]):
-        expected = torch.cat(
-            [
-                pair_by_hand(pool, states[row, one], states[row, two], ids[row, one], ids[row, two])
-                for one, two in ((first, second), (second, first))
-            ]
-        )
+        u, v = ((states[row, places], ids[row, places]) for places in (first, second))
+        expected = torch.cat([compared_by_hand(pool, u, v), compared_by_hand(pool, v, u)])
         torch.testing.assert_close(pooled[row], expected, atol=1e-6, rtol=0)
 
 
