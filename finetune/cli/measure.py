@@ -189,15 +189,12 @@ def _task_head(source: Path) -> dict[str, Any] | None:
         or (checkpoint := find_checkpoint(source)).head.get("kind") not in POOLED
     ):
         return None
-    import torch
-
     from finetune.export.model import HEADS
-    from finetune.heads import PooledHead
-    from finetune.jobs.evaluation import head_config
+    from finetune.heads import HeadConfig, PooledHead
 
     kind, outputs = str(checkpoint.head["kind"]), len(checkpoint.labels)
-    with torch.device("meta"):  # shapes alone
-        head = HEADS[kind](checkpoint.encoder_config, head_config(checkpoint), outputs)
+    config = HeadConfig.from_dict(checkpoint.head)
+    head = HEADS[kind](checkpoint.encoder_config, config, outputs)
     assert isinstance(head, PooledHead)
     parameters = sum(parameter.numel() for parameter in head.parameters())
     cost = {"parameters": parameters, "flops_per_text": head.flops(HEAD_LENGTH)}

@@ -24,7 +24,6 @@ from finetune.heads import (
     TaskHead,
     head_logits,
 )
-from finetune.jobs.evaluation import head_config
 
 HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], TaskHead]] = {
     "classification": Classification,
@@ -128,7 +127,9 @@ def _head(checkpoint: Checkpoint, kind: str, encoder: Encoder) -> TaskHead | Mas
             f"{checkpoint.folder}: expected a head that can be exported, got the kind {kind!r}; "
             f"{nearest(kind, [*HEADS, 'masked_lm'])}"
         )
-    return HEADS[kind](encoder.config, head_config(checkpoint), len(checkpoint.labels))
+    return HEADS[kind](
+        encoder.config, HeadConfig.from_dict(checkpoint.head), len(checkpoint.labels)
+    )
 
 
 class _AtOnce(Additive):

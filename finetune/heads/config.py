@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from finetune.encoder.config import EncoderConfig
 from finetune.errors import ConfigError, nearest
@@ -42,6 +44,12 @@ class HeadConfig:
             raise ConfigError(
                 f"unknown pooling '{self.pooling}'; {nearest(self.pooling, ALL_POOLINGS)}"
             )
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> HeadConfig:
+        """Read what a checkpoint says of its head; what is not of this class is left out."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in settings.items() if name in known})
 
     def resolved(self, config: EncoderConfig) -> HeadConfig:
         """These settings with the pooling that is used over an encoder."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from finetune.checkpoints.folder import Checkpoint
@@ -104,7 +104,7 @@ def load_tuner(source: Path, run: FitRun) -> tuple[FineTuner, Tokenizer]:
 def _tuner(checkpoint: Checkpoint, source: Path, run: FitRun) -> FineTuner:
     task = make_task(run, checkpoint.labels or None)
     config = checkpoint.encoder_config
-    head = task.head(config, head_config(checkpoint))
+    head = task.head(config, HeadConfig.from_dict(checkpoint.head))
     if checkpoint.head.get("kind") != head.kind:
         raise CheckpointError(
             f"{source}: {task.name} needs a head of the kind {head.kind}, got "
@@ -113,14 +113,11 @@ def _tuner(checkpoint: Checkpoint, source: Path, run: FitRun) -> FineTuner:
     module = FineTuner(Encoder(config), head, task)
     checkpoint.load_into(module)
     module.decision = dict(checkpoint.decision)
-    module.to(pick_device(run.trainer.accelerator)).eval()
+    device = pick_device(run.trainer.accelerator)
+    if device.type == "cpu" and run.trainer.accelerator not in ("auto", "cpu"):
+        say(f"{source}: trained on a {run.trainer.accelerator}; none is available here, using cpu")
+    module.to(device).eval()
     return module
-
-
-def head_config(checkpoint: Checkpoint) -> HeadConfig:
-    """The settings that a checkpoint's head was built with."""
-    known = {setting.name for setting in fields(HeadConfig)}
-    return HeadConfig(**{name: value for name, value in checkpoint.head.items() if name in known})
 
 
 def load_scorer(source: Path, run: FitRun) -> Scorer:

@@ -255,3 +255,49 @@ def test_a_run_without_a_name_keeps_that_of_its_version(project: Path, call: Cal
     again = call(*words, *data, "--learning-rate", "1e-2", "--out", run, "--resume")
     assert again.status == 0, again.err
     assert results(run)["task"] == "classify/own"
+
+
+def test_the_data_folder_that_a_variable_names_is_recorded(
+    world: World,
+    defaults: Path,
+    tmp_path: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FINETUNE_DATA", str(world.data))
+    start = ["--encoder", world.pretrained, "--config", defaults]
+    fit = ["glue", "sst2", *start, "--out", tmp_path / "fit"]
+    adapt = ["adapt", "--task", "glue/sst2", "--encoder", world.pretrained]
+    adapt += ["--max-steps", "1", "--max-length", "16", "--no-wandb", "--out", tmp_path / "adapt"]
+    assert call(*fit).status == call(*adapt).status == 0
+    assert config(tmp_path / "fit")["data"] == config(tmp_path / "adapt")["data"] == str(world.data)
+    monkeypatch.delenv("FINETUNE_DATA")
+    assert call("evaluate", tmp_path / "fit").status == 0
+    assert call("glue", "sst2", "--out", tmp_path / "fit", "--resume").status == 0
+
+
+def test_the_value_that_chose_the_checkpoint_is_recorded(
+    world: World, defaults: Path, tmp_path: Path, call: Call
+) -> None:
+    out = tmp_path / "run"
+    words = plain(world, defaults, out, "--monitor", "loss", "--seeds", "1,2")
+    assert call(*words).status == 0
+    runs = json.loads((out / "results.json").read_text(encoding="utf-8"))["runs"]
+    losses = [run["monitored"]["loss"] for run in runs]
+    best = runs[losses.index(min(losses))]["seed"]
+    (tmp_path / "x.jsonl").write_text('{"text": "the cat"}\n', encoding="utf-8")
+    outcome = call("predict", out, "--input", tmp_path / "x.jsonl", "--output", tmp_path / "y")
+    assert f"the best by loss is seed {best}" in outcome.err
+
+
+def test_a_run_of_a_gpu_is_evaluated_on_what_there_is(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(world.tuned, run)
+    text = (run / "config.yaml").read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(text.replace("accelerator: auto", "accelerator: gpu"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    outcome = call("evaluate", run)
+    assert outcome.status == 0
+    assert f"{run}: trained on a gpu; none is available here, using cpu\n" in outcome.err
