@@ -40,9 +40,12 @@ def batch_cost(
     """Train on a few batches without a step, all parameters trainable.
 
     Returns:
-        Mean seconds of a batch, and the most memory in GiB, optimizer included.
+        Mean seconds of a batch, and the most memory in GiB, optimizer included. On a CPU these are
+        seconds of the processor, as on a machine that does nothing else.
     """
     device = pick_device(trainer.accelerator)
+    # This thread takes part in all that torch computes, whatever the number of threads.
+    now = time.thread_time if device.type == "cpu" else time.perf_counter
     module.to(device).train()
     order = data.order(0)
     chosen = [order[number * len(order) // BATCHES] for number in range(BATCHES)]
@@ -51,14 +54,14 @@ def batch_cost(
     for batch in data.batch_loader(data.training_set(0), chosen):
         if times and time.perf_counter() - begun > SECONDS:
             break
-        start = time.perf_counter()
+        start = now()
         moved = {name: tensor.to(device) for name, tensor in batch.items()}
         with as_trained(trainer.precision, device):
             outputs: Any = module.training_step(moved, 0)
         outputs["loss"].backward()
         module.zero_grad()
         wait_for(device)
-        times.append(time.perf_counter() - start)
+        times.append(now() - start)
     measured = times[1:] or times  # the first one warms up
     weights = sum(parameter.numel() for parameter in module.parameters())
     return sum(measured) / len(measured), peak_gib(device) + MOMENTS * weights / 2**30

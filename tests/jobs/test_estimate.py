@@ -1,0 +1,37 @@
+"""How long a run will take: on this machine, however busy it is now."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from finetune.jobs.estimate import batch_cost
+from finetune.training.config import TrainerConfig
+
+
+class Waiting(torch.nn.Linear):
+    """A module whose step waits, as for a processor that others use."""
+
+    def training_step(self, batch: Any, number: int) -> dict[str, torch.Tensor]:
+        time.sleep(0.2)
+        return {"loss": self(batch["x"]).sum()}
+
+
+class Data:
+    def order(self, epoch: int) -> list[int]:
+        return [0] * 8
+
+    def training_set(self, epoch: int) -> None:
+        return None
+
+    def batch_loader(self, examples: Any, order: list[int]) -> list[dict[str, torch.Tensor]]:
+        return [{"x": torch.ones(2, 3)} for _ in order]
+
+
+def test_waiting_for_the_processor_is_no_part_of_the_estimate() -> None:
+    data: Any = Data()
+    module: Any = Waiting(3, 1)
+    seconds, _ = batch_cost(module, data, TrainerConfig(accelerator="cpu"))
+    assert 0 < seconds < 0.1
