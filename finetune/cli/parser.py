@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,8 @@ FIRST = tuple(
 )
 """Where a command has MANY options, `--help` shows the first 15 of these that it has."""
 MANY = 40
+TRUE = ("true", "yes", "on")
+TRUE_OR_FALSE = (*TRUE, "false", "no", "off", "none")
 
 
 _shown_to: ContextVar[Callable[[argparse.ArgumentParser], None] | None]
@@ -77,7 +80,22 @@ class _Parser(argparse.ArgumentParser):
             look(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._check_switches(args or ())
         return super().parse_known_args(args and self._with_commas(args), namespace)
+
+    def _check_switches(self, arguments: Sequence[str]) -> None:
+        """Refuse a value behind a flag that has none, which would be taken for another argument."""
+        kinds = argparse.BooleanOptionalAction
+        actions = [action for action in self._actions if isinstance(action, kinds)]
+        switches = {flag for action in actions for flag in action.option_strings}
+        words = [part for word in arguments for part in word.split("=", 1)]
+        for flag, value in pairwise(words):
+            if flag in switches and value.lower() in TRUE_OR_FALSE:
+                name = flag.removeprefix("--no-").removeprefix("--")
+                is_on = (value.lower() in TRUE) != flag.startswith("--no-")
+                self.error(
+                    f"{flag} takes no value, got {value}; give --{'' if is_on else 'no-'}{name}"
+                )
 
     def _with_commas(self, arguments: Sequence[str]) -> list[str]:
         """`--seeds 1 2 3` as `--seeds 1,2,3`.
@@ -269,10 +287,9 @@ def read_settings(
 def _read_resumed(cls: type[T], flags: Mapping[str, object]) -> T:
     """The settings that the run was started with, under the flags that were given again."""
     from finetune.runs.folder import RunFolder
-    from finetune.runs.settings import default_folder
     from finetune.settings import fields as settings
 
-    folder = RunFolder(Path(str(flags.get("out") or default_folder(str(flags.get("task"))))))
+    folder = RunFolder(_folder_to_resume(cls, flags))
     if folder.config_file.is_file():
         return settings.read(cls, folder.config_file, flags, warn=False)
     try:
@@ -286,3 +303,17 @@ def _read_resumed(cls: type[T], flags: Mapping[str, object]) -> T:
         raise ConfigError(
             f"{folder.path} contains no run to resume; start one without --resume"
         ) from error
+
+
+def _folder_to_resume(cls: type[Any], flags: Mapping[str, object]) -> Path:
+    """RUN of a run that is resumed, by default named after its task or its training file."""
+    from finetune.runs.fits import folder_of
+    from finetune.runs.settings import FitRun, default_folder
+    from finetune.settings import fields as settings
+
+    if out := flags.get("out"):
+        return Path(str(out))
+    folder = Path(default_folder(str(flags.get("task"))))
+    if not issubclass(cls, FitRun) or "train" not in flags or folder.is_dir():
+        return folder
+    return Path(folder_of(settings.read(cls, None, {"encoder_from": "none", **flags})))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ def fine_tune(arguments: list[str]) -> int:
     """Fine-tune on a task; takes the family's word and those after it."""
     from finetune import jobs
     from finetune.runs.families import families
+    from finetune.runs.fits import folder_of
     from finetune.runs.settings import fit_settings
 
     word, *arguments = arguments
@@ -67,13 +69,14 @@ def fine_tune(arguments: list[str]) -> int:
         check=_refuse_shape_flags,
     )
     if run is not None:
+        run = replace(run, out=folder_of(run))
         trained = not (run.dry_run or run.find_lr)
-        show_results(jobs.fit(run), Path(jobs.folder_of(run)), arguments, trained=trained)
+        show_results(jobs.fit(run), Path(str(run.out)), arguments, trained=trained)
     return 0
 
 
 def _refuse_shape_flags(run: FitRun, keys: Iterable[str]) -> None:
     if any(key.startswith("encoder.") for key in keys):
-        from finetune.jobs.inputs import refuse_shape_flags
+        from finetune.jobs.inputs import refuse_shape
 
-        refuse_shape_flags(run, keys)
+        refuse_shape(run, keys)

@@ -1,7 +1,7 @@
 """One function a run; everything is put together here and only here."""
 
 from finetune.jobs.adapting import adapt
-from finetune.jobs.fine_tuning import fit, folder_of
+from finetune.jobs.fine_tuning import fit
 from finetune.jobs.pretraining import make_tokenizer, pretrain
 
-__all__ = ["adapt", "fit", "folder_of", "make_tokenizer", "pretrain"]
+__all__ = ["adapt", "fit", "make_tokenizer", "pretrain"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from finetune.checkpoints.folder import load_checkpoint
@@ -21,11 +23,11 @@ from finetune.jobs.session import Session, check_machine
 from finetune.jobs.untrained import answer_without_training, check_untrained, is_trained
 from finetune.machine.processes import is_first_process, join
 from finetune.runs.families import family_of, make_task
-from finetune.runs.fits import complete, with_recorded_name
+from finetune.runs.fits import complete, folder_of, with_recorded_name
 from finetune.runs.folder import RunFolder, say
-from finetune.runs.opening import check_folder, opened, settle_folder
+from finetune.runs.opening import check_folder, open_folder, opened, settle_folder
 from finetune.runs.results import Results, over_seeds
-from finetune.runs.settings import AdaptRun, FitRun, PretrainRun, default_folder
+from finetune.runs.settings import AdaptRun, FitRun
 from finetune.task.interface import Task
 from finetune.training.loop.trainer import pick_device
 
@@ -92,7 +94,9 @@ def _after_adaptation(run: FitRun) -> FitRun:
     """The second stage: fine-tuning from the encoder that the first one adapts."""
     before, folder = run.adaptation(), RunFolder(Path(str(run.out)))
     # A run that was stopped in its first stage has nothing to resume in the second.
-    resume = run.resume and (not before.resume or folder.config_file.is_file())
+    recorded = folder.read_config().get("encoder_from")
+    is_begun = recorded is not None and os.path.abspath(recorded) == os.path.abspath(before.out)
+    resume = run.resume and (is_begun or (recorded is None and not before.resume))
     return dataclasses.replace(run, encoder_from=before.out, resume=resume)
 
 
@@ -139,9 +143,20 @@ def adapt_then_fit(run: FitRun, task: Task) -> Results:
             settle_folder(folder)
     else:
         # What the second stage would refuse is reported before the first one takes its time.
-        prepare(dataclasses.replace(run, encoder_from=before.encoder_from), task)
-        adapt(before, task)
+        first = prepare(dataclasses.replace(run, encoder_from=before.encoder_from), task).run
+        with _planned(first):
+            adapt(before, task)
     return fit_seeds(run, task) if run.seeds else fit_once(run, task)
+
+
+@contextmanager
+def _planned(run: FitRun) -> Iterator[None]:
+    """Have the run's folder while its encoder is adapted, with the settings to resume it by."""
+    folder = RunFolder(Path(str(run.out)))
+    with folder.hold():
+        if not run.resume:
+            open_folder(folder, run, resume=False, overwrite=run.overwrite)
+        yield
 
 
 def fit_seeds(run: FitRun, task: Task) -> Results:
@@ -214,6 +229,8 @@ def _train(
     results = session.results(task.name, split, metrics, len(data.examples(split))) | more
     results |= {"majority": preparation.baseline, "data": data.description()}
     results |= {"plan": preparation.plan}
+    if run.monitor is not None and session.best is not None:
+        results["monitored"] = {run.monitor: session.best}
     if baselines:
         results["baselines"] = dict(baselines)
     if start is not None and start.source:
@@ -260,8 +277,3 @@ def _score_test(scorer: Scorer, folder: RunFolder, split: str) -> Results:
         "examples": len(answers),
         **({"skipped": skipped} if skipped else {}),
     }
-
-
-def folder_of(run: PretrainRun | FitRun) -> str:
-    """The run's folder, by default named after its task."""
-    return run.out or default_folder(run.task)  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from finetune.checkpoints.folder import WEIGHTS, Checkpoint
@@ -93,12 +93,18 @@ def other_shape(given: EncoderConfig, start: Checkpoint) -> str:
     return f"encoder: settings that are not used: {', '.join(lost)}" if lost else ""
 
 
-def refuse_shape_flags(run: FitRun, keys: Iterable[str]) -> None:
-    """Refuse flags of the encoder's shape beside a checkpoint, which has its own.
+def flag(name: str) -> str:
+    """A setting as it is named on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def refuse_shape(run: FitRun, keys: Iterable[str], written: Callable[[str], str] = flag) -> None:
+    """Refuse settings of the encoder's shape beside a checkpoint, which has its own.
 
     Args:
         run: The settings.
-        keys: Those that were given as flags, such as `encoder.hidden_size`.
+        keys: Those that were given, such as `encoder.hidden_size`.
+        written: How the user writes the name of a setting, by default as a flag.
 
     Raises:
         ConfigError: One of them is of the encoder, and the encoder is no new one.
@@ -107,10 +113,11 @@ def refuse_shape_flags(run: FitRun, keys: Iterable[str]) -> None:
     if not names or run.encoder_from == "none":
         return
     config = find_checkpoint(run.encoder_from, run.cache_dir).encoder_config.to_dict()
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+    given = ", ".join(map(written, names))
     values = ", ".join(f"{name} {config[name]}" for name in names)
-    dropout = "; --dropout sets the encoder's dropout" if "dropout" in flags else ""
+    encoder, dropout = written("encoder"), f"; {written('dropout')} sets the encoder's dropout"
     raise ConfigError(
-        f"{flags}: expected no settings of the encoder beside --encoder {run.encoder_from}, which "
-        f"has {values}; leave them out, or start from --encoder none{dropout}"
+        f"{given}: expected no settings of the encoder beside {encoder} {run.encoder_from}, which "
+        f"has {values}; leave them out, or start from {encoder} none"
+        f"{dropout if 'dropout' in given else ''}"
     )

@@ -15,9 +15,9 @@ from finetune.checkpoints.seed_folders import DATA
 from finetune.errors import ConfigError
 from finetune.files.writing import write_bytes
 from finetune.jobs import fine_tuning
-from finetune.jobs.inputs import refuse_shape_flags
+from finetune.jobs.inputs import refuse_shape
 from finetune.machine.processes import is_first_process, join
-from finetune.runs.fits import full_name
+from finetune.runs.fits import folder_of, full_name
 from finetune.runs.folder import RunFolder
 from finetune.runs.opening import check_folder
 from finetune.runs.results import Results
@@ -108,7 +108,7 @@ def _run(task: str, settings: Mapping[str, Any]) -> FitRun:
     kind = fit_settings(name)
     keys = from_keywords(kind, {"task": name, **settings})
     made = read(kind, None, keys)
-    refuse_shape_flags(made, keys)
+    refuse_shape(made, keys, written=str)
     return made
 
 
@@ -119,7 +119,7 @@ def _with_data(run: FitRun, data: Mapping[str, Any]) -> Iterator[FitRun]:
         yield run
         return
     join(run.trainer.devices)  # which of several processes this is
-    run = dataclasses.replace(run, out=fine_tuning.folder_of(run))
+    run = dataclasses.replace(run, out=folder_of(run))
     folder = RunFolder(Path(str(run.out)))
     keeps = run.dry_run or (run.find_lr and folder.has_started)  # the run there and its data
     if keeps or not is_first_process():  # which alone writes into the folder

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from finetune.errors import ConfigError
 from finetune.runs.families import family_of, make_task
-from finetune.runs.folder import RunFolder
-from finetune.runs.settings import FitRun, fit_settings
+from finetune.runs.folder import RunFolder, say
+from finetune.runs.settings import FitRun, default_folder, fit_settings
 from finetune.task.interface import Task
 
 
@@ -94,10 +94,24 @@ def read_fit(folder: Path) -> FitRun:
 
 def with_recorded_name(run: FitRun) -> FitRun:
     """A run that is resumed, with the name of one's own data under which it was begun."""
-    if not run.resume or not _is_unnamed(run):
+    if not run.resume or not hasattr(run, "name") or getattr(run, "dataset", None) is not None:
         return run
     task = str(RunFolder(Path(str(run.out))).read_config().get("task") or "")
-    return _named(run, task.partition("/")[2]) if "/" in task else run
+    family, _, name = task.partition("/")
+    if not name or family != run.task.partition("/")[0]:
+        return run
+    if run.name not in (None, name):
+        say(f"{run.out}: its data keep the name with which the run began, {name}")
+    return _named(run, name)
+
+
+def folder_of(run: FitRun) -> str:
+    """The run's folder, by default named after its task: that of one's own data has their name."""
+    if run.out is not None:
+        return run.out
+    run = complete(run)
+    is_named_by_file = _is_unnamed(run) and run.train is not None
+    return default_folder(make_task(run).name if is_named_by_file else run.task)
 
 
 def _is_unnamed(run: FitRun) -> bool:

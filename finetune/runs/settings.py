@@ -183,7 +183,7 @@ class FitRun:
     task: str = field(default="", metadata={"hidden": True})
     """Family and name, such as glue/sst2 (on the command line: the command and its first word)."""
     out: str | None = None
-    """Folder to write the run to; none = runs/FAMILY-TASK."""
+    """Folder to write the run to; none = runs/FAMILY-TASK, or runs/FAMILY-NAME of your data."""
     data: str | None = None
     """Folder with the official files (glue_data/ …); none = FINETUNE_DATA, or the hub."""
     train: str | None = None

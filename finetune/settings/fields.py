@@ -272,7 +272,7 @@ def _checked(cls: type[Any], mapping: Any, prefix: str, source: _Source) -> dict
         annotation, key = types[name], f"{prefix}{name}"
         inner = _section(annotation)
         if inner is None:
-            checked[name] = _convert(value, annotation, f"{source.name}: {key}")
+            checked[name] = converted(value, annotation, f"{source.name}: {key}")
         elif value is None:
             checked[name] = None if inner is not annotation else {}
         else:
@@ -293,11 +293,12 @@ def _nest_flags(cls: type[Any], flags: Mapping[str, object]) -> dict[str, Any]:
         for part in sections:
             section = section.setdefault(part, {})
         value = new_value(key, text, warn=True)
-        section[name] = _convert(value, setting.type, setting.flag or key)
+        section[name] = converted(value, setting.type, setting.flag or key)
     return nested
 
 
-def _convert(value: object, annotation: Any, where: str) -> Any:
+def converted(value: object, annotation: Any, where: str) -> Any:
+    """A value as the type that a setting has; `where` names it in the error."""
     try:
         return convert(value, annotation)
     except ValueError as error:

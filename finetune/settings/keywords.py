@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from finetune.errors import ConfigError, nearest
-from finetune.settings.fields import Setting, plain, settings_of
-from finetune.settings.renames import our_flag
+from finetune.settings.fields import Setting, converted, plain, settings_of
+from finetune.settings.renames import new_value, our_flag
 
 
 def from_keywords(cls: type[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,7 +21,8 @@ def from_keywords(cls: type[Any], keywords: Mapping[str, Any]) -> dict[str, Any]
             (`optimizer`) -> an instance of its dataclass. A single setting overrides its section.
 
     Raises:
-        ConfigError: A name is unknown; the message has the nearest one.
+        ConfigError: A name is unknown, and the message has the nearest one; or a value is of
+            another type.
     """
     names = _names(cls)
     sections: dict[str, Any] = {}
@@ -30,7 +31,10 @@ def from_keywords(cls: type[Any], keywords: Mapping[str, Any]) -> dict[str, Any]
         if _is_section(cls, name, value):
             sections |= _flat(plain(value), f"{name}.")
         elif name in names:
-            single[names[name]] = os.fspath(value) if isinstance(value, os.PathLike) else value
+            setting = names[name]
+            value = os.fspath(value) if isinstance(value, os.PathLike) else value
+            value = new_value(setting.key, value, warn=True)
+            single[setting.key] = converted(value, setting.type, name)
         else:
             raise _unknown(name, names)
     return {**sections, **single}
@@ -41,10 +45,10 @@ def keys_of(instance: Any) -> dict[str, Any]:
     return _flat(plain(instance), "")
 
 
-def _names(cls: type[Any]) -> dict[str, str]:
-    """Name of a keyword -> dotted key: each setting by its key, and by its flag."""
+def _names(cls: type[Any]) -> dict[str, Setting]:
+    """Name of a keyword -> setting: each by its key, and by its flag."""
     settings = list(settings_of(cls))
-    return {each.key: each.key for each in settings} | {_word(each): each.key for each in settings}
+    return {each.key: each for each in settings} | {_word(each): each for each in settings}
 
 
 def _word(setting: Setting) -> str:
@@ -64,7 +68,7 @@ def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return flat
 
 
-def _unknown(name: str, names: Mapping[str, str]) -> ConfigError:
+def _unknown(name: str, names: Iterable[str]) -> ConfigError:
     flags = {f"--{word.replace('_', '-')}": word for word in names if "." not in word}
     ours = our_flag(name, flags)
     hint = nearest(name, flags.values()) if ours is None else f"it is {flags[ours]} here"

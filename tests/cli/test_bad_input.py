@@ -28,6 +28,20 @@ def test_unknown_command_is_answered_with_the_nearest(refuses: Refuses) -> None:
     refuses("unknown command 'pretrian'; did you mean 'pretrain'\\?", "pretrian")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--wandb", "false"], "--wandb takes no value, got false; give --no-wandb"),
+        (["--wandb=True"], "--wandb takes no value, got True; give --wandb"),
+        (["--no-wandb", "true"], "--no-wandb takes no value, got true; give --no-wandb"),
+    ],
+)
+def test_value_of_a_switch_is_answered_with_the_switch(
+    words: list[str], message: str, refuses: Refuses
+) -> None:
+    refuses(f"glue: {message}", "glue", *words, "sst2")
+
+
 def test_unknown_flag_is_answered_with_the_nearest(refuses: Refuses) -> None:
     wanted = "pretrain: unknown option --batch_sise; did you mean '--batch-size'\\?"
     refuses(wanted, "pretrain", "--batch_sise", "3")

@@ -194,3 +194,22 @@ def test_texts_in_both_splits_are_warned_of(world: World, call: Call, tmp_path: 
         "warning: 2 of 3 examples of validation have the texts of a training example; their "
         "scores say little\n"
     ) in done.err
+
+
+def test_each_table_has_a_folder_of_its_own(
+    world: World, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start = ["--encoder", "none", "--tokenizer", world.tokenizer, "--config", world.glue_config]
+    for name in ("reviews", "mails"):
+        train = table(tmp_path / f"{name}_train.csv", ["a", "b"] * 8)
+        done = call("classify", "--train", train, "--validation", train, *start)
+        assert done.status == 0, done.err
+    assert {path.name for path in Path("runs").iterdir()} == {"classify-reviews", "classify-mails"}
+    resumed = ["classify", "--resume"]
+    assert call(*resumed, "--train", tmp_path / "reviews_train.csv").status == 0
+    more = ["--out", "runs/classify-reviews", "--name", "others", "--no-baselines"]
+    done = call(*resumed, *more)
+    assert done.status == 0, done.err
+    assert "its data keep the name with which the run began, reviews\n" in done.err
+    assert done.json["task"] == "classify/reviews"

@@ -180,7 +180,7 @@ def test_data_that_were_refused_can_be_given_again(
     [
         ({"max_epoch": 3}, r"unknown setting 'max_epoch'; did you mean 'max_epochs'\?"),
         ({"lr": 1e-3}, "unknown setting 'lr'; it is learning_rate here"),
-        ({"max_epochs": "many"}, "--max-epochs: expected .*, got 'many'"),
+        ({"max_epochs": "many"}, "^max_epochs: expected .*, got 'many'"),
         ({"encoder": None}, "expected text|encoder is missing|--encoder"),
     ],
 )
@@ -190,6 +190,14 @@ def test_wrong_keywords_are_refused(
     with pytest.raises(ConfigError, match=message):
         again(tmp_path / "run", settings, **keywords)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_shape_beside_a_checkpoint_is_named_by_its_keyword(run: Path, tmp_path: Path) -> None:
+    message = (
+        f"^intermediate_size: expected no settings of the encoder beside encoder {run}, which has"
+    )
+    with pytest.raises(ConfigError, match=message):
+        finetune.fit("classify", train=ROWS, encoder=run, intermediate_size=8, out=tmp_path / "run")
 
 
 def test_what_is_missing_or_given_twice_is_named(tmp_path: Path) -> None:
