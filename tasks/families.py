@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from finetune.errors import ConfigError
 from finetune.runs.families import Anchor, Family
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
 
 Labels = tuple[str, ...] | None
+R = TypeVar("R", bound="FitRun")
 
 
 def _glue(run: GlueRun, labels: Labels) -> Task:
@@ -69,9 +70,19 @@ def _classify(run: ClassifyRun, labels: Labels) -> Task:
     return text_set_task(run.dataset, _data(run), run.files(), run.table, labels=labels)
 
 
+def _resolve_data(run: R, task: Task) -> R:
+    """The settings with the folder of the official files, also where FINETUNE_DATA names it."""
+    data = getattr(task, "data", None)  # None: they are the hub's
+    splits = {task.train_split, *task.validation_splits} - {None}
+    is_read = data is not None and not splits <= run.files().keys()
+    return dataclasses.replace(run, data=str(data)) if is_read else run
+
+
 def _resolve_table(run: ClassifyRun, task: ClassifyTask) -> ClassifyRun:
-    name = None if run.dataset is not None else _name(task)
-    return dataclasses.replace(run, table=task.resolved, name=name)
+    run = dataclasses.replace(run, table=task.resolved)
+    if run.dataset is not None:
+        return _resolve_data(run, task)
+    return dataclasses.replace(run, name=_name(task))
 
 
 def _resolve_name(run: OwnRun, task: Task) -> OwnRun:
@@ -175,6 +186,7 @@ FAMILIES: dict[str, Family] = {
         _glue,
         _glue_names,
         settings=_glue_run,
+        resolve=_resolve_data,
         about=_glue_about,
         anchors=_glue_anchors,
     ),
@@ -183,6 +195,7 @@ FAMILIES: dict[str, Family] = {
         _squad,
         lambda: ["1.1", "2.0"],
         settings=_span_run,
+        resolve=_resolve_data,
         anchors=_squad_anchors,
     ),
     "race": Family(
@@ -190,6 +203,7 @@ FAMILIES: dict[str, Family] = {
         _race,
         lambda: ["all", "middle", "high"],
         settings=_choice_run,
+        resolve=_resolve_data,
         anchors=_race_anchors,
     ),
     "classify": Family(

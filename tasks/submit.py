@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.console.output import are, counted, put
 from finetune.errors import ConfigError, DataError
-from finetune.metrics.semantics import headline, shown
+from finetune.metrics.semantics import meaning, shown
 from tasks import leaderboard
 from tasks.leaderboard import FORMS, Form
 
 if TYPE_CHECKING:
     from finetune.comparison import Run
     from finetune.runs.folder import RunFolder
+    from finetune.runs.results import BestSeed
     from finetune.task.interface import Answer
     from tasks.glue.task import GlueTask
 
@@ -277,14 +278,14 @@ def _read_entry(folder: Path) -> Entry:
     if runs[0].folder == folder:
         return Entry(task, runs[0], settings)
     best = run_folder.best_seed()
-    return Entry(task, best, settings, _choice(best, runs))
+    return Entry(task, best.run, settings, _choice(best, runs))
 
 
-def _choice(best: Run, runs: Sequence[Run]) -> str:
-    metric = str(headline(best.metrics))
+def _choice(best: BestSeed, runs: Sequence[Run]) -> str:
     seeds = ", ".join(str(run.seed) for run in runs)
-    score = f"best {metric} on {best.results['split']}, {shown(metric, best.metrics[metric])} %"
-    return f"seed {best.seed} of {seeds} ({score})"
+    unit = " %" if meaning(best.metric).percent else ""
+    score = f"best {best.metric} on {best.run.results['split']}, {shown(best.metric, best.value)}"
+    return f"seed {best.run.seed} of {seeds} ({score}{unit})"
 
 
 def _about(entry: Entry) -> str:

@@ -25,6 +25,7 @@ COLOURS = {
     "failed": "red",
     "rate-search": "cyan",
     "degenerate": "red",
+    "damaged": "red",
 }
 """State -> colour on a terminal."""
 LEAST_NAME, MOST_TASK, MOST_ENCODER, MOST_METRIC = 12, 14, 10, 8
@@ -36,7 +37,8 @@ states:
   interrupted  stopped before its end; continue it with --resume
   failed       ended by an error, the last line of its log.txt
   rate-search  learning rates were tried (--find-lr), and nothing was trained
-  degenerate   finished, but a seed predicts the same for every example"""
+  degenerate   finished, but a seed predicts the same for every example
+  damaged      a file cannot be read; the line below the table says which"""
 
 
 def command(arguments: list[str]) -> int:

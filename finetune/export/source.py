@@ -10,7 +10,6 @@ from typing import Any
 
 from finetune.checkpoints.folder import Checkpoint, load_checkpoint
 from finetune.errors import CheckpointError, ConfigError
-from finetune.metrics.semantics import headline
 from finetune.runs.folder import RunFolder
 from finetune.runs.opening import check_writable
 from finetune.runs.results import Results
@@ -112,8 +111,9 @@ def _best_seed(run: RunFolder, results: Results, settings: dict[str, Any]) -> So
             f"continue with --resume, {remedy}"
         )
     best = run.best_seed()
-    checkpoint = load_checkpoint(run.seed(best.seed).path)
-    return Source(checkpoint, results, settings, best.seed, headline(best.metrics))
+    seed = best.run.seed
+    checkpoint = load_checkpoint(run.seed(seed).path)
+    return Source(checkpoint, results, settings, seed, best.metric)
 
 
 def check_out(out: Path, run: Path, *, overwrite: bool) -> None:

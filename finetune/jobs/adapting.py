@@ -23,12 +23,12 @@ from finetune.jobs.inputs import corpus_inputs, encoder_inputs
 from finetune.jobs.pretraining import check_length, corpus_data, train_language_model, with_dropout
 from finetune.jobs.session import check_machine
 from finetune.machine.processes import join
-from finetune.runs.families import make_task
+from finetune.runs.families import family_of, make_task
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.inputs import Input, Inputs
 from finetune.runs.opening import check_folder, check_inputs, opened
 from finetune.runs.results import Results
-from finetune.runs.settings import AdaptRun, fit_settings
+from finetune.runs.settings import AdaptRun, FitRun, fit_settings
 from finetune.task.interface import Task
 from finetune.text.corpus.corpus import build_corpus, source_digests
 from finetune.training.loop.pretrainer import Pretrainer
@@ -54,6 +54,10 @@ def adapt(run: AdaptRun, task: Task | None = None) -> Results:
     check_machine(run)
     folder = RunFolder(Path(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)
+    if run.task is not None and task is None:
+        fit = _fit(run)
+        task = make_task(fit)
+        run = dataclasses.replace(run, data=family_of(run.task).resolve(fit, task).data)
     start = find_checkpoint(run.encoder_from, run.cache_dir)
     if source := origin(start):
         say(source)
@@ -127,7 +131,7 @@ def _sources(run: AdaptRun, task: Task | None) -> list[str]:
     """The corpus that is named, or a file of the task's texts."""
     if run.corpus is not None:
         return run.corpus
-    return [str(_written_texts(task or _task(run), cache_folder(run.cache_dir)))]
+    return [str(_written_texts(task or make_task(_fit(run)), cache_folder(run.cache_dir)))]
 
 
 def _inputs(run: AdaptRun, start: Checkpoint, digests: Mapping[str, str]) -> Inputs:
@@ -154,10 +158,11 @@ def _module(run: AdaptRun, start: Checkpoint) -> Pretrainer:
     return module
 
 
-def _task(run: AdaptRun) -> Task:
+def _fit(run: AdaptRun) -> FitRun:
+    """The settings of a fine-tuning on the texts' task."""
     settings = fit_settings(str(run.task))
     named = {"task": str(run.task), "data": run.data, "train": run.train}
-    return make_task(settings(encoder_from=run.encoder_from, **named))  # type: ignore[arg-type]
+    return settings(encoder_from=run.encoder_from, **named)  # type: ignore[arg-type]
 
 
 def _written_texts(task: Task, cache: Path) -> Path:

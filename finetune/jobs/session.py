@@ -95,6 +95,8 @@ class Session:
         self.loggers: list[Logger] = []
         self.seconds = 0.0
         self.rows_seen, self.largest_gib = 0, 0.0
+        self.best: float | None = None
+        """Value of the monitored metric by which the best checkpoint was chosen."""
 
     def train(
         self,
@@ -135,12 +137,15 @@ class Session:
             report = ValidationReport(
                 length, watch, checkpointer, say, runs_to_come=self.seeds_to_come
             )
+            if length.extension is not None:
+                self._set_results_aside()
             self._fit(length, [watch, *self._watches(), checkpointer, report])
             self.seconds = length.clock.seconds
         else:
             watch.load_state_dict(state["callbacks"][watch.state_key])
             self.seconds = float(state["seconds"])
         self.rows_seen, self.largest_gib = watch.rows_seen, watch.largest_gib
+        self.best = checkpointer.best
 
     def _length(self) -> RunLength:
         """How long the run is, or how far beyond that a finished one is trained.
@@ -191,6 +196,14 @@ class Session:
         except BaseException:
             tracking.finish(self.loggers, failed=True)
             raise
+
+    def _set_results_aside(self) -> None:
+        """Of the run; as its first seed begins, also of all others, which will go on too."""
+        above = RunFolder(self.folder.path.parent)
+        if above.seed(self.run.seed) == self.folder and above.results_file.is_file():
+            for place in (*above.seeds, above):
+                place.set_results_aside()
+        self.folder.set_results_aside()
 
     def _trainer_config(self) -> TrainerConfig:
         """The run's; several processes must bear that a phase leaves tensors without gradients."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -36,6 +35,7 @@ from finetune.checkpoints.seed_folders import (
     PREDICTIONS,
     RATE_CURVE,
     RESULTS,
+    RESULTS_BEFORE,
     SUBMISSION,
     TEXTS,
     TOKENIZER,
@@ -46,14 +46,13 @@ from finetune.errors import ConfigError, DataError
 from finetune.files.cache_folder import cache_folder as cache_folder
 from finetune.files.writing import is_temporary, write_text
 from finetune.machine.processes import first_process_only, is_first_process
-from finetune.metrics.semantics import best_index, headline
 from finetune.runs.inputs import moved_along
 from finetune.runs.lock import held, is_running
 from finetune.runs.log import error_in, logged
 from finetune.runs.log import note as note
 from finetune.runs.log import say as say
 from finetune.runs.predictions import read_origin, read_predictions, read_texts
-from finetune.runs.results import Results, checked_runs, of_several
+from finetune.runs.results import BestSeed, Results, best_run, checked_runs, logged_step, of_several
 from finetune.settings import fields as settings
 from finetune.settings.renames import with_new_names
 from finetune.settings.values import load
@@ -183,6 +182,11 @@ class RunFolder:
         return not all(is_temporary(path.parent) for path in found)
 
     @property
+    def was_finished(self) -> bool:
+        """Whether it has results, or had them before it was trained further."""
+        return self.results_file.is_file() or (self.path / RESULTS_BEFORE).is_file()
+
+    @property
     def has_weights(self) -> bool:
         """Whether it holds a checkpoint."""
         return any(self.checkpoints.glob("*/config.json"))
@@ -213,8 +217,8 @@ class RunFolder:
                 "best one is used when all have ended: continue with --resume)"
             )
         best = self.best_seed()
-        say(f"{self.path}: several seeds; the best by {headline(best.metrics)} is seed {best.seed}")
-        return self.seed(best.seed)
+        say(f"{self.path}: several seeds; the best by {best.metric} is seed {best.run.seed}")
+        return self.seed(best.run.seed)
 
     def read_settings(self, cls: type[T]) -> T:
         """Read the settings that the run was made with; files that were moved along are found.
@@ -277,7 +281,7 @@ class RunFolder:
         """The logged steps, and how many lines are damaged but for a last one that was cut off."""
         if not self.metrics_file.is_file():
             return [], 0
-        lines = [_step(line) for line in self.metrics_file.read_bytes().splitlines()]
+        lines = [logged_step(line) for line in self.metrics_file.read_bytes().splitlines()]
         damaged = sum(line is None for line in lines[:-1])
         return [line for line in lines if line is not None], damaged
 
@@ -303,18 +307,18 @@ class RunFolder:
             for one in checked_runs(results, self.results_file)
         ]
 
-    def best_seed(self) -> Run:
-        """The run that is best by the headline, the first metric; the first of equals.
+    def best_seed(self) -> BestSeed:
+        """The best run by the metric that chose its checkpoint; the first of equals.
+
+        That is what `--monitor` named, else the headline, the first metric.
 
         Raises:
             DataError: As for `read_ended`; or there is no metric.
         """
-        runs = self.read_ended()
-        metric = headline(runs[0].metrics)
-        if metric is None:
+        best = best_run(self.read_ended(), self.read_config().get("monitor"))
+        if best is None:
             raise DataError(f"{self.results_file}: expected a metric, got none; evaluate again")
-        runs = [run for run in runs if metric in run.metrics]
-        return runs[best_index(metric, [run.metrics[metric] for run in runs])]
+        return best
 
     def read_predictions(self, split: str) -> list[dict[str, Any]] | None:
         """Read the answers on a split; None where there are none.
@@ -370,6 +374,13 @@ class RunFolder:
         """Write results.json."""
         text = json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False)
         write_text(self.results_file, text + "\n")
+        (self.path / RESULTS_BEFORE).unlink(missing_ok=True)
+
+    @first_process_only
+    def set_results_aside(self) -> None:
+        """Have no results while a finished run is trained further: they are the shorter run's."""
+        if self.results_file.is_file():
+            self.results_file.replace(self.path / RESULTS_BEFORE)
 
     @first_process_only
     def write_submission(self, contents: Mapping[str, str]) -> None:
@@ -382,16 +393,6 @@ class RunFolder:
         """Write small files beside these, each whole or not at all: name -> content."""
         for name, text in contents.items():
             write_text(self.path / name, text)
-
-
-def _step(line: bytes) -> dict[str, Any] | None:
-    """What was logged at a step; None for a line that is damaged."""
-    try:
-        content = json.loads(line)
-    except ValueError:
-        return None
-    has_step = isinstance(content, dict) and type(content.get("step")) in (int, float)
-    return content if has_step and math.isfinite(content["step"]) else None
 
 
 def _origin(predictions: Path) -> dict[str, str] | None:

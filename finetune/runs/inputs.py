@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ SESSION_KEYS = (
     "find_lr",
     "out",
     "name",
+    "baselines",
     "tracking",
     "trainer.progress",
     "trainer.log_every_steps",
@@ -206,7 +207,8 @@ def check_settings(folder: Path, before: object, now: object) -> None:
 def _of_inputs(run: object) -> tuple[str, ...]:
     """Settings that follow from what a run reads, whose digests are compared in their place."""
     is_given = getattr(run, "encoder_from", "none") != "none"
-    return ("encoder",) if is_given else ("encoder.vocab_size",)
+    folder = () if is_dataclass(getattr(run, "data", None)) else ("data",)  # or a section
+    return (*folder, "encoder" if is_given else "encoder.vocab_size")
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from finetune.comparison import Run
 
 T = TypeVar("T")
-State = Literal["running", "done", "interrupted", "failed", "rate-search", "degenerate"]
+State = Literal["running", "done", "interrupted", "failed", "rate-search", "degenerate", "damaged"]
 DEEPEST = 6
 """So many folders below the one that is named are looked into."""
 TAIL_BYTES = 64 * 1024
@@ -46,7 +46,7 @@ class ListedRun:
     state: State
     """running: a process holds the folder; degenerate: it ended with one answer for every example,
     for a seed at least; interrupted: it was stopped before its end; failed: an error ended it;
-    rate-search: learning rates were tried, and nothing else."""
+    rate-search: learning rates were tried, and nothing else; damaged: a file cannot be read."""
     seeds: tuple[int, ...] = ()
     """Those that have ended."""
     planned: int = 1
@@ -68,7 +68,7 @@ class ListedRun:
     date: str | None = None
     """When it ended, or was last written to: date and time with the offset from UTC."""
     error: str | None = None
-    """What ended it, where it failed."""
+    """What ended it, where it failed; what is wrong with its files, where it is damaged."""
 
     def as_json(self) -> dict[str, Any]:
         """All of it, with plain values."""
@@ -126,6 +126,8 @@ class RunRecord:
     """At least one: those that its results name, else those whose folders are there."""
     is_whole: bool
     """Whether no more seeds than these are to come."""
+    problem: str | None = None
+    """What is wrong with its results, where they cannot be read."""
 
     @cached_property
     def ended(self) -> tuple[Run, ...]:
@@ -142,6 +144,8 @@ class RunRecord:
         """How it stands."""
         if self.folder.is_running:
             return "running"
+        if self.problem is not None:
+            return "damaged"
         if not self.has_ended:
             if self.folder.rate_curve_file.is_file() and not self.folder.has_started:
                 return "rate-search"
@@ -156,11 +160,13 @@ def read_record(folder: RunFolder, listing: Listing) -> RunRecord:
         folder: One of `run_folders`.
         listing: Collects what cannot be read.
     """
+    known = len(listing.problems)
     runs = listing.attempt(folder.path, partial(_ended, folder))
     if runs:
         return RunRecord(folder, tuple(Seed(_folder_of(run), run) for run in runs), True)
     seeds = [Seed(part, _only(part, listing)) for part in folder.seeds] or [Seed(folder)]
-    return RunRecord(folder, tuple(seeds), folder.has_only_seeds)
+    problem = listing.problems[known][1] if len(listing.problems) > known else None
+    return RunRecord(folder, tuple(seeds), folder.has_only_seeds, problem)
 
 
 def _ended(folder: RunFolder) -> list[Run]:
@@ -193,9 +199,12 @@ def list_runs(place: str | Path) -> Listing:
     place = Path(place)
     listing = Listing()
     for folder in run_folders(place, listing):
+        known, name = len(listing.problems), str(folder.path.relative_to(place))
         run = listing.attempt(folder.path, partial(_listed, folder, listing))
-        if run is not None:
-            listing.runs.append(replace(run, name=str(folder.path.relative_to(place))))
+        run = run or ListedRun(folder.path, name, "?", "damaged")
+        if len(listing.problems) > known and run.state != "running":
+            run = replace(run, state="damaged", error=listing.problems[known][1])
+        listing.runs.append(replace(run, name=name))
     listing.runs.sort(key=lambda run: (run.task, run.name))
     return listing
 

@@ -18,6 +18,7 @@ from finetune.checkpoints.seed_folders import (
     METRICS,
     PREDICTIONS,
     RESULTS,
+    RESULTS_BEFORE,
     SUBMISSION,
     TABLE,
     TEXTS,
@@ -36,6 +37,7 @@ SPLITS = ("train", "validation", "test")
 PARTS = (
     RESULTS,
     CHECKPOINTS,
+    RESULTS_BEFORE,
     METRICS,
     TABLE,
     LOG,
@@ -109,7 +111,7 @@ def _check_extension(folder: RunFolder, run: object, *, resume: bool) -> None:
         return
     if not resume:
         raise ConfigError("--extend-epochs continues a finished run: add --resume")
-    if folder.config_file.is_file() and not folder.results_file.is_file():
+    if folder.config_file.is_file() and not folder.was_finished:
         raise ConfigError(
             f"{folder.path}: expected a finished run to extend, got one that was stopped; "
             "continue it with --resume, without --extend-epochs, first"

@@ -5,13 +5,18 @@ Nothing here opens a file: `runs.folder.RunFolder` reads and writes them.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, TypeGuard, cast
 
 from finetune.errors import DataError
+from finetune.metrics.semantics import best_index, headline
+
+if TYPE_CHECKING:
+    from finetune.comparison import Run
 
 Results = dict[str, Any]
 """What a job returns and results.json holds: `RunResults`, or `SeedsResults` of several seeds."""
@@ -65,6 +70,8 @@ class RunResults(TypedDict):
     """Thresholds that were tuned, and the split that they were tuned on."""
     test: NotRequired[dict[str, Any]]
     """Metrics and number of examples of a test file that was named."""
+    monitored: NotRequired[dict[str, float]]
+    """The metric that `--monitor` named, as it was when the best checkpoint was chosen."""
     skipped: NotRequired[dict[str, int]]
     """Rows that were left out, by reason."""
     imported: NotRequired[dict[str, str]]
@@ -167,3 +174,41 @@ def _checked(results: Any, file: Path) -> RunResults:
         if not is_number or not math.isfinite(value):
             raise DataError(f"{file}: expected a number as {name}, got {value!r}; train again")
     return cast(RunResults, results)
+
+
+def logged_step(line: bytes) -> dict[str, Any] | None:
+    """What a line of metrics.jsonl has of a step; None for a line that is damaged."""
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return None
+    has_step = isinstance(content, dict) and type(content.get("step")) in (int, float)
+    return content if has_step and math.isfinite(content["step"]) else None
+
+
+class BestSeed(NamedTuple):
+    """The run that stands for those of several seeds."""
+
+    run: Run
+    metric: str
+    """What it was chosen by."""
+    value: float
+    """Its value of that."""
+
+
+def best_run(runs: Sequence[Run], monitor: str | None) -> BestSeed | None:
+    """The best of several runs, the first of equals; None where they have no metric.
+
+    Args:
+        runs: One for each seed.
+        monitor: The metric that chose their checkpoints; None, or where they do not have it: the
+            headline, the first of their metrics.
+    """
+    known = [(run, {**run.metrics, **run.results.get("monitored", {})}) for run in runs]
+    for metric in filter(None, (monitor, headline(runs[0].metrics))):
+        scored = [
+            BestSeed(run, metric, values[metric]) for run, values in known if metric in values
+        ]
+        if scored:
+            return scored[best_index(metric, [one.value for one in scored])]
+    return None

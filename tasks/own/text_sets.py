@@ -38,6 +38,11 @@ class TextSetTask(ClassifyTask):
 
     source: TextSet
 
+    @property
+    def data(self) -> Path:
+        """The folder of the set."""
+        return self.source.data
+
     def unlabelled_texts(self) -> Iterator[str]:
         """Texts of the set that have no class, to fine-tune a language model on; may be none.
 

@@ -12,6 +12,7 @@ import torch
 
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.text.corpus.documents import corpus_sources, read_documents
+from tests.cli.test_stopping import kill_at
 
 if TYPE_CHECKING:
     from tests.made.commands import Call, Refuses
@@ -81,6 +82,22 @@ def test_a_fine_tuning_adapts_first(world: World, tmp_path: Path, call: Call) ->
     assert call(*world.glue(by_hand, "--seeds", "1,2", encoder=adapted)).status == 0
     assert results_of(by_hand)["metrics"] == results_of(out)["metrics"]
     assert call(*words, "--resume").status == 0  # nothing is left to do
+
+
+def test_a_run_that_is_stopped_while_it_adapts_is_resumed_like_any(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert call(*world.glue(whole, "--adapt", "6steps")).status == 0
+    with monkeypatch.context() as patch:
+        kill_at(4, patch, run="cut-adapt")
+        assert call(*world.glue(cut, "--adapt", "6steps")).status == 130
+    monkeypatch.chdir(tmp_path)
+    assert call("glue", "sst2", "--out", "cut", "--resume").status == 0
+    assert call("glue", "sst2", "--out", "cut", "--resume").status == 0  # nothing is left to do
+    assert results_of(cut)["metrics"] == results_of(whole)["metrics"]
+    ours, theirs = weights(cut), weights(whole)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_adapt_alone_is_one_epoch(world: World, tmp_path: Path, call: Call) -> None:

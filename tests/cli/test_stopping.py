@@ -471,8 +471,13 @@ def test_a_finished_run_goes_on_for_more_epochs_on_a_new_schedule(
     with monkeypatch.context() as patch:
         kill_at(30, patch)
         assert call("glue", "sst2", "--out", cut, *more).status == 130
+    ((stopped,), problems) = call("runs", cut, "--json").json.values()
+    assert (stopped["state"], stopped["score"], problems) == ("interrupted", None, [])
+    before = json.loads((cut / "results.before.json").read_text())
+    assert before["metrics"] == first
     assert call("glue", "sst2", "--out", cut, "--resume").status == 0
     assert_same_weights(run, cut)
+    assert not (cut / "results.before.json").exists()
     assert call("glue", "sst2", "--out", run, *more).json["metrics"] == outcome.json["metrics"]
     assert step_of(run) == step_of(cut) == 48
 
@@ -487,6 +492,8 @@ def test_seeds_are_extended_alike_and_a_frozen_part_stays_frozen(
     with monkeypatch.context() as patch:
         kill_at(15, patch, run="seed-1")
         assert call("glue", "sst2", "--out", run, "--resume", "--extend-epochs", 1).status == 130
+    ((stopped,), _) = call("runs", run, "--json").json.values()
+    assert (stopped["state"], stopped["score"]) == ("interrupted", None)  # of no length
     assert call("glue", "sst2", "--out", run, "--resume").status == 0
     for seed in ("seed-1", "seed-2"):
         assert json.loads((run / seed / "results.json").read_text())["extended_epochs"] == 1

@@ -110,6 +110,17 @@ def test_best_seed_by_the_first_metric_is_taken_the_first_of_equals(
     assert (named.seed, named.checkpoint.folder.parent.parent.name) == (None, "seed-7")
 
 
+@pytest.mark.parametrize("monitor", ["em", "loss"])
+def test_best_seed_is_chosen_by_what_chose_the_checkpoints(monitor: str, run: Any) -> None:
+    places = [f"seed-{number}/checkpoints/best" for number in (7, 8, 9)]
+    results = many([0.1, 0.2, 0.3])  # em: the other way round
+    for number, one in enumerate(results["runs"]):
+        one["monitored"] = {"loss": 0.5 + number}
+    settings = f"seeds: [7, 8, 9]\nmonitor: {monitor}\n"
+    source = find_source(run("run", *places, settings=settings, results=results))
+    assert (source.seed, source.chosen_by) == (7, monitor)
+
+
 def test_seed_whose_folder_is_gone_is_named(run: Any) -> None:
     folder = run(
         "run",

@@ -178,7 +178,8 @@ def test_a_damaged_folder_is_named_and_the_others_are_listed(
     make(tmp_path / "bad", results)
     make(tmp_path / "good", result())
     found: Listing = list_runs(tmp_path)
-    assert "good" in [run.name for run in found.runs]
+    assert {run.name: run.state for run in found.runs} == {"bad": "damaged", "good": "done"}
+    assert problem in str(found.runs[0].error)
     ((place, what),) = found.problems
     assert place == tmp_path / "bad"
     assert problem in what
@@ -189,6 +190,9 @@ def test_damaged_settings_and_metrics_are_named(tmp_path: Path) -> None:
     (make(tmp_path / "a") / "config.yaml").write_text("{")
     (make(tmp_path / "b") / "config.yaml").write_text("- 1")
     (make(tmp_path / "c") / "metrics.jsonl").write_text("nonsense\n")
+    assert {run.name: run.state for run in list_runs(tmp_path).runs} == dict.fromkeys(
+        "abc", "damaged"
+    )
     problems = {place.name: what for place, what in list_runs(tmp_path).problems}
     assert "not readable as YAML" in problems["a"]
     assert "expected settings by name, got list" in problems["b"]
