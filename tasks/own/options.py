@@ -241,7 +241,7 @@ class ChoiceTask(Task):
         A label that is withheld is -100 where others are known.
         """
         from finetune.heads import IGNORED
-        from finetune.text.features.options import encode_choices
+        from finetune.text.features.pairs import encode_choices
 
         positions = [2 + letters(self.sequences_per_example).index(one) for one in self.labels]
         seconds = [
