@@ -54,8 +54,11 @@ def _settings_that_differ(a: Group, b: Group) -> dict[str, list[Any]]:
     configs = [RunFolder(folder).read_config() for folder in folders if folder is not None]
     if len(configs) < 2 or not all(configs):
         return {}
-    found = differing(configs)
-    return {key: [None if value is ... else value for value in found[key]] for key in found}
+    different = differing(configs)
+    return {
+        key: [None if value is ... else value for value in values]
+        for key, values in different.items()
+    }
 
 
 def _settings_table(settings: dict[str, list[Any]]) -> str:

@@ -134,14 +134,14 @@ def _short(action: argparse.Action) -> str:
 
 def _key(packages: Iterable[str]) -> str:
     """Changes with the version or a file of a package."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for package in sorted(set(packages)):
         spec = importlib.util.find_spec(package)
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            for file in sorted(Path(place).rglob("*.py")):
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            for file in sorted(Path(folder).rglob("*.py")):
                 status = file.stat()
-                found.update(f"{file} {status.st_mtime_ns} {status.st_size}\n".encode())
-    return found.hexdigest()[:16]
+                digest.update(f"{file} {status.st_mtime_ns} {status.st_size}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def _keep(file: Path, script: str) -> None:

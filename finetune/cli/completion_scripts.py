@@ -256,7 +256,7 @@ def _patterns(pages: Sequence[Page], chosen: Callable[[Option], bool]) -> str:
     for page in pages:
         for option in page.options:
             every.setdefault(option.flag, []).append(chosen(option))
-    alike = {flag for flag, found in every.items() if all(found)}
+    alike = {flag for flag, choices in every.items() if all(choices)}
     patterns = [f"*' {flag}'" for flag in every if flag in alike]
     patterns += [
         f"'{page.path} {option.flag}'"

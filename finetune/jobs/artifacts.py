@@ -41,12 +41,12 @@ def artifacts_of(
     """
     best = load_checkpoint(folder.path)
     start = _start(run)
-    found = [] if start is None else [_encoder(start, used=True)]
+    artifacts = [] if start is None else [_encoder(start, used=True)]
     own_tokenizer = start is None and getattr(run, "tokenizer", None) is None
-    found += [_tokenizer(best, used=not own_tokenizer), _encoder(best, used=False)]
+    artifacts += [_tokenizer(best, used=not own_tokenizer), _encoder(best, used=False)]
     if run.tracking.checkpoint_artifact:
-        found.append(_checkpoint(best))
-    return [*found, *_outputs(run, folder, results)]
+        artifacts.append(_checkpoint(best))
+    return [*artifacts, *_outputs(run, folder, results)]
 
 
 def _start(run: PretrainRun | AdaptRun | FitRun) -> Checkpoint | None:

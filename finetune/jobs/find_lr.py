@@ -167,17 +167,17 @@ def plot(curve: RateCurve, width: int = WIDTH, height: int = HEIGHT) -> str:
 
 
 def _bounds(curve: RateCurve) -> tuple[float, float]:
-    """Lowest loss, and the highest before the mean was lowest with some room above."""
+    """Lowest loss, and the highest before the mean was lowest with a margin above."""
     lowest = min(range(len(curve.losses)), key=curve.smoothed.__getitem__)
     bottom = min(*curve.losses, *curve.smoothed)
     top = max(*curve.losses[: lowest + 1], *curve.smoothed[: lowest + 1])
-    room = max(0.2 * (top - bottom), 1e-3 * abs(top), 1e-12)
-    return bottom, top + room
+    margin = max(0.2 * (top - bottom), 1e-3 * abs(top), 1e-12)
+    return bottom, top + margin
 
 
-def _columns(count: int, room: int) -> list[int]:
-    """The column of each step; where there is room, one each."""
-    last = min(count, room) - 1
+def _columns(count: int, width: int) -> list[int]:
+    """The column of each step; where the width allows it, one each."""
+    last = min(count, width) - 1
     return [round(step * last / max(1, count - 1)) for step in range(count)]
 
 

@@ -130,11 +130,11 @@ def _has_groups(series: Sequence[Series]) -> bool:
 
 def _entropy(view: TaskView) -> Iterator[dict[str, Any]]:
     """The unigram entropy of the corpus: what a model reaches that knows frequencies alone."""
-    found = {number(run.results, "data", "unigram_entropy") for run in view.runs}
+    entropies = {number(run.results, "data", "unigram_entropy") for run in view.runs}
     for run in view.runs:
         if any("train/unigram_entropy" in names_of(run, "train/") for _ in run.seeds[:1]):
-            found.add(number(run.seeds[0].lines[-1], "train/unigram_entropy"))
-    for value in sorted({round(value, 3) for value in found if value is not None}):
+            entropies.add(number(run.seeds[0].lines[-1], "train/unigram_entropy"))
+    for value in sorted({round(value, 3) for value in entropies if value is not None}):
         yield {"y": value, "label": f"unigram entropy {value:.2f}"}
 
 
@@ -148,21 +148,21 @@ def phases(run: ReportedRun) -> list[dict[str, Any]]:
 
 def _phases_of(run: ReportedRun, plan: Sequence[Any]) -> list[dict[str, Any]]:
     last = max((number(line, "step") or 0 for seed in run.seeds for line in seed.lines), default=0)
-    found = []
+    stretches = []
     for row in plan if len(plan) > 1 else []:
         (begin, end), (start, stop) = row["steps"], row["epochs"]
-        found.append(
+        stretches.append(
             {
                 "steps": [begin, last if end is None else end],
                 "epochs": [start, stop if stop is not None else start],
                 "label": named(row["groups"]),
             }
         )
-    return found
+    return stretches
 
 
 def _phases(view: TaskView) -> dict[str, list[dict[str, Any]]]:
-    return {run.name: found for run in view.runs if (found := phases(run))}
+    return {run.name: stretches for run in view.runs if (stretches := phases(run))}
 
 
 def plans(views: Sequence[TaskView], attempt: Callable[..., Html | None]) -> Html | None:

@@ -300,9 +300,9 @@ def _gold(answer: Row, context: str, where: str) -> GoldAnswer:
     text, start = text_of(answer, "text", where), answer.get("answer_start")
     if start is FIRST and text:
         start = _nearest(text, 0, context, where)
-        found = FoundAnswer(text, start)
-        found.is_unsure = context.find(text, start + 1) >= 0
-        return found
+        located = FoundAnswer(text, start)
+        located.is_unsure = context.find(text, start + 1) >= 0
+        return located
     if isinstance(start, float) and start.is_integer():
         start = int(start)  # tables of numbers, such as pandas makes, have 3.0 for 3
     if not isinstance(start, int) or isinstance(start, bool):

@@ -40,14 +40,14 @@ def moved_answers(examples: Sequence[Example]) -> list[str]:
 
 
 def unsure_answers(examples: Sequence[Example]) -> list[str]:
-    """Say how many answers are given as text alone that stands at several places."""
+    """Say how many answers are given as text alone that occurs several times."""
     labels = [example.label for example in examples if isinstance(example.label, tuple)]
-    found = [one for label in labels for one in label if isinstance(one, FoundAnswer)]
-    unsure = [answer for answer in found if answer.is_unsure]
+    located = [one for label in labels for one in label if isinstance(one, FoundAnswer)]
+    unsure = [answer for answer in located if answer.is_unsure]
     if not unsure:
         return []
     return [
-        f"{len(unsure):,} of {counted(len(found), 'answer')} without answer_start "
+        f"{len(unsure):,} of {counted(len(located), 'answer')} without answer_start "
         f"{'stands' if len(unsure) == 1 else 'stand'} at several places of the context, such as "
         f"{unsure[0].text[:40]!r}; the first one is taken; add answer_start where another is meant"
     ]
