@@ -34,7 +34,7 @@ from torch import Tensor
 from finetune.errors import DataError
 from finetune.training.loop.accumulation import labelled
 from finetune.training.loop.module import EncoderWithHead
-from finetune.training.optimizer import adamw
+from finetune.training.optimizer import make_optimizer
 from finetune.training.randomness import seed_step
 
 Ending = Literal["highest rate", "diverged", "not finite", "no more data"]
@@ -217,8 +217,9 @@ def find_rate(
 ) -> RateCurve:
     """Train for a few steps at rising rates, and leave the module as it was, bit by bit.
 
-    As in the run: AdamW over the layer groups, whose rates keep their proportions; the gradient
-    clipped; dropout keyed by the batch; frozen what the first phase freezes; regularization.
+    As in the run: its optimizer over the layer groups, whose rates keep their proportions; the
+    gradient clipped; dropout keyed by the batch; frozen what the first phase freezes; and
+    regularization.
     The run's schedule has no part in it, and fp16 is replaced by bfloat16, which needs no scaler.
 
     Args:
@@ -271,8 +272,11 @@ class _Steps:
     ) -> None:
         self.module, self.device = module.to(device), device
         self.gradient_clip, self.half_precision = gradient_clip, half_precision
-        self.optimizer = adamw(module.layers(), module.optimizer_config, peaks=module.peak_rates)
-        self.topmost = float(self.optimizer.param_groups[-1]["peak_lr"])
+        self.optimizer = make_optimizer(
+            module.layers(), module.optimizer_config, peaks=module.peak_rates
+        )
+        head = next(g for g in reversed(self.optimizer.param_groups) if g["name"] == g["layer"])
+        self.topmost = float(head["peak_lr"])
         self.batches_done = 0
         module.is_logged_step = False
         if module.phases is not None:

@@ -1,4 +1,4 @@
-"""Layer groups -> AdamW groups: a rate for each layer, no decay on biases and norms.
+"""Layer groups -> the optimizer's groups: a rate for each layer, no decay on biases and norms.
 
 Every parameter is in exactly one named group from the first step; freezing is `requires_grad` and
 never touches the groups, so the number of groups cannot change between a checkpoint and its
@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from finetune.ranges import check_values, within
 
 if TYPE_CHECKING:
     from torch import nn
-    from torch.optim import AdamW
+    from torch.optim import Optimizer
+
+OptimizerName = Literal["adamw", "muon"]
+_MUON = ".muon"
+"""How the names of the groups that Muon moves end."""
 
 
 @dataclass
 class OptimizerConfig:
-    """AdamW (Loshchilov and Hutter, 2019), with a learning rate per layer group.
+    """AdamW (Loshchilov and Hutter, 2019) or Muon, with a learning rate per layer group.
 
     >>> from finetune import OptimizerConfig
     >>> optimizer = OptimizerConfig(learning_rate=1e-4, rate_decay=2.6)
@@ -42,6 +46,12 @@ class OptimizerConfig:
     """Decay of the running average of squared gradients."""
     adam_epsilon: float = within(0, 1, default=1e-6)
     """Constant added to the denominator (BERT: 1e-6)."""
+    optimizer: OptimizerName = "adamw"
+    """adamw, or muon for the matrices of the blocks and adamw for all other weights."""
+    muon_momentum: float = within(0, 1, below=True, default=0.95)
+    """muon: decay of the running average of gradients."""
+    muon_rate_factor: float = within(0, 1000, above=True, default=4.0)
+    """muon: learning rate of the matrices, as a multiple of that of the other weights."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -71,7 +81,7 @@ def parameter_groups(
     config: OptimizerConfig,
     peaks: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """AdamW's groups: two a layer, with decay and without.
+    """The optimizer's groups: two a layer, with decay and without; for Muon a third.
 
     Args:
         layers: Layer groups by name, lowest first.
@@ -88,16 +98,20 @@ def parameter_groups(
         rates = [peaks[layer] for layer in layers]
     seen: set[int] = set()  # identities, as fresh biases are equal by value
     groups = []
-    for (layer, modules), rate in zip(layers.items(), rates, strict=True):
+    for number, ((layer, modules), rate) in enumerate(zip(layers.items(), rates, strict=True)):
         decayed, plain = _split_by_decay(modules, seen)
-        for suffix, parameters, decay in (
-            ("", decayed, config.weight_decay),
-            (".no_decay", plain, 0.0),
-        ):
+        parts = [("", decayed, config.weight_decay, rate), (".no_decay", plain, 0.0, rate)]
+        if config.optimizer == "muon":
+            is_hidden = 0 < number < len(layers) - 1  # neither embeddings nor head
+            matrices = [p for p in decayed if is_hidden and p.ndim == 2]
+            rest = [p for p in decayed if not is_hidden or p.ndim != 2]
+            parts[0] = ("", rest, config.weight_decay, rate)
+            parts.append((_MUON, matrices, config.weight_decay, rate * config.muon_rate_factor))
+        for suffix, parameters, decay, peak in parts:
             # `peak_lr` is what the schedule multiplies in each step; `lr` is overwritten by it.
             groups.append(
                 {"name": layer + suffix, "layer": layer, "params": parameters}
-                | {"lr": rate, "peak_lr": rate, "weight_decay": decay}
+                | {"lr": peak, "peak_lr": peak, "weight_decay": decay}
             )
     return groups
 
@@ -116,20 +130,20 @@ def _split_by_decay(
     return decayed, plain
 
 
-def adamw(
+def make_optimizer(
     layers: Mapping[str, Sequence[nn.Module]],
     config: OptimizerConfig,
     *,
     fused: bool = True,
     peaks: Mapping[str, float] | None = None,
-) -> AdamW:
-    """AdamW over the layer groups.
+) -> Optimizer:
+    """The optimizer that the config names, over the layer groups.
 
     Args:
         layers: Layer groups by name, lowest first.
-        config: Rates, decay and moments.
-        fused: One kernel over all tensors (ten times faster than the loop on a CPU). Off where a
-            gradient scaler must clip (fp16).
+        config: Which one, rates, decay and moments.
+        fused: One AdamW kernel over all tensors (ten times faster than the loop on a CPU). Off
+            where a gradient scaler must clip (fp16).
         peaks: Peak rate of each layer by name, in place of those of the config.
 
     Returns:
@@ -137,10 +151,16 @@ def adamw(
     """
     from torch.optim import AdamW
 
-    return AdamW(
-        parameter_groups(layers, config, peaks),
+    groups = parameter_groups(layers, config, peaks)
+    adamw = AdamW(
+        [group for group in groups if not group["name"].endswith(_MUON)],
         lr=config.learning_rate,  # without effect: each group states its own
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
         fused=fused,
     )
+    if config.optimizer == "adamw":
+        return adamw
+    from finetune.training.muon import MuonWithAdamW
+
+    return MuonWithAdamW(groups, adamw, config.muon_momentum)

@@ -30,7 +30,7 @@ from finetune.training.lr_finder import (
     smooth,
     suggest,
 )
-from finetune.training.optimizer import OptimizerConfig, adamw
+from finetune.training.optimizer import OptimizerConfig, make_optimizer
 from finetune.training.randomness import seed_step
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.unfreezing.phases import Phases
@@ -227,7 +227,7 @@ class TestTraining:
         rates, data = rates_of(12, 1e-4, 1e-2), batches(12)
         found = find_rate(fine_tuner(), data, CPU, gradient_clip=0.5, rates=rates)
         module = fine_tuner().train()
-        optimizer = adamw(module.layers(), module.optimizer_config)
+        optimizer = make_optimizer(module.layers(), module.optimizer_config)
         expected = []
         for number, (rate, batch) in enumerate(zip(rates, data, strict=True)):
             for group in optimizer.param_groups:

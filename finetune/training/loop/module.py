@@ -20,14 +20,14 @@ from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
 from finetune.heads import Head
 from finetune.training.loop.accumulation import LabelledMean, StepWeights, labelled
-from finetune.training.optimizer import OptimizerConfig, adamw
+from finetune.training.optimizer import OptimizerConfig, make_optimizer
 from finetune.training.randomness import seed_step
 from finetune.training.schedules import ScheduleConfig, rate_factor
 from finetune.training.unfreezing.phases import Phases
 
 
 class EncoderWithHead(pl.LightningModule):
-    """Encoder, head, AdamW over layer groups, and a schedule over the run."""
+    """Encoder, head, an optimizer over layer groups, and a schedule over the run."""
 
     def __init__(
         self,
@@ -93,7 +93,9 @@ class EncoderWithHead(pl.LightningModule):
         """
         # The private name: `trainer` raises where the module is used without one.
         scaled = self._trainer is not None and str(self.trainer.precision) == "16-mixed"
-        return adamw(self.layers(), self.optimizer_config, fused=not scaled, peaks=self.peak_rates)
+        return make_optimizer(
+            self.layers(), self.optimizer_config, fused=not scaled, peaks=self.peak_rates
+        )
 
     def train(self, mode: bool = True) -> Self:
         """Put the module in training or eval mode; what is frozen stays in eval mode."""

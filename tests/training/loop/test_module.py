@@ -10,7 +10,7 @@ import torch
 from finetune.encoder import Encoder
 from finetune.training.loop import module as room
 from finetune.training.loop.pretrainer import Pretrainer
-from finetune.training.optimizer import adamw
+from finetune.training.optimizer import make_optimizer
 from tests.made.nets import tiny_config
 
 CONFIG = tiny_config(vocab_size=11, hidden_size=8, intermediate_size=16, max_position_embeddings=8)
@@ -20,7 +20,7 @@ def trained(*, frozen: int = 0) -> tuple[Pretrainer, torch.optim.Optimizer]:
     """A module after a backward pass, its lowest groups frozen."""
     torch.manual_seed(0)
     module = Pretrainer(Encoder(CONFIG))
-    optimizer = adamw(module.layers(), module.optimizer_config)
+    optimizer = make_optimizer(module.layers(), module.optimizer_config)
     for parts in list(module.layers().values())[:frozen]:
         for part in parts:
             part.requires_grad_(False)

@@ -31,7 +31,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.data import CorpusData
 from finetune.training.loop.pretrainer import Pretrainer, masked_lm_metrics
-from finetune.training.optimizer import adamw
+from finetune.training.optimizer import make_optimizer
 
 Batch = dict[str, torch.Tensor]
 SIZES: dict[str, Any] = {
@@ -229,7 +229,7 @@ def test_variants_train_in_every_combination(
     module = pretrainer(
         tokenizer, attention_score=score, position=position, norm_position=norm, causal=causal
     )
-    optimizer = adamw(module.layers(), module.optimizer_config)
+    optimizer = make_optimizer(module.layers(), module.optimizer_config)
     for group in optimizer.param_groups:
         group["lr"] = 1e-2
     batches, losses = combination_batches(causal, separate), []

@@ -26,6 +26,7 @@ from finetune.training.loop.checkpointing import Checkpointer, Interrupted
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import LengthConfig
 from finetune.training.loop.resume import TrainingProgress
+from finetune.training.optimizer import OptimizerConfig
 
 
 class PowerCut(Exception):
@@ -94,6 +95,30 @@ def test_pretraining_cut_off_resumes_bit_for_bit(
     results = runs.pretrain(dataclasses.replace(cut, resume=True))
     assert_same_run(whole.out, cut.out)
     assert results["metrics"] == expected["metrics"]
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "muon": {"optimizer": OptimizerConfig(learning_rate=1e-2, optimizer="muon")},
+}
+"""Ways to pretrain, each with a state or a place in the run that resuming has to find again."""
+
+
+@pytest.mark.parametrize("option", list(OPTIONS))
+def test_every_option_of_pretraining_resumes_bit_for_bit(
+    option: str, pretraining: Callable[..., PretrainRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pretraining("whole", **OPTIONS[option])
+    runs.pretrain(whole)
+    cut = pretraining("cut", workers=2, **OPTIONS[option])
+    with monkeypatch.context() as patch:
+        cut_off_at(15, patch)
+        with pytest.raises(PowerCut):
+            runs.pretrain(cut)
+    runs.pretrain(dataclasses.replace(cut, resume=True))
+    assert_same_run(whole.out, cut.out)
+    plain = pretraining("plain")
+    runs.pretrain(plain)
+    assert losses(plain.out) != losses(whole.out)
 
 
 def test_a_run_cut_off_before_its_first_checkpoint_starts_again(

@@ -20,7 +20,7 @@ from finetune.encoder import Encoder
 from finetune.errors import ConfigError
 from finetune.heads import Classification, HeadConfig
 from finetune.settings import fields as settings
-from finetune.training.optimizer import OptimizerConfig, adamw
+from finetune.training.optimizer import OptimizerConfig, make_optimizer
 from finetune.training.schedules import ScheduleConfig, rate_factor
 from finetune.training.unfreezing.plan import Pace, Phase, Plan, exact, group_names, phase_of_batch
 from finetune.training.unfreezing.plan_table import plan_rows, plan_table
@@ -493,7 +493,7 @@ class Model(nn.Module):
         self.head = Classification(config, HeadConfig(pooling="concat"), 3)
         self.layers = {**self.encoder.layer_groups(), "head": [self.head]}
         settings = OptimizerConfig(learning_rate=1e-2, weight_decay=0.1, **optimizer)
-        self.optimizer = adamw(self.layers, settings)
+        self.optimizer = make_optimizer(self.layers, settings)
 
     def train_batch(self, number: int, plan: Plan, config: UnfreezeConfig, accumulate: int) -> None:
         """As a training loop would; six batches an epoch."""
