@@ -205,7 +205,7 @@ def _commands(pages: Sequence[Page]) -> dict[str, str]:
 
 
 def _kind_lines(pages: Sequence[Page], behind: str, word: str, first: int) -> Iterator[str]:
-    """Go on to the page of a kind, where a command has kinds."""
+    """Change to the page of a kind, where a command has kinds."""
     parents = [shlex.quote(page.path) for page in pages if page.kinds]
     if parents:
         yield "    case $page in"

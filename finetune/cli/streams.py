@@ -1,6 +1,6 @@
 """The standard streams of a command: closed, full, cut off or in another encoding, none ends a run.
 
-What is shown on stderr is for one who watches, and a run goes on when nobody does any more. What
+What is shown on stderr is for one who watches, and a run continues when nobody does any more. What
 goes to stdout is the result: where it cannot be written, the command says so and fails.
 """
 

@@ -49,8 +49,8 @@ def aligned(table: Sequence[Sequence[str]], sides: str) -> list[str]:
 def table(rows: Iterable[Sequence[str]], header: Sequence[str], width: int = WIDTH) -> str:
     """Lay out a table in plain text: the first column to the left, numbers to the right.
 
-    What is too wide goes on below, with the first column repeated; a cell of the first column that
-    leaves no room for another one is cut.
+    What is too wide continues below, with the first column repeated; a cell of the first column
+    that leaves no space for another one is cut.
 
     Args:
         rows: Of as many cells as the header.

@@ -37,7 +37,7 @@ from finetune.training.randomness import seed_weights
 
 
 def adapt(run: AdaptRun, task: Task | None = None) -> Results:
-    """Go on with language modelling: masked, or left to right where the encoder is causal.
+    """Continue language modelling: masked, or left to right where the encoder is causal.
 
     Args:
         run: All settings.

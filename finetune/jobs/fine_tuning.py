@@ -81,7 +81,7 @@ def check_settings(run: FitRun, task: Task) -> None:
 
 
 def _stages(run: FitRun) -> Iterator[AdaptRun | FitRun]:
-    """The run with a folder of its own for each stage, and those of its seeds that go on."""
+    """The run with a folder of its own for each stage, and those of its seeds that continue."""
     if run.adapt is not None:
         yield run.adaptation()
         run = _after_adaptation(run)

@@ -198,7 +198,7 @@ class Session:
             raise
 
     def _set_results_aside(self) -> None:
-        """Of the run; as its first seed begins, also of all others, which will go on too."""
+        """Of the run; as its first seed begins, also of all others, which will continue too."""
         above = RunFolder(self.folder.path.parent)
         if above.seed(self.run.seed) == self.folder and above.results_file.is_file():
             for place in (*above.seeds, above):

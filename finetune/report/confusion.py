@@ -16,7 +16,7 @@ MOST_POINTS = 2000
 
 
 def matrix_table(matrix: Confusion, name: str) -> Html:
-    """The matrix as a table: rows are right, columns answered; the darker, the larger its share."""
+    """The matrix as a table: rows are right, columns answered; the darker, the more of its row."""
     seeds = f", {matrix.seeds} seeds together" if matrix.seeds > 1 else ""
     corner = element("td", element("span", "right ↓ answered →"), class_="corner")
     heads = [element("th", label, scope="col") for label in matrix.classes]
@@ -36,10 +36,10 @@ def matrix_table(matrix: Confusion, name: str) -> Html:
 
 
 def _count(count: int, total: int, right: bool) -> Html:
-    share = count / total if total else 0.0
+    fraction = count / total if total else 0.0
     kind = "right" if right else "wrong"
-    parts = [f"{count:,}", element("small", f"{100 * share:.0f} %")]
-    return element("td", *parts, class_=kind, style=f"--share:{share:.3f}")
+    parts = [f"{count:,}", element("small", f"{100 * fraction:.0f} %")]
+    return element("td", *parts, class_=kind, style=f"--share:{fraction:.3f}")
 
 
 def scores_table(matrix: Confusion) -> Html:
@@ -54,7 +54,7 @@ def scores_table(matrix: Confusion) -> Html:
     rows: list[Row] = [
         [
             label,
-            *(Cell(f"{100 * share:.1f}", share) for share in scores[:3]),
+            *(Cell(f"{100 * score:.1f}", score) for score in scores[:3]),
             Cell(f"{scores.support // matrix.seeds:,}", scores.support),
         ]
         for label, scores in zip(matrix.classes, class_scores(matrix), strict=True)

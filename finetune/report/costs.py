@@ -26,9 +26,9 @@ def speed_table(views: Sequence[TaskView]) -> Html:
         Column("Run"),
         Column("Tokens/s", number=True, about="Median of the logged steps, all seeds"),
         Column("ex/s", number=True, about="Examples a second over the whole training"),
-        Column("Padding", number=True, about="Share of the tokens that are padding"),
-        Column("Ceiling", number=True, about="Share of the machine's matrix products, median"),
-        Column("Cut", number=True, about="Share of training texts that lost their end"),
+        Column("Padding", number=True, about="Fraction of the tokens that are padding"),
+        Column("Ceiling", number=True, about="Fraction of the machine's matrix products, median"),
+        Column("Cut", number=True, about="Fraction of training texts that lost their end"),
         Column("GiB", number=True, about="Peak memory"),
         Column("Minutes", number=True),
         Column("Parameters", number=True),
@@ -146,11 +146,11 @@ def _cost_table(parts: Mapping[str, PartCost], caption: str) -> Html:
     columns = [
         Column("Part"),
         Column("Parameters", number=True),
-        Column("Share", number=True),
+        Column("Percent", number=True),
         Column(
             "Million operations a token", number=True, about="Forward; a training step is three"
         ),
-        Column("Share ", number=True),
+        Column("Percent ", number=True),
     ]
     rows: list[Row] = [
         [

@@ -56,7 +56,7 @@ class ListedRun:
     metric: str | None = None
     """The headline of the results."""
     score: float | None = None
-    """Its mean over the seeds that have ended; a share, or a loss."""
+    """Its mean over the seeds that have ended; a fraction, or a loss."""
     deviation: float | None = None
     """Its standard deviation (n - 1); None for one seed."""
     minutes: float | None = None

@@ -223,14 +223,14 @@ class ChoiceTask(Task):
         return texts
 
     def describe(self, examples: Sequence[Example]) -> dict[str, Any]:
-        """Questions of each level, where there are levels, and the shares filled and joined."""
+        """Questions of each level, where there are levels, and the fractions filled and joined."""
         filled = sum(bool(_BLANK.search(example.texts[1])) for example in examples)
-        share = filled / max(1, len(examples))
+        fraction = filled / max(1, len(examples))
         levels = Counter(example.group for example in examples if example.group is not None)
         return {
             **{f"questions_{level}": count for level, count in sorted(levels.items())},
-            "questions_filled": round(share, 4),
-            "questions_joined": round(1 - share, 4),
+            "questions_filled": round(fraction, 4),
+            "questions_joined": round(1 - fraction, 4),
         }
 
     def features(

@@ -84,7 +84,7 @@ def _block(file: InspectionFile) -> Html:
     text = (
         f"{counted(content['sequences'], 'text')} of {content.get('texts', 'a file')}, "
         f"{content['tokens']:,} tokens. The stronger the colour, the larger: distances, entropies "
-        "and shares each have a scale of their own."
+        "and fractions each have a scale of their own."
     )
     note = element("p", text, class_="note")
     fold = details(f"All heads as a table ({len(heads)})", _table(heads, uniform, file.name))
@@ -108,7 +108,7 @@ def _written(matrix: Matrix, key: str) -> Callable[[float], str]:
 
 
 def _shade(heads: Heads, key: str) -> Callable[[float], float]:
-    """By the largest value of all figures of the same scale; shares, mostly small, by the root."""
+    """By the largest value of all figures of the same scale; small fractions by the root."""
     scale = FIGURES[key].scale
     keys = [key for key, figure in FIGURES.items() if figure.scale == scale]
     most = max((one[key] or 0.0 for one in heads.values() for key in keys), default=0.0)

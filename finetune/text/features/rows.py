@@ -164,7 +164,7 @@ def _opened(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def _text_lines(name: str, stream: BinaryIO) -> _Lines:
-    """Decode line by line; the ends stay, because a cell of a CSV may go on behind them."""
+    """Decode line by line; the ends stay, because a cell of a CSV may continue behind them."""
     number = 0
     try:
         if hasattr(stream, "peek"):

@@ -55,7 +55,7 @@ class ChanceWatch(pl.Callback):
         return {"total": float(self._total), "batches": self._batches, "judged": self._judged}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what was seen."""
+        """Continue from what was seen."""
         self._total, self._batches = state_dict["total"], state_dict["batches"]
         self._judged = state_dict["judged"]
 

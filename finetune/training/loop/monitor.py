@@ -146,7 +146,7 @@ class Monitor(pl.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with an open window; it is that of all processes, so the first one takes it."""
+        """Continue an open window; it is that of all processes, so the first one takes it."""
         self._start_window()
         self.tokens_seen = state_dict.get("tokens_seen", 0)  # none in checkpoints of 0.1
         self.losses = list(state_dict["losses"])
@@ -284,7 +284,7 @@ class Monitor(pl.Callback):
             self._bar.note(trainer.global_step, "validating")
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Let the window's clock go on."""
+        """Let the window's clock continue."""
         self._since = time.perf_counter()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

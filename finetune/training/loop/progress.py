@@ -76,7 +76,7 @@ class Clock:
         return self._before + time.monotonic() - self._started
 
     def resume(self, seconds: float) -> None:
-        """Go on from this reading."""
+        """Continue from this reading."""
         self._before, self._started = seconds, time.monotonic()
 
 

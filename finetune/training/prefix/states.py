@@ -71,7 +71,7 @@ def frozen_states(
         encoder: Its lower part is frozen.
         batch: As for `Encoder.forward`.
         depths: Boundaries, ascending, 0 … L.
-        start: Hidden states (B, T, D) at a lower boundary, and its depth, to go on from.
+        start: Hidden states (B, T, D) at a lower boundary, and its depth, to continue from.
 
     Returns:
         float32 (B, T, D) at each depth, contiguous; zeros where a mask (B, T) hides a token.
