@@ -300,8 +300,9 @@ def _read_resumed(cls: type[T], flags: Mapping[str, object]) -> T:
                 f"{folder.path}: the run was stopped while its encoder was adapted "
                 f"({folder.adapted.path}); repeat the command that started it, with --resume"
             ) from error
+        where = "" if flags.get("out") else "name the run's folder by --out, or "
         raise ConfigError(
-            f"{folder.path} contains no run to resume; start one without --resume"
+            f"{folder.path} contains no run to resume; {where}start one without --resume"
         ) from error
 
 

@@ -207,6 +207,7 @@ def test_each_table_has_a_folder_of_its_own(
         assert done.status == 0, done.err
     assert {path.name for path in Path("runs").iterdir()} == {"classify-reviews", "classify-mails"}
     resumed = ["classify", "--resume"]
+    assert "contains no run to resume; name the run's folder by --out" in call(*resumed).err
     assert call(*resumed, "--train", tmp_path / "reviews_train.csv").status == 0
     more = ["--out", "runs/classify-reviews", "--name", "others", "--no-baselines"]
     done = call(*resumed, *more)
