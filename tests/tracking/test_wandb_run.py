@@ -136,10 +136,11 @@ def test_unreachable_server_means_offline_and_one_line_and_wandb_comes_late(tmp_
 import sys
 from pathlib import Path
 from finetune import tracking
+from finetune.tracking import wandb_run
 
 assert "wandb" not in sys.modules
 
-tracking.wandb_run.INIT_SECONDS = 1.0
+wandb_run.INIT_SECONDS = 1.0
 opened = tracking.loggers(tracking.TrackingConfig(), Path({str(tmp_path)!r}), {{}})
 for step in range(2):
     opened[1].log_metrics({{"train/loss": 1.0}}, step)
