@@ -6,13 +6,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from finetune.runs.results import baselines
+
 Results = Mapping[str, Any]
 TITLES = (
     "task",
     "recipe",
     "metric",
     "score",
-    "baseline",
+    "trivial",
     "training rows",
     "seeds",
     "minutes a seed",
@@ -40,7 +42,7 @@ def rows(task: str, recipe: str, results: Sequence[Results]) -> list[list[str]]:
     ]
     made = []
     for number, metric in enumerate(first["metrics"]):
-        baseline = first["majority"].get(metric)
+        baseline = baselines(first).get("trivial", {}).get(metric)
         cells = [metric.replace("_", " "), spread([one["metrics"][metric] for one in results])]
         cells.append("" if baseline is None else f"{100 * baseline:.1f}")
         made.append([task, recipe, *cells, *(about if number == 0 else [""] * len(about))])

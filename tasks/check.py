@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.console.output import counted, put
+from finetune.elementary import TRIVIAL
 from finetune.errors import ConfigError, FinetuneError, nearest
 from finetune.metrics.semantics import column_title, shown
 from finetune.task.interface import Example, Task, most_frequent
@@ -44,7 +45,7 @@ def check(words: list[str]) -> int:
 
     parser = command_parser("check", str(CheckRun.__doc__))
     parser.add_argument("file", nargs="?", help="file to train on")
-    add_json(parser, "print the facts, the baseline and what is refused as JSON on stdout")
+    add_json(parser, "print the facts, the trivial baseline and what is refused as JSON on stdout")
     fields.add_flags(parser, CheckRun)
     parser.usage = "%(prog)s [FILE] [options]"
     space = parser.parse_args(words)
@@ -79,11 +80,11 @@ def check_data(task: Task) -> dict[str, Any]:
 
     Returns:
         `task`; `files`: split -> its files; the facts of `data_statistics`; `skipped`: split ->
-        rows left out, by reason; `notes`: how the data were read; `baseline`: its answer and its
-        metrics on the validation split (without one, on the training split); and `refused`: why a
-        run would stop, a message each.
+        rows left out, by reason; `notes`: how the data were read; `trivial`: that baseline's answer
+        and its metrics on the validation split (without one, on the training split); and
+        `refused`: why a run would stop, a message each.
     """
-    page: dict[str, Any] = {"files": {}, "skipped": {}, "notes": [], "baseline": {}, "refused": []}
+    page: dict[str, Any] = {"files": {}, "skipped": {}, "notes": [], TRIVIAL: {}, "refused": []}
     examples: dict[str, list[Example]] = {}
     for split in _splits(task, page):
         with _refusals(page):
@@ -97,7 +98,7 @@ def check_data(task: Task) -> dict[str, Any]:
     page["task"] = task.name
     with _refusals(page):
         page["notes"] = task.notes()
-        page["baseline"] = _baseline(task, examples)
+        page[TRIVIAL] = _trivial(task, examples)
     return page
 
 
@@ -129,7 +130,7 @@ def _splits(task: Task, page: dict[str, Any]) -> list[str]:
     return [*train, *validation, *tests]
 
 
-def _baseline(task: Task, examples: Mapping[str, Sequence[Example]]) -> dict[str, Any]:
+def _trivial(task: Task, examples: Mapping[str, Sequence[Example]]) -> dict[str, Any]:
     if task.train_split is None:
         return {}
     train = examples[task.train_split]
@@ -154,7 +155,7 @@ def _lines(page: Mapping[str, Any]) -> Iterator[str]:
     for pair, count in page["shared_texts"].items():
         first, _, second = pair.partition("/")
         yield f"warning: {counted(count, 'example')} of {second} have the texts of one of {first}"
-    yield from _about_baseline(page["baseline"])
+    yield from _about_trivial(page[TRIVIAL])
     if "validation" not in "".join(page["splits"]) and not page["refused"]:
         yield (
             "note: no validation data; a run needs --validation FILE, or --holdout 0.2, which "
@@ -184,11 +185,11 @@ def _labels(facts: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _about_baseline(baseline: Mapping[str, Any]) -> Iterator[str]:
-    if not baseline.get("metrics"):
+def _about_trivial(trivial: Mapping[str, Any]) -> Iterator[str]:
+    if not trivial.get("metrics"):
         return
-    answer = f" (always {baseline['answer']})" if "answer" in baseline else ""
+    answer = f" (always {trivial['answer']})" if "answer" in trivial else ""
     scores = [
-        f"{column_title(name)} {shown(name, value)}" for name, value in baseline["metrics"].items()
+        f"{column_title(name)} {shown(name, value)}" for name, value in trivial["metrics"].items()
     ]
-    yield f"baseline{answer} on {baseline['split']}: {', '.join(scores)}"
+    yield f"trivial baseline{answer} on {trivial['split']}: {', '.join(scores)}"

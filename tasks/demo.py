@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING
 
 from finetune.cli import add_json, command_parser, whole
 from finetune.console.output import printable, put
+from finetune.elementary import TRIVIAL
 from finetune.metrics.semantics import shown
 from finetune.ranges import MOST_SEED
+from finetune.runs.results import baselines
 
 if TYPE_CHECKING:
     from finetune.runs.settings import FitRun, PretrainRun
@@ -59,7 +61,7 @@ def demo(words: list[str]) -> int:
         with _stopped_for_good():
             scores = run_demo(space.out, space.seed)
     if space.json:
-        starts = ("trivial", "scratch", "pretrained")
+        starts = (TRIVIAL, "scratch", "pretrained")
         print(
             json.dumps(
                 {task: dict(zip(starts, three, strict=True)) for task, three in scores.items()}
@@ -89,7 +91,7 @@ def run_demo(out: Path, seed: int) -> dict[str, Scores]:
         seed: Draws everything.
 
     Returns:
-        Task -> that metric of the baseline, from scratch, and pretrained.
+        Task -> that metric of the trivial baseline, from scratch, and pretrained.
     """
     from finetune.jobs import pretrain
     from finetune.runs.folder import say
@@ -124,7 +126,8 @@ def _compare(task: str, data: Path, out: Path, seed: int) -> Scores:
             for start in ("none", str(out / "pretrained"))
         )
     metric = TASKS[task]
-    return scratch["majority"][metric], scratch["metrics"][metric], pretrained["metrics"][metric]
+    trivial = baselines(scratch)[TRIVIAL][metric]
+    return trivial, scratch["metrics"][metric], pretrained["metrics"][metric]
 
 
 def _table(scores: dict[str, Scores]) -> str:
@@ -134,7 +137,7 @@ def _table(scores: dict[str, Scores]) -> str:
         [f"{task} ({metric})", *(shown(metric, score, short=True) for score in scores[task])]
         for task, metric in TASKS.items()
     ]
-    header = ["task (metric)", "baseline", "from scratch", "pretrained"]
+    header = ["task (metric)", "trivial", "from scratch", "pretrained"]
     return f"pretrained against from scratch (validation, percent)\n{table(rows, header)}"
 
 

@@ -298,7 +298,7 @@ def test_every_command_of_the_driver_is_understood(
 def test_a_table_has_a_row_a_metric(imported: Any) -> None:
     run = {
         "metrics": {"accuracy": 0.8, "f1": 0.9},
-        "majority": {"accuracy": 0.7, "f1": 0.75},
+        "baselines": {"trivial": {"accuracy": 0.7, "f1": 0.75}},
         "data": {"train": {"examples": 3668}, "padding": 0.01},
         "seed": 1,
         "train_seconds": 120.0,

@@ -49,7 +49,7 @@ ONLY = {
     "finetune.checkpoints": {"finetune.encoder", "finetune.heads", "finetune.text"},
     "finetune.task": {"finetune.encoder", "finetune.heads", "finetune.text", "finetune.metrics"},
     "finetune.heads": {"finetune.encoder"},
-    "finetune.elementary": {"finetune.task"},
+    "finetune.elementary": {"finetune.metrics", "finetune.task", "finetune.text"},
     "finetune.tracking": {"finetune.metrics", "finetune.checkpoints"},
     "tasks": {
         f"finetune.{name}" for name in ("task", "heads", "encoder", "text", "metrics", "settings")

@@ -48,6 +48,8 @@ def _listed(family: Family) -> str:
 
 def _family(word: str, family: Family, words: list[str]) -> int:
     from finetune.runs.families import make_task
+    from finetune.runs.folder import say
+    from finetune.runs.opening import check_writable
     from finetune.runs.settings import fit_settings
     from finetune.settings import fields as settings
 
@@ -56,12 +58,17 @@ def _family(word: str, family: Family, words: list[str]) -> int:
     task_name = f"{word}/{family.only or space.task}"
     flags = {**settings.given(cls, space), "encoder_from": "none", "task": task_name}
     task = make_task(settings.read(cls, space.config, flags))
-    from finetune.jobs.baselines import answer_task
+    from finetune.jobs.baselines import answer_task, write_answers
 
+    if space.out:
+        check_writable(Path(space.out))
     split = space.split or next(iter(task.validation_splits), "validation")
     answered = answer_task(task, space.split, space.only)
     if space.output:
         _write(task, split, answered, Path(space.output))
+    if space.out:
+        write_answers(answered, lambda name, split: Path(space.out) / f"{name}.{split}.jsonl")
+        say(f"predictions: {space.out}")
     _show(task, split, answered, in_full=space.json)
     return 0
 
@@ -88,6 +95,11 @@ def _parser(word: str, family: Family) -> argparse.ArgumentParser:
         help="write predictions as JSONL: those of --only, or of the best baseline",
     )
     of_training = {field.name for field in dataclasses.fields(FitRun)} - set(PLACES)
+    parser.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="write the predictions of every baseline there, as NAME.SPLIT.jsonl",
+    )
     settings.add_flags(parser, fit_settings(word), skip=of_training)
     return parser
 

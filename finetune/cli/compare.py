@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import add_json, command_parser
 from finetune.console.output import printable, put
+from finetune.errors import ConfigError
 
 if TYPE_CHECKING:
     from finetune.comparison import Group, Run
@@ -19,18 +20,26 @@ LONGEST_VALUE = 22
 
 def command(arguments: list[str]) -> int:
     """Run the command; returns the exit status."""
-    parser = command_parser("compare", "Compare two runs, or two groups of runs: A minus B.")
+    parser = command_parser(
+        "compare", "Compare two runs, two groups of runs, or a run with a baseline: A minus B."
+    )
     parser.add_argument("a", type=Path, help="folder of a run, or of the runs of one group")
-    parser.add_argument("b", type=Path, help="another")
+    parser.add_argument("b", type=Path, nargs="?", help="another")
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="compare A with a baseline of it, such as bag_of_words"
+    )
     parser.add_argument("--metric", help="metric to compare (default: all that both have)")
     add_json(parser, "print all numbers as JSON on stdout")
     space = parser.parse_args(arguments)
+    if (space.b is None) == (space.baseline is None):
+        raise ConfigError("compare: name a second run, or a baseline by --baseline bag_of_words")
     from finetune.comparison import as_json, as_text, compare
     from finetune.runs.folder import note
-    from finetune.runs.groups import read_group
+    from finetune.runs.groups import baseline_group, read_group
 
     note("comparing: the bootstrap over examples may take a minute")
-    a, b = read_group(space.a), read_group(space.b)
+    a = read_group(space.a)
+    b = baseline_group(a, space.baseline) if space.baseline else read_group(space.b)
     runs = (*a.runs, *b.runs)
     score = _score_of(runs)
     _warn_of_other_answers(runs)

@@ -40,8 +40,9 @@ over the runs of a folder of seeds, or over the seeds of the probes for one run.
 a weight for each layer with the classifier (Peters et al., 2018, section 3.2).
 
 A probe shows what a linear map can predict from a layer, not what the network uses (Belinkov,
-2022). Compare with the baseline, and with --untrained: an encoder of the same shape with random
-weights. The hidden states come from one forward pass, kept in the cache that fine-tuning uses."""
+2022). Compare with the trivial baseline, and with --untrained: an encoder of the same shape with
+random weights. The hidden states come from one forward pass, kept in the cache that fine-tuning
+uses."""
 SIMILARITY = """\
 Linear CKA (Kornblith et al., 2019) of the same layer of two encoders over the same texts, 0 to 1,
 for all pairs of runs; ± is the standard deviation over pairs. similarity.json has every layer
@@ -244,12 +245,12 @@ def _probe(arguments: list[str]) -> int:
     _write(space.out, "probe.json", content)
     if space.png:
         from finetune.inspection.plots import curves_png
-        from finetune.inspection.probes import curve, curve_names
+        from finetune.inspection.probes import curve, curve_names, trivial_score
 
         names = curve_names(probed[0] for probed in groups.values())
         curves = {name: curve(probed, metric) for name, probed in groups.items()}
         label = f"{first['task']}: {metric}"
-        picture = curves_png(curves, names, label, first["majority"].get(metric))
+        picture = curves_png(curves, names, label, trivial_score(first, metric))
         _write(space.out, "probe.png", picture)
     return 0
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from finetune.console.tables import table
+from finetune.elementary import TRIVIAL
 from finetune.machine.processes import is_first_process
-from finetune.metrics.semantics import best_index, column_title, goodness, headline, label, shown
+from finetune.metrics.semantics import column_title, goodness, headline, label, shown
+from finetune.runs.results import baselines, best_elementary
 
 Results = dict[str, Any]
 """What results.json holds."""
-TRIVIAL = "trivial baseline"
-"""Title of the baseline that reads no text."""
 MOST_CLASSES = 20
 """So many classes are shown one by one; results.json has them all."""
 
@@ -64,7 +64,7 @@ def results_table(results: Results) -> str:
         rows = [_row(metric, [value]) for metric, value in results["metrics"].items()]
         header = [name, f"seed {results['seed']}"]
     for name, baseline in baselines(results).items():
-        header.append(TRIVIAL if name == "trivial" else label(name))
+        header.append("trivial baseline" if name == TRIVIAL else label(name))
         rows = [
             [*row, *_row(metric, [baseline[metric]])[1:]] if metric in baseline else [*row, ""]
             for row, metric in zip(rows, results["metrics"], strict=True)
@@ -73,13 +73,6 @@ def results_table(results: Results) -> str:
     sections += _below_baseline(results)
     parts = [table(rows, header), *sections]
     return "\n".join(parts)
-
-
-def baselines(results: Results) -> dict[str, dict[str, float]]:
-    """Metrics of the baselines by name, those of an older run too; of several seeds once."""
-    first = results.get("runs", [results])[0]
-    old = {"trivial": first["majority"]} if first.get("majority") else {}
-    return dict(first.get("baselines") or old)
 
 
 def _per_class(results: Results) -> list[str]:
@@ -115,17 +108,13 @@ def _degenerate(results: Results) -> list[str]:
 def _below_baseline(results: Results) -> list[str]:
     """Warn of a run that an elementary baseline surpasses: its net was not worth its time."""
     metric = headline(results["metrics"])
-    scores = {
-        name: one[metric]
-        for name, one in baselines(results).items()
-        if metric in one and name != "trivial"
-    }
-    if metric is None or not scores:
+    best = best_elementary(results, metric)
+    if metric is None or best is None:
         return []
+    name, bar = best
     value = results["metrics"][metric]
     value = value["mean"] if "seeds" in results else value
-    best = list(scores)[best_index(metric, list(scores.values()))]
-    if goodness(metric, value) >= goodness(metric, scores[best]):
+    if goodness(metric, value) >= goodness(metric, bar):
         return []
-    figures = f"{shown(metric, value)} against {shown(metric, scores[best])}"
-    return [f"warning: below the baseline {label(best)} in {label(metric)}: {figures}"]
+    figures = f"{shown(metric, value)} against {shown(metric, bar)}"
+    return [f"warning: below the baseline {label(name)} in {label(metric)}: {figures}"]

@@ -31,6 +31,8 @@ COLOURS = {
 LEAST_NAME, MOST_TASK, MOST_ENCODER, MOST_METRIC = 12, 14, 10, 8
 """Columns that a run's name has at least; its task, its encoder and its metric's name at most."""
 MORE = """\
+elementary is the best score of a baseline that reads words and nothing else.
+
 states:
   running      a process is writing to the folder
   done         finished
@@ -112,11 +114,12 @@ COLUMNS: dict[str, Callable[[ListedRun], str]] = {
     "task": lambda run: _end(printable(run.task, lines=False), MOST_TASK),
     "encoder": lambda run: _end(printable(Path(run.encoder or "").name, lines=False), MOST_ENCODER),
     "score": lambda run: _score(run),
+    "elementary": lambda run: _elementary(run),
     "seeds": lambda run: _seeds(run),
     "date": lambda run: _day(run),
     "state": lambda run: run.state,
 }
-LEFT_OUT = ("encoder", "date")
+LEFT_OUT = ("encoder", "date", "elementary")
 """Columns that are left out, in this order, where a table is too wide; --json has them."""
 
 
@@ -124,8 +127,10 @@ def _table(runs: list[ListedRun]) -> str:
     from finetune.console.tables import WIDTH, painted, table
 
     columns = {name: [value(run) for run in runs] for name, value in COLUMNS.items()}
+    if not any(columns["elementary"]):
+        del columns["elementary"]
     for name in LEFT_OUT:
-        if _least_width(columns) > WIDTH:
+        if name in columns and _least_width(columns) > WIDTH:
             del columns[name]
     available = WIDTH - _width(columns, but="run")
     columns["run"] = [_end(name, max(LEAST_NAME, available)) for name in columns["run"]]
@@ -178,6 +183,12 @@ def _score(run: ListedRun) -> str:
     metric = str(run.metric)
     values = [value for value in (run.score, run.deviation) if value is not None]
     return f"{_short(metric)} {' ± '.join(shown(metric, value, short=True) for value in values)}"
+
+
+def _elementary(run: ListedRun) -> str:
+    """The score of the best elementary baseline; which one it is, --json says."""
+    value = run.elementary_score
+    return "" if value is None else shown(str(run.metric), value, short=True)
 
 
 def _short(metric: str) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -21,17 +23,20 @@ from finetune.task.interface import Example, Label, Outputs
 
 Answerer = Callable[[Sequence[Example]], Outputs]
 """Examples -> what `Task.answers` reads their answers off."""
-Fit = Callable[[Sequence[Example], Sequence[Label], Sequence[str]], Answerer]
-"""Training examples, their labels, and the classes in the order of the outputs -> an answerer."""
+Counts = Callable[[Sequence[Example]], Any]
+"""Examples -> how often each word and bigram is in each field, sparse (N, fields x COLUMNS)."""
 
 COLUMNS = 2**20
 """Words and bigrams of a text are hashed into so many columns (Weinberger et al., 2009): memory is
 bounded, however many there are."""
 MOST_WEIGHTS = 1_000_000
 """Weights of the model at most, over all classes; the rarest words and bigrams are left out."""
-TFIDF_INVERSE, RATIO_INVERSE = 10.0, 1.0
-"""Inverse penalties. Rows of TF-IDF have length 1, so that their weights must be large; naive
-Bayes has that of the paper."""
+TFIDF_INVERSES = (1.0, 3.0, 10.0, 30.0)
+"""Inverse penalties to choose from. Rows of TF-IDF have length 1, so that weights must be large."""
+RATIO_INVERSES = (0.03, 0.1, 0.3, 1.0)
+"""Inverse penalties to choose from for naive Bayes; the paper has 0.1 and 1."""
+RIDGE_INVERSES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""Inverse penalties to choose from for numbers."""
 
 _WORD = re.compile(r"[぀-ヿ㐀-鿿]|[^\W_぀-ヿ㐀-鿿]+")
 
@@ -73,53 +78,113 @@ def fields_of(texts: Sequence[str]) -> list[list[str]]:
     ]
 
 
-def fit_tfidf(train: Sequence[Example], labels: Sequence[Label], names: Sequence[str]) -> Answerer:
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a baseline is fitted to."""
+
+    examples: Sequence[Example]
+    """N labelled examples."""
+    names: Sequence[str] = ()
+    """The classes in the order of the outputs; empty for numbers."""
+    counts: Counts = field(default_factory=lambda: remembered(count_grams))
+    """Counts words and bigrams; shared by all baselines of a run."""
+    score: Callable[[Outputs, Sequence[Example]], float] | None = None
+    """How good outputs for examples are by the headline metric; None: the fraction of right
+    classes."""
+
+    @cached_property
+    def labels(self) -> list[Label]:
+        """The label of each example."""
+        return [one.label for one in self.examples if one.label is not None]
+
+    def labels_of(self, rows: linear.Rows) -> list[Label]:
+        """Labels of some of the examples."""
+        return [self.labels[row] for row in rows]
+
+    def goodness(self, rows: linear.Rows, outputs: Outputs) -> float:
+        """How good outputs for some of the examples are; of numbers, by their squared error."""
+        if not self.names:  # which a correlation, often the headline, would not notice
+            targets = np.array(self.labels_of(rows), dtype=float)
+            return -float(np.mean((outputs - targets) ** 2))
+        if self.score is not None:
+            return self.score(outputs, [self.examples[row] for row in rows])
+        right = np.array(self.names)[outputs.argmax(axis=1)] == self.labels_of(rows)
+        return float(np.mean(right))
+
+    def choose(self, inverses: Sequence[float], fit_rows: linear.FitRows) -> float:
+        """Choose the inverse penalty of a model on these examples."""
+        inverses = inverses if self.names else RIDGE_INVERSES
+        return linear.choose_inverse(inverses, self.labels, fit_rows, self.goodness)
+
+
+def fit_tfidf(training: Training) -> Answerer:
     """Fit a linear model on TF-IDF of words and bigrams.
-
-    Args:
-        train: The N training examples.
-        labels: Theirs.
-        names: The classes in the order of the logits; empty for numbers.
-
-    Returns:
-        What answers further examples.
 
     Raises:
         DataError: The texts contain no word, or there is only one class.
     """
     from sklearn.feature_extraction.text import TfidfTransformer
 
-    counts = _counts(train)
-    columns = _most_frequent(counts, names)
+    counts = training.counts(training.examples)
+    columns = _most_frequent(counts, training.names)
     tfidf = TfidfTransformer(sublinear_tf=True).fit(counts[:, columns])
-    model = linear.fit(tfidf.transform(counts[:, columns]), labels, names, inverse=TFIDF_INVERSE)
-    return lambda examples: model(tfidf.transform(_counts(examples)[:, columns]))
+    model = fit_chosen(training, tfidf.transform(counts[:, columns]), TFIDF_INVERSES)
+    return lambda examples: model(tfidf.transform(training.counts(examples)[:, columns]))
 
 
-def fit_naive_bayes(
-    train: Sequence[Example], labels: Sequence[Label], names: Sequence[str]
-) -> Answerer:
+def fit_chosen(training: Training, features: Any, inverses: Sequence[float]) -> linear.Scorer:
+    """Fit a linear model with the inverse penalty that is best on the training examples.
+
+    Args:
+        training: The N training examples.
+        features: Theirs, (N, F).
+        inverses: Inverse penalties to choose from, for classes.
+
+    Raises:
+        DataError: There is only one class.
+    """
+
+    def fit_rows(rows: linear.Rows, inverse: float) -> Callable[[linear.Rows], Outputs]:
+        labels = training.labels_of(rows)
+        names, rough = training.names, linear.ROUGH
+        model = linear.fit(features[rows], labels, names, inverse=inverse, tolerance=rough)
+        return lambda others: model(features[others])
+
+    inverse = training.choose(inverses, fit_rows)
+    return linear.fit(features, training.labels, training.names, inverse=inverse)
+
+
+def fit_naive_bayes(training: Training) -> Answerer:
     """Fit logistic regression on words and bigrams that are weighted by their log-count ratios.
 
     A word is there or not; how often does not count, as in the paper.
 
     Args:
-        train: The N training examples.
-        labels: Theirs: names of two classes.
-        names: The two classes in the order of the logits.
-
-    Returns:
-        What answers further examples.
+        training: Examples of two classes.
 
     Raises:
         DataError: The texts contain no word, or there is only one class.
     """
-    present = _counts(train).sign()
-    columns = _most_frequent(present, names)
-    present = present[:, columns]
-    ratios = log_count_ratios(present, np.array([label == names[1] for label in labels]))
-    model = linear.fit(present.multiply(ratios).tocsr(), labels, names, inverse=RATIO_INVERSE)
-    return lambda examples: model(_counts(examples).sign()[:, columns].multiply(ratios).tocsr())
+    counts, names = training.counts(training.examples), training.names
+    columns = _most_frequent(counts, names)
+    present = counts[:, columns].sign()
+    is_second = np.array([label == names[1] for label in training.labels])
+
+    def fit_rows(rows: linear.Rows, inverse: float, tolerance: float) -> linear.Scorer:
+        some = present[rows]
+        ratios = log_count_ratios(some, is_second[rows])  # of labels that are not held out
+        labels = training.labels_of(rows)
+        weighted = some.multiply(ratios).tocsr()
+        model = linear.fit(weighted, labels, names, inverse=inverse, tolerance=tolerance)
+        return lambda others: model(others.multiply(ratios).tocsr())
+
+    def fit_rough(rows: linear.Rows, inverse: float) -> Callable[[linear.Rows], Outputs]:
+        model = fit_rows(rows, inverse, linear.ROUGH)
+        return lambda others: model(present[others])
+
+    inverse = training.choose(RATIO_INVERSES, fit_rough)
+    model = fit_rows(np.arange(len(training.labels)), inverse, tolerance=1e-6)
+    return lambda examples: model(training.counts(examples)[:, columns].sign())
 
 
 def log_count_ratios(counts: Any, is_second: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
@@ -138,7 +203,7 @@ def log_count_ratios(counts: Any, is_second: npt.NDArray[np.bool_]) -> npt.NDArr
     return np.asarray(np.log(second / second.sum()) - np.log(first / first.sum()))
 
 
-def _counts(examples: Sequence[Example]) -> Any:
+def count_grams(examples: Sequence[Example]) -> Any:
     """How often each word and bigram is in each field, sparse (N, fields x COLUMNS)."""
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import HashingVectorizer
@@ -146,6 +211,20 @@ def _counts(examples: Sequence[Example]) -> Any:
     hashed = HashingVectorizer(analyzer=list, n_features=COLUMNS, norm=None, alternate_sign=False)
     fields = zip(*(fields_of(example.texts) for example in examples), strict=True)
     return hstack([hashed.transform(grams) for grams in fields], format="csr")
+
+
+def remembered(count: Counts) -> Counts:
+    """Count the same list of examples once, for as long as what is returned is in use."""
+    known: list[tuple[Sequence[Example], Any]] = []
+
+    def counts(examples: Sequence[Example]) -> Any:
+        for others, counted in known:
+            if others is examples:
+                return counted
+        known.append((examples, count(examples)))
+        return known[-1][1]
+
+    return counts
 
 
 def _most_frequent(counts: Any, names: Sequence[str]) -> npt.NDArray[np.int64]:

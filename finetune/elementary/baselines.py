@@ -8,18 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from finetune.elementary.bags import Answerer, Fit, fit_naive_bayes, fit_tfidf
+from finetune.elementary import TRIVIAL
+from finetune.elementary.bags import (
+    Answerer,
+    Training,
+    count_grams,
+    fit_naive_bayes,
+    fit_tfidf,
+    remembered,
+)
+from finetune.elementary.linear import label_order
 from finetune.elementary.overlap import fit_overlap
 from finetune.elementary.sliding_window import sliding_window
+from finetune.elementary.spans import fit_spans
 from finetune.errors import DataError
-from finetune.task.interface import Answer, Example, Label, Task
+from finetune.metrics.semantics import goodness
+from finetune.task.interface import Answer, Example, Label, Outputs, Task
+from finetune.text.features.pairs import Features
 
-TRIVIAL = "trivial"
-"""Name of the answers that read no text: the most frequent label, or the mean."""
+SPANS = "candidate_spans"
+"""Name of the baseline for answers in a passage."""
+MOST_TUNED = 5_000
+"""Training questions that the threshold of no answer is chosen on, at most."""
 MOST_EXAMPLES = 100_000
 """Training examples at most: seconds and gigabytes stay few. A larger set is thinned out evenly."""
 
@@ -62,12 +77,16 @@ def _learnt(task: Task, label: Label) -> Learnt:
     return "class" if task.labels else "number"
 
 
+Answered = Outputs | tuple[Outputs, Sequence[Features]]
+"""What `Task.answers` reads answers off; spans come with the words that they are of."""
+
+
 class Baseline(NamedTuple):
     """An elementary baseline."""
 
     applies: Callable[[Form], bool]
     """Whether it can answer examples of a form."""
-    fit: Fit
+    fit: Callable[[Training], Callable[[Sequence[Example]], Answered]]
     """What is fitted to the training examples."""
     is_fitted: bool = True
     """Whether it needs training examples."""
@@ -79,8 +98,8 @@ def _is_text(form: Form) -> bool:
     return not form.options and form.learnt != "span"
 
 
-def _window(train: Sequence[Example], labels: Sequence[Label], names: Sequence[str]) -> Answerer:
-    return lambda examples: sliding_window(examples, names)
+def _window(training: Training) -> Answerer:
+    return lambda examples: sliding_window(examples, training.names)
 
 
 BASELINES = {
@@ -95,6 +114,7 @@ BASELINES = {
     "sliding_window": Baseline(
         lambda form: form.options > 0 and form.texts == 2 + form.options, _window, is_fitted=False
     ),
+    SPANS: Baseline(lambda form: form.learnt == "span" and form.texts == 2, fit_spans, most=20_000),
 }
 """Name in results.json -> baseline."""
 
@@ -107,11 +127,14 @@ def applicable(task: Task, examples: Sequence[Example]) -> list[str]:
         examples: Some of its labelled examples.
     """
     form = form_of(task, examples)
-    fits = form.learnt != "span"
-    return [name for name, one in BASELINES.items() if fits and one.applies(form)]
+    return [name for name, one in BASELINES.items() if one.applies(form)]
 
 
-def fit(name: str, task: Task, train: Sequence[Example]) -> Callable[..., list[Answer]]:
+AnswerRows = Callable[[Sequence[Example]], list[Answer]]
+"""Examples -> the rows of a predictions file."""
+
+
+def fit(name: str, task: Task, train: Sequence[Example]) -> AnswerRows:
     """Fit a baseline to the training examples of a task.
 
     >>> from finetune import find_task
@@ -132,14 +155,49 @@ def fit(name: str, task: Task, train: Sequence[Example]) -> Callable[..., list[A
     Raises:
         DataError: Nothing can be learnt from the training examples.
     """
-    if name == TRIVIAL:
-        return lambda examples: task.baseline_answers(train, examples)
-    labelled = thinned([one for one in train if one.label is not None], BASELINES[name].most)
-    if BASELINES[name].is_fitted and not labelled:
-        raise DataError(f"{task.name}: expected labelled examples to train on, got none")
-    labels = [one.label for one in labelled if one.label is not None]
-    outputs = BASELINES[name].fit(labelled, labels, task.labels)
-    return lambda examples: task.answers(outputs(examples), examples, [])
+    return fitter(task, train)(name)
+
+
+def fitter(task: Task, train: Sequence[Example]) -> Callable[[str], AnswerRows]:
+    """What fits baselines to the training examples of a task; they share what they count.
+
+    Args:
+        task: The task.
+        train: Its training examples.
+
+    Returns:
+        `fit` of a name.
+    """
+    counts = remembered(count_grams)
+    labelled = [one for one in train if one.label is not None]
+
+    def score(outputs: Outputs, examples: Sequence[Example]) -> float:
+        metrics = task.score(task.answers(outputs, examples, []))
+        return goodness(task.monitor, metrics[task.monitor])
+
+    @lru_cache
+    def training(most: int) -> Training:
+        return Training(thinned(labelled, most), task.labels, counts, score)
+
+    def fit_one(name: str) -> AnswerRows:
+        if name == TRIVIAL:
+            return lambda examples: task.baseline_answers(train, examples)
+        baseline = BASELINES[name]
+        if baseline.is_fitted and not labelled:
+            raise DataError(f"{task.name}: expected labelled examples to train on, got none")
+        answer = baseline.fit(training(baseline.most))
+
+        def rows(examples: Sequence[Example]) -> list[Answer]:
+            answered = answer(examples)
+            outputs, words = answered if isinstance(answered, tuple) else (answered, [])
+            return task.answers(outputs, examples, words)
+
+        if name != SPANS or all(one.label for one in labelled):
+            return rows  # each question has an answer
+        numbers = task.tune(rows(thinned(labelled, MOST_TUNED)))
+        return lambda examples: task.decide(rows(examples), numbers)
+
+    return fit_one
 
 
 def thinned(examples: Sequence[Example], most: int = MOST_EXAMPLES) -> list[Example]:
@@ -151,10 +209,6 @@ def thinned(examples: Sequence[Example], most: int = MOST_EXAMPLES) -> list[Exam
     """
     if len(examples) <= most:
         return list(examples)
-    by_label = sorted(range(len(examples)), key=lambda number: _order(examples[number].label))
+    by_label = sorted(range(len(examples)), key=lambda number: label_order(examples[number].label))
     places = np.linspace(0, len(examples) - 1, most).round().astype(int)
     return [examples[number] for number in sorted(by_label[place] for place in places)]
-
-
-def _order(label: Label | None) -> tuple[float, str]:
-    return (label, "") if isinstance(label, int | float) else (0.0, str(label))

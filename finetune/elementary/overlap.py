@@ -14,13 +14,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from finetune.elementary import linear
-from finetune.elementary.bags import Answerer, words
-from finetune.task.interface import Example, Label
+from finetune.elementary.bags import Answerer, Training, fit_chosen, words
+from finetune.task.interface import Example
 
 CHARACTERS = 3
 """Characters of an n-gram: forms of one word share some of them."""
-INVERSE = 1.0
+INVERSES = (0.1, 1.0, 10.0)
+"""Inverse penalties to choose from."""
 _NEGATION = re.compile(
     r"\b(?:no|not|never|nobody|nothing|none|neither|nor|nowhere|without|cannot)\b|n['’]t\b",
     re.IGNORECASE,
@@ -55,28 +55,19 @@ def _parts(text: str) -> _Parts:
     )
 
 
-def fit_overlap(
-    train: Sequence[Example], labels: Sequence[Label], names: Sequence[str]
-) -> Answerer:
+def fit_overlap(training: Training) -> Answerer:
     """Fit a linear model on what the two texts of each example have in common.
-
-    Args:
-        train: The N training examples, pairs.
-        labels: Theirs.
-        names: The classes in the order of the logits; empty for numbers.
-
-    Returns:
-        What answers further examples.
 
     Raises:
         DataError: There is only one class.
     """
     from sklearn.preprocessing import StandardScaler
 
-    weight = inverse_document_frequency([text for example in train for text in example.texts])
-    features = _matrix(train, weight)
+    texts = [text for example in training.examples for text in example.texts]
+    weight = inverse_document_frequency(texts)
+    features = _matrix(training.examples, weight)
     scaler = StandardScaler().fit(features)
-    model = linear.fit(scaler.transform(features), labels, names, inverse=INVERSE)
+    model = fit_chosen(training, scaler.transform(features), INVERSES)
     return lambda examples: model(scaler.transform(_matrix(examples, weight)))
 
 

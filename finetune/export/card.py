@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from finetune.console.output import counted
+from finetune.elementary import TRIVIAL
 from finetune.export.source import CARD, Source
 from finetune.runs.inputs import READ, SESSION_KEYS
-from finetune.runs.results import Results
+from finetune.runs.results import Results, baselines
 from finetune.settings.values import write
 
 PIPELINES = {
@@ -209,7 +210,7 @@ def _results(source: Source) -> list[str]:
     examples = _one(source).get("examples")
     count = f" ({counted(examples, 'example')})" if examples else ""
     split = f"On the {_code(results['split'])} split{count}. " if "split" in results else ""
-    header, rows = _metrics(results, _one(source).get("majority", {}))
+    header, rows = _metrics(results, baselines(_one(source)).get(TRIVIAL, {}))
     figures = _table(header, rows)
     note = "Metrics such as accuracy are fractions of one."
     return [split + note, figures, *_remarks(source), *_tested(results)]
@@ -225,7 +226,7 @@ def _metrics(results: Results, baseline: Mapping[str, float]) -> tuple[list[str]
         values = [entry["mean"], entry["std"], *entry["values"]] if seeds else [entry]
         rows.append([_code(name), *map(_figure, values)])
     if baseline:
-        header.append("baseline")
+        header.append("trivial baseline")
         for row, name in zip(rows, results["metrics"], strict=True):
             row.append(_figure(baseline[name]) if name in baseline else "")
     return header, rows

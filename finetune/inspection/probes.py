@@ -1,9 +1,9 @@
 """Probes: a linear classifier on each layer of a frozen encoder.
 
 A probe shows what a linear map can predict from a layer, not what the network uses (Belinkov, 2022,
-section 4). Compare with the baseline (the most frequent answer) and with an encoder of the same
-shape with random weights, whose layers already distinguish words (`untrained`). An encoder that was
-fine-tuned on the same task has seen the examples that its probes are fitted on.
+section 4). Compare with the trivial baseline (the most frequent answer) and with an encoder of the
+same shape with random weights, whose layers already distinguish words (`untrained`). An encoder
+that was fine-tuned on the same task has seen the examples that its probes are fitted on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from finetune.console.tables import table
+from finetune.elementary import TRIVIAL
 from finetune.encoder import Encoder
 from finetune.errors import ConfigError
 from finetune.inspection.layers import check_pooling, layer_names, layer_vectors
@@ -98,17 +99,17 @@ def probe(
         cache: `caching` and `cache_dir` of the hidden states.
 
     Returns:
-        `task`, `split`, `metric` (the task's headline), `examples`, `majority`; `layers`: for each
-        boundary its `layer`, `name`, the `penalty` of each seed and `metrics`, each with mean,
-        deviation and values over seeds; `mix`: the `metrics`, the `shares` (mix weights) of the
-        layers and their `centre` of gravity, in the same form.
+        `task`, `split`, `metric` (the task's headline), `examples`, `trivial` (metrics of that
+        baseline); `layers`: for each boundary its `layer`, `name`, the `penalty` of each seed and
+        `metrics`, each with mean, deviation and values over seeds; `mix`: the `metrics`,
+        the `shares` (mix weights) of the layers and their `centre` of gravity, in the same form.
 
     Raises:
         ConfigError: The task does not have one class for each text.
     """
     data = open_task(model, choice)
     train, validation = both = _splits(data, choice, config)
-    baseline = data.task.score(data.task.baseline_answers(train.examples, validation.examples))
+    trivial = data.task.score(data.task.baseline_answers(train.examples, validation.examples))
     vectors = [layer_vectors(model, split.sequences, config.pooling, **cache) for split in both]
     by_seed = [_probe_once(seed, train, validation, vectors, data.task) for seed in config.seeds]
     return {
@@ -119,7 +120,7 @@ def probe(
         "seeds": list(config.seeds),
         "classes": len(data.task.labels),
         "examples": {"train": len(train.labels), "validation": len(validation.labels)},
-        "majority": baseline,
+        TRIVIAL: trivial,
         **_summary(by_seed),
     }
 
@@ -333,6 +334,11 @@ def curve(probed: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, An
     ]
 
 
+def trivial_score(probed: Mapping[str, Any], metric: str) -> float:
+    """What the trivial baseline scores, as a result of `probe`, or of an older one, has it."""
+    return float(probed["majority" if "majority" in probed else TRIVIAL][metric])
+
+
 def curve_names(probed: Iterable[Mapping[str, Any]]) -> list[str]:
     """Names of the points of `curve` for the deepest encoder: its layers and the mix."""
     return [*max(([layer["name"] for layer in run["layers"]] for run in probed), key=len), MIX]
@@ -347,8 +353,8 @@ def probe_table(groups: Mapping[str, Sequence[Mapping[str, Any]]], metric: str) 
         for probed in groups.values()
     ]
     rows = [[name, *(_cell(metric, column.get(name)) for column in cells)] for name in names]
-    baseline = (shown(metric, first["majority"][metric], short=True) for first in firsts)
-    rows.append(["baseline", *baseline])
+    trivial = (shown(metric, trivial_score(first, metric), short=True) for first in firsts)
+    rows.append(["trivial baseline", *trivial])
     weights = [_mean_weights(probed) for probed in groups.values()]
     for layer, name in enumerate(names[:-1]):
         percents = (

@@ -84,6 +84,7 @@ def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
         seed=run.seed,
         cache_dir=cache_folder(run.cache_dir),
         limit=run.limit,
+        train_examples=run.train_examples,
     )
 
 
@@ -256,7 +257,7 @@ def _with_file(run: FitRun, split: str | None, file: str | None) -> tuple[FitRun
         raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, got --split {split}")
     if getattr(table := getattr(run, "table", None), "holdout", None) is not None:
         run = replace(run, table=replace(table, holdout=None))  # type: ignore[call-arg, type-var]
-    return replace(run, limit=None, **{split: file}), split  # type: ignore[arg-type]
+    return replace(run, limit=None, train_examples=None, **{split: file}), split  # type: ignore[arg-type]
 
 
 def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
@@ -337,7 +338,8 @@ def answer_split(
     """
     folder = RunFolder(folder).one_run().path
     run = read_fit(folder)
-    run = replace(run, data=data or run.data, limit=None)  # each example is to be answered
+    # Each example is to be answered.
+    run = replace(run, data=data or run.data, limit=None, train_examples=None)
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
     task = make_task(run)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from finetune.checkpoints.folder import load_checkpoint
+from finetune.elementary import TRIVIAL
 from finetune.errors import ConfigError
 from finetune.heads import PooledHead
 from finetune.jobs import find_lr as rate_search
@@ -164,7 +165,9 @@ def fit_seeds(run: FitRun, task: Task) -> Results:
     preparation = prepare(run, task)  # what is wrong is reported before the folder is touched
     folder = RunFolder(Path(str(run.out)))
     with opened(folder, preparation.run, preparation.inputs()):
-        baselines = baselines_of(run, preparation.data)  # once: they know no seed
+        baselines = None
+        if run.train_examples is None:  # otherwise each seed draws what they are fitted to
+            baselines = baselines_of(run, preparation.data, preparation.trivial, folder)
         runs = list(_seed_runs(run))
         ended: list[Results] = []
         for number, one in enumerate(runs, start=1):
@@ -179,29 +182,29 @@ def fit_seeds(run: FitRun, task: Task) -> Results:
 
 
 def fit_once(
-    run: FitRun, task: Task, baselines: Scores | None = None, *, seeds_to_come: int = 0
+    run: FitRun, task: Task, baselines: dict[str, Scores] | None = None, *, seeds_to_come: int = 0
 ) -> Results:
     """Fine-tune with one seed, and score the best checkpoint.
 
     Args:
         run: The settings.
         task: What they name.
-        baselines: Metrics of the elementary baselines; None: computed, if the settings want them.
+        baselines: Metrics of the baselines; None: computed, those that the settings want.
         seeds_to_come: Seeds that are trained after this one, for the time left.
 
     Returns:
         What RUN/results.json contains.
     """
-    preparation = prepare(run, task)
+    preparation = prepare(run, task, None if baselines is None else baselines[TRIVIAL])
     folder = RunFolder(Path(str(run.out)))
     with opened(folder, preparation.run, preparation.inputs()):
         if baselines is None:
-            baselines = baselines_of(run, preparation.data)
+            baselines = baselines_of(run, preparation.data, preparation.trivial, folder)
         return _train(folder, preparation, baselines, seeds_to_come)
 
 
 def _train(
-    folder: RunFolder, preparation: Preparation, baselines: Scores, seeds_to_come: int
+    folder: RunFolder, preparation: Preparation, baselines: dict[str, Scores], seeds_to_come: int
 ) -> Results:
     """Train and score, in a folder that is open for the run."""
     run, module, data = preparation.run, preparation.module, preparation.data
@@ -227,12 +230,10 @@ def _train(
     metrics, more = _score_best(folder, preparation, session.save_tuned)
     split = task.validation_splits[0]
     results = session.results(task.name, split, metrics, len(data.examples(split))) | more
-    results |= {"majority": preparation.baseline, "data": data.description()}
+    results |= {"baselines": dict(baselines), "data": data.description()}
     results |= {"plan": preparation.plan}
     if run.monitor is not None and session.best is not None:
         results["monitored"] = {run.monitor: session.best}
-    if baselines:
-        results["baselines"] = dict(baselines)
     if start is not None and start.source:
         results["imported"] = dict(start.source)
     folder.write_results(results)

@@ -15,6 +15,7 @@ from finetune.console.output import counted
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.heads import PooledHead, Regression
+from finetune.jobs.baselines import Scores, scored
 from finetune.jobs.caching import Choice, choose, row_sets, sizes
 from finetune.jobs.evaluation import task_data
 from finetune.jobs.inputs import (
@@ -52,8 +53,8 @@ class Preparation:
     module: FineTuner
     tokenizer: Tokenizer
     data: TaskData
-    baseline: dict[str, float]
-    """Metrics of the baseline."""
+    trivial: Scores
+    """Metrics of the trivial baseline on the validation splits."""
     plan: list[Row]
     """The phases of unfreezing."""
     sets: dict[str, RowSet]
@@ -95,8 +96,13 @@ class Preparation:
         return {**start, **example_inputs(self.data, splits)}
 
 
-def prepare(run: FitRun, task: Task) -> Preparation:
+def prepare(run: FitRun, task: Task, trivial: Scores | None = None) -> Preparation:
     """Read the encoder and the data, and build what is trained.
+
+    Args:
+        run: The settings.
+        task: What they name.
+        trivial: Metrics of the trivial baseline, where they are known from another seed.
 
     Raises:
         ConfigError: The encoder, tokenizer or plan does not fit the settings.
@@ -114,8 +120,8 @@ def prepare(run: FitRun, task: Task) -> Preparation:
     data.features(data.train_split, training=True)
     for split in task.validation_splits:
         data.features(split)
-    baseline = _baseline(data)
-    if run.monitor is not None and run.monitor not in (monitors := [*baseline, "loss"]):
+    trivial = trivial or _trivial(data)
+    if run.monitor is not None and run.monitor not in (monitors := [*trivial, "loss"]):
         raise ConfigError(f"unknown monitor '{run.monitor}'; {nearest(run.monitor, monitors)}")
     module = _module(run, data, config, start)
     plan = put_plan(run, module, data)
@@ -123,7 +129,7 @@ def prepare(run: FitRun, task: Task) -> Preparation:
     choice = choose(run, module, sets)
     unused = "" if start is None else other_shape(run.encoder, start)
     run = with_shape(run, start, tokenizer)  # what is recorded is what is used
-    return Preparation(run, module, tokenizer, data, baseline, plan, sets, choice, start, unused)
+    return Preparation(run, module, tokenizer, data, trivial, plan, sets, choice, start, unused)
 
 
 def _tokenizer_and_shape(run: FitRun, start: Checkpoint | None) -> tuple[Tokenizer, EncoderConfig]:
@@ -199,8 +205,8 @@ def check_segments(data: TaskData, pooling: str) -> None:
         )
 
 
-def _baseline(data: TaskData) -> dict[str, float]:
-    """The metrics of the baseline on the monitored split.
+def _trivial(data: TaskData) -> Scores:
+    """Metrics of the trivial baseline on the validation splits.
 
     Raises:
         DataError: There is no split to score on, or it has no labels.
@@ -211,12 +217,13 @@ def _baseline(data: TaskData) -> dict[str, float]:
             f"{task.name}: no validation data; name a file by --validation, or hold out rows of "
             "your table by --holdout 0.2"
         )
-    split = task.validation_splits[0]
-    examples = data.examples(split)
-    scores = task.score(task.baseline_answers(data.examples(data.train_split), examples))
+    train, splits = data.examples(data.train_split), task.validation_splits
+    scores = scored(
+        task, {split: task.baseline_answers(train, data.examples(split)) for split in splits}
+    )
     if task.monitor not in scores:
         raise DataError(
-            f"{task.name}: expected a labelled {split} split to choose the best checkpoint on, "
+            f"{task.name}: expected a labelled {splits[0]} split to choose the best checkpoint on, "
             "got none of its answers; name another file by --validation"
         )
     return scores
@@ -270,6 +277,8 @@ def show_data(data: TaskData) -> None:
                 warnings.warn(message, stacklevel=2)
     for line in (*data.task.notes(), *_shared(data)):
         say(line)
+    if data.train_examples is not None:
+        say(f"train examples {data.train_examples:,}: drawn by seed {data.seed}")
     if data.limit is not None:
         say(f"limit {data.limit:,}: a test of the setup; its scores are of a part of each split")
 

@@ -14,6 +14,7 @@ from finetune.checkpoints.hf import exports_as
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.files.writing import new_folder
+from finetune.jobs.baselines import ngrams_of
 from finetune.jobs.find_lr import check_search, find
 from finetune.jobs.inputs import corpus_inputs, tokenizer_input
 from finetune.jobs.session import Session, check_machine
@@ -172,6 +173,11 @@ def train_language_model(
     metrics = _score_best(folder, module, data, pick_device(run.trainer.accelerator))
     results = session.results(task, "validation", metrics, scored)
     results["data"] = {"corpus": sources, **dataclasses.asdict(corpus.statistics)}
+    # An n-gram model sees what a causal encoder sees, and not what a masked token is read off.
+    wanted = isinstance(run, PretrainRun) and run.baselines and module.encoder.config.causal
+    if wanted and is_first_process():
+        note("fitting the baseline n gram …")
+        results["baselines"] = {"n_gram": ngrams_of(data, tokenizer.vocab_size)}
     if imported:
         results["imported"] = dict(imported)
     folder.write_results(results)

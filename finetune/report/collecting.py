@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from finetune.comparison import Group
+from finetune.elementary import TRIVIAL
 from finetune.errors import FinetuneError
 from finetune.runs.folder import RunFolder
 from finetune.runs.groups import group_of
 from finetune.runs.listing import UNEXPECTED, Listing, RunRecord, State, read_record, run_folders
 from finetune.runs.listing import Seed as ListedSeed
+from finetune.runs.results import baselines, best_elementary
 
 T = TypeVar("T")
 
@@ -83,6 +85,18 @@ class ReportedRun:
         """Whether it is a fine-tuning that started from random weights."""
         start = self.results.get("encoder", self.config.get("encoder_from"))
         return not self.models_language and start == "none"
+
+    def trivial(self, metric: str) -> float | None:
+        """What the trivial baseline scores; None where it is not known."""
+        return number(baselines(self._of_seeds), TRIVIAL, metric)
+
+    def elementary(self, metric: str) -> tuple[str, float] | None:
+        """The elementary baseline that is best by a metric, and its value; None without one."""
+        return best_elementary(self._of_seeds, metric)
+
+    @property
+    def _of_seeds(self) -> dict[str, Any]:
+        return {"runs": [seed.results for seed in self.seeds if seed.results] or [{}]}
 
     def mean(self, *path: str) -> float | None:
         """The mean over seeds of a number in their results; None where none has it."""

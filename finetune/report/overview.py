@@ -11,7 +11,7 @@ from finetune.comparison import Comparison, Difference
 from finetune.comparison.differences import Outcome
 from finetune.comparison.verdict import interval_text, on_examples, p_text
 from finetune.metrics.semantics import label, meaning
-from finetune.report.collecting import ReportedRun, number
+from finetune.report.collecting import ReportedRun
 from finetune.report.markup import (
     Cell,
     Child,
@@ -37,7 +37,8 @@ SUMMED = {
 }
 DOTS = (
     "Large dot: mean over seeds; line: one standard deviation; small dots: each seed. Grey: the "
-    "baseline. Vertical line: the same answer for every text."
+    "run to compare with. Vertical line: the trivial baseline, the same answer for every text; "
+    "dashed: the best elementary baseline, such as a bag of words."
 )
 PUBLISHED = " Diamond: a published figure, of another model and often another split (table below)."
 FEW = 4
@@ -84,18 +85,25 @@ def headline_chart(views: Sequence[TaskView]) -> Html | None:
 def _dots(view: TaskView) -> dict[str, Any]:
     metric = str(view.headline)
     runs = [run for run in view.runs if run.group and metric in run.group.metrics]
-    constant = (number(run.results, "majority", metric) for run in runs)
+    constant = (run.trivial(metric) for run in runs)
     return {
         "task": view.task,
         "metric": label(metric),
         "runs": [_dot(view, run, metric) for run in runs],
         "constant": next((value for value in constant if value is not None), None),
+        "elementary": _elementary_line(runs, metric),
         "anchors": [
             {"model": anchor.model, "value": anchor.value, "split": anchor.split}
             for anchor in view.anchors
             if anchor.metric == metric
         ],
     }
+
+
+def _elementary_line(runs: Sequence[ReportedRun], metric: str) -> dict[str, Any] | None:
+    """The best elementary baseline of the first run that has one."""
+    found = next((best for run in runs if (best := run.elementary(metric))), None)
+    return None if found is None else {"name": label(found[0]), "value": found[1]}
 
 
 def _dot(view: TaskView, run: ReportedRun, metric: str) -> dict[str, Any]:
@@ -125,7 +133,8 @@ def overview_table(views: Sequence[TaskView]) -> Html:
         Column("Mean ± sd", number=True, about="Over seeds; fractions in percent"),
         Column("Seeds", number=True),
         Column("Against baseline", number=True, about="Difference with its 95 % interval"),
-        Column("Constant", number=True, about="The baseline: the same answer for every text"),
+        Column("Trivial", number=True, about="Baseline: the same answer for every text"),
+        Column("Elementary", number=True, about="The best baseline that reads words alone"),
         Column("Minutes", number=True, about="Training, mean over seeds"),
         Column("ex/s", number=True, about="Examples a second in training, mean over seeds"),
         Column("GiB", number=True, about="Peak memory, mean over seeds"),
@@ -137,7 +146,7 @@ def overview_table(views: Sequence[TaskView]) -> Html:
 def _overview_row(view: TaskView, run: ReportedRun) -> list[Cell]:
     metric = view.headline or ""
     value = run.mean("metrics", metric)
-    constant = number(run.results, "majority", metric)
+    constant = run.trivial(metric)
     difference = view.difference(run)
     seconds, rate = run.mean("train_seconds"), run.mean("examples_per_second")
     gib = run.mean("peak_gib")
@@ -148,10 +157,20 @@ def _overview_row(view: TaskView, run: ReportedRun) -> list[Cell]:
         Cell(len(run.seeds), len(run.seeds)),
         Cell(*_difference(difference)),
         Cell(shown(metric, constant), constant),
+        _elementary_cell(run, metric),
         Cell(None if seconds is None else f"{seconds / 60:.1f}", seconds),
         Cell(None if rate is None else f"{rate:,.0f}", rate),
         Cell(None if gib is None else f"{gib:.2f}", gib),
     ]
+
+
+def _elementary_cell(run: ReportedRun, metric: str) -> Cell:
+    best = run.elementary(metric)
+    if best is None:
+        return Cell(None, None)
+    name, value = best
+    below = element("span", label(name), class_="below")
+    return Cell(joined([shown(metric, value), below]), value)
 
 
 def _difference(difference: Difference | None) -> tuple[Child, float | None]:

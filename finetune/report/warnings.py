@@ -22,6 +22,7 @@ def warnings(view: TaskView) -> Iterator[Problem]:
         for what in (
             *_degenerate(run),
             *_at_chance(run),
+            *_below_elementary(run),
             *_diverged(run),
             *_cut(run),
             *_foreign(run),
@@ -42,15 +43,28 @@ def _at_chance(run: ReportedRun) -> Iterator[str]:
     if metric is None or "fixed_answer" in run.results:
         return
     value = run.mean("metrics", metric)
-    baseline = number(run.results, "majority", metric)
+    baseline = run.trivial(metric)
     if (
         value is not None
         and baseline is not None
         and goodness(metric, value) <= goodness(metric, baseline)
     ):
         yield (
-            f"not above the constant baseline in {label(metric)}: {shown(metric, value)} against "
+            f"not above the trivial baseline in {label(metric)}: {shown(metric, value)} against "
             f"{shown(metric, baseline)}"
+        )
+
+
+def _below_elementary(run: ReportedRun) -> Iterator[str]:
+    metric = headline(run.group.metrics if run.group else [])
+    value = None if metric is None else run.mean("metrics", metric)
+    if metric is None or value is None or (best := run.elementary(metric)) is None:
+        return
+    name, bar = best
+    if goodness(metric, value) < goodness(metric, bar):
+        yield (
+            f"below the baseline {label(name)} in {label(metric)}: {shown(metric, value)} against "
+            f"{shown(metric, bar)}"
         )
 
 

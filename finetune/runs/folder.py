@@ -7,6 +7,7 @@ RUN/log.txt          what was said while it ran
 RUN/results.json     what came out
 RUN/checkpoints/     best: the weights to keep; last: all that resuming needs
 RUN/predictions/     a file a split
+RUN/baselines/       answers of elementary baselines: NAME.SPLIT.jsonl
 RUN/texts/           texts of the examples that were answered worst, a file a split
 RUN/seed-1/ …        the same for each of several seeds; results.json above them is of all
 RUN/running.lock     while a process writes here: locked by it (`RunFolder.hold`)
@@ -385,8 +386,7 @@ class RunFolder:
     @first_process_only
     def write_submission(self, contents: Mapping[str, str]) -> None:
         """Write the files in the benchmark's own format: name -> content."""
-        for name, text in contents.items():
-            write_text(self.submission / name, text)
+        RunFolder(self.submission).write_files(contents)
 
     @first_process_only
     def write_files(self, contents: Mapping[str, str]) -> None:

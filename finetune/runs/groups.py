@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from finetune.comparison import Comparison, Group, Run, compare
 from finetune.comparison.examples import RESAMPLES, Score
+from finetune.comparison.groups import Answer
 from finetune.console.output import are, counted
-from finetune.errors import DataError
+from finetune.errors import ConfigError, DataError, nearest
+from finetune.metrics.semantics import label
 from finetune.runs.folder import RunFolder
 from finetune.runs.listing import Listing, run_folders
-from finetune.runs.results import data_of
+from finetune.runs.predictions import baseline_file, read_predictions
+from finetune.runs.results import baselines, data_of
 
 Places = Path | Sequence[Path]
 
@@ -68,6 +72,35 @@ def group_of(found: Sequence[Run], name: str) -> Group:
         )
     ((task, split),) = kinds
     return Group(name, task, split, tuple(runs), data=data_of(runs[0].results))
+
+
+def baseline_group(group: Group, name: str) -> Group:
+    """A baseline of a group's runs, as runs of the same seeds that all answer alike.
+
+    Args:
+        group: Runs, read from their folders.
+        name: The baseline: `bag_of_words`, or `bag of words`.
+
+    Raises:
+        ConfigError: Not every run has the score of such a baseline.
+    """
+    scores = [baselines(run.results) for run in group.runs]
+    known = [one for one in scores[0] if all(one in others for others in scores)]
+    wanted = name.replace(" ", "_").replace("-", "_")
+    if wanted not in known:
+        raise ConfigError(f"{group.name}: no baseline '{name}'; {nearest(wanted, known)}")
+    runs = [
+        Run(run.seed, one[wanted], read=partial(_baseline_rows, run.folder, wanted))
+        for run, one in zip(group.runs, scores, strict=True)
+    ]
+    return replace(group, name=label(wanted), runs=tuple(runs), notes=())
+
+
+def _baseline_rows(folder: Path | None, name: str, split: str) -> list[Answer] | None:
+    """What a baseline answers; beside several seeds its answers lie once, in the folder above."""
+    places = [] if folder is None else [folder, folder.parent]
+    files = (baseline_file(place, name, split) for place in places)
+    return next((read_predictions(file) for file in files if file.is_file()), None)
 
 
 def _kind(kind: tuple[str, str]) -> str:

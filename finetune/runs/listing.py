@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from finetune.errors import FinetuneError
 from finetune.metrics.semantics import headline
 from finetune.runs.folder import RunFolder
-from finetune.runs.results import summarise
+from finetune.runs.results import best_elementary, summarise
 
 if TYPE_CHECKING:
     from finetune.comparison import Run
@@ -59,6 +59,10 @@ class ListedRun:
     """Its mean over the seeds that have ended; a fraction, or a loss."""
     deviation: float | None = None
     """Its standard deviation (n - 1); None for one seed."""
+    elementary: str | None = None
+    """The elementary baseline that is best by the same metric, such as `bag_of_words`."""
+    elementary_score: float | None = None
+    """What it scores."""
     minutes: float | None = None
     """Minutes of training, of all ended seeds together."""
     step: int | None = None
@@ -267,7 +271,15 @@ def _with_score(listed: ListedRun, runs: Sequence[Run]) -> ListedRun:
         return listed
     summary = summarise([float(run.metrics[metric]) for run in runs if metric in run.metrics])
     deviation = summary["std"] if len(summary["values"]) > 1 else None
-    return replace(listed, metric=metric, score=summary["mean"], deviation=deviation)
+    name, bar = best_elementary({"runs": [run.results for run in runs]}, metric) or (None, None)
+    return replace(
+        listed,
+        metric=metric,
+        score=summary["mean"],
+        deviation=deviation,
+        elementary=name,
+        elementary_score=bar,
+    )
 
 
 def _config(record: RunRecord, listing: Listing) -> dict[str, Any]:

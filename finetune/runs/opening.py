@@ -11,6 +11,7 @@ from typing import Any
 
 from finetune.checkpoints.seed_folders import (
     ANY_SEED,
+    BASELINES,
     CHECKPOINTS,
     CONFIG,
     DATA,
@@ -43,6 +44,7 @@ PARTS = (
     LOG,
     PREDICTIONS,
     TEXTS,
+    BASELINES,
     SUBMISSION,
     TOKENIZER,
     "wandb",

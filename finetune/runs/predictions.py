@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finetune.checkpoints.seed_folders import BASELINES
 from finetune.errors import DataError
 from finetune.files.checksums import file_digest
 from finetune.files.placeholders import refuse_placeholder_file
@@ -78,6 +79,11 @@ def read_origin(path: Path) -> Origin | None:
         return Origin(**content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def baseline_file(run: Path, name: str, split: str) -> Path:
+    """The answers of an elementary baseline on a split, in a run's folder."""
+    return run / BASELINES / f"{name}.{split}.jsonl"
 
 
 def write_texts(

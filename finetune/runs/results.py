@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, TypeGuard, cast
 
+from finetune.elementary import TRIVIAL
 from finetune.errors import DataError
 from finetune.metrics.semantics import best_index, headline
 
@@ -56,10 +57,9 @@ class RunResults(TypedDict):
     """Whether every example got one and the same answer."""
     predictions: NotRequired[dict[str, dict[str, str]]]
     """Split -> whose answers to what its predictions are (`predictions.Origin`)."""
-    majority: NotRequired[dict[str, float]]
-    """Metrics of the trivial baseline, under the name that older runs have it by."""
     baselines: NotRequired[dict[str, dict[str, float]]]
-    """Baseline (`trivial`, `bag_of_words`, …) -> its metrics on the validation splits."""
+    """Baseline (`trivial`, `bag_of_words`, …) -> its metrics on the validation splits; older runs
+    have the trivial one alone, as `majority`."""
     data: NotRequired[dict[str, Any]]
     """What the splits or the corpus hold."""
     plan: NotRequired[list[dict[str, Any]]]
@@ -128,6 +128,58 @@ def over_seeds(runs: Sequence[Results]) -> Results:
         "collapsed": [run["seed"] for run in runs if run.get("collapsed")],
         "runs": list(runs),
     }
+
+
+def baselines(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Metrics of the baselines by name, means over seeds; of an older run the trivial one alone.
+
+    >>> from finetune.runs.results import baselines
+    >>> baselines({"baselines": {"trivial": {"accuracy": 0.5}}})["trivial"]
+    {'accuracy': 0.5}
+
+    Args:
+        results: What results.json contains.
+    """
+    runs = results.get("runs")
+    each = list(map(_baselines, runs if isinstance(runs, list) and runs else [results]))
+    return {
+        name: {
+            metric: _mean([one[name][metric] for one in each])
+            for metric in metrics
+            if all(metric in one.get(name, ()) for one in each)
+        }
+        for name, metrics in each[0].items()
+    }
+
+
+def _baselines(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Those of one seed."""
+    recorded = results.get("baselines")
+    named = {TRIVIAL: results.get("majority"), **(recorded if isinstance(recorded, dict) else {})}
+    return {name: one for name, one in named.items() if one and isinstance(one, dict)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean; of equal values the value itself, to the last digit."""
+    return values[0] if all(value == values[0] for value in values) else statistics.fmean(values)
+
+
+def best_elementary(results: Mapping[str, Any], metric: str | None) -> tuple[str, float] | None:
+    """The elementary baseline that is best by a metric, and its value; None where there is none.
+
+    Args:
+        results: What results.json contains.
+        metric: Its name.
+    """
+    scores = {
+        name: one[metric]
+        for name, one in baselines(results).items()
+        if metric in one and name != TRIVIAL
+    }
+    if metric is None or not scores:
+        return None
+    name = list(scores)[best_index(metric, list(scores.values()))]
+    return name, scores[name]
 
 
 def summarise(values: Sequence[float]) -> Summary:

@@ -85,6 +85,8 @@ class PretrainRun:
     """Try increasing learning rates for 100 steps, save the curve, suggest a rate and exit."""
     cache_dir: str | None = None
     """Cache folder for tokenized texts; none = FINETUNE_CACHE, or ~/.cache/finetune."""
+    baselines: bool = True
+    """With a causal encoder, also score an n-gram model on the validation text: seconds."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     vocabulary: TokenizerConfig = field(default_factory=TokenizerConfig)
     data: CorpusConfig = field(default_factory=CorpusConfig)
@@ -215,6 +217,9 @@ class FitRun:
     """Dropout in the encoder while fine-tuning; none = as in its config."""
     limit: int | None = within(1, MOST_STEPS, default=None)
     """Examples of each split to use, drawn the same way every time, for a quick test of a setup."""
+    train_examples: int | None = within(1, MOST_STEPS, default=None)
+    """Examples to train on, drawn by the seed, each class in proportion; of one seed, the fewer are
+    among the more. Other splits are used whole: for learning curves."""
     monitor: str | None = None
     """Validation metric that chooses the best checkpoint and stops by --patience, such as macro_f1,
     auc or loss; none = the task's first metric."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from finetune.runs.folder import RunFolder
+from finetune.runs.inputs import read_inputs
 from finetune.runs.predictions import read_predictions
 from tests.made.families import Files, write_families
 from tests.made.texts import write_csv
@@ -129,9 +131,102 @@ def test_run_shows_its_baselines_and_warns_below_them(
     first, second = (run["baselines"] for run in results["runs"])
     assert first == second
     assert list(first) == ["trivial", "bag_of_words", "naive_bayes"]
-    assert first["trivial"] == results["runs"][0]["majority"]
+    files = sorted(file.name for file in (out / "baselines").iterdir())
+    assert files == ["bag_of_words.validation.jsonl", "naive_bayes.validation.jsonl"]
+    assert not list(out.glob("seed-*/baselines"))
     assert "trivial baseline" in done.err
     assert "warning: below the baseline" in done.err
+
+
+def test_run_is_compared_with_a_baseline_over_the_same_examples(
+    call: Call, refuses: Refuses, world: World, tmp_path: Path
+) -> None:
+    several, single = tmp_path / "several", tmp_path / "single"
+    few = ("--learning-rate", "1e-9", "--max-steps", "1")
+    assert call(*world.glue(several, *few, "--seeds", "1,2,3")).status == 0
+    assert call(*world.glue(single, *few)).status == 0
+    found = call("compare", several, "--baseline", "bag of words", "--json").json
+    (difference,) = (one for one in found["differences"] if one["metric"] == "accuracy")
+    bar = RunFolder(several).read_results()["runs"][0]["baselines"]["bag_of_words"]["accuracy"]
+    assert difference["b"]["mean"] == pytest.approx(bar)
+    assert [one["seed"] for one in difference["mcnemar"]] == ["1", "2", "3"]
+    assert difference["bootstrap"]["interval"][1] < 0
+    for place in (single, several / "seed-2"):  # whose baselines lie in the folder above
+        text = call("compare", place, "--baseline", "bag_of_words").out
+        assert "bag of words is better than" in text
+    assert "has no answers" in call("compare", single, "--baseline", "trivial").out
+    refuses(".*no baseline 'bag'; .*bag_of_words.*", "compare", single, "--baseline", "bag")
+    refuses("compare: name a second run, or a baseline.*", "compare", single)
+    refuses(
+        "compare: name a second run, or a baseline.*",
+        *("compare", single, several, "--baseline", "trivial"),
+    )
+
+
+def test_seeds_draw_their_own_training_examples_and_baselines(
+    call: Call, refuses: Refuses, world: World, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    words = ("--seeds", "1,2", "--train-examples", "8", "--max-steps", "1")
+    done = call(*world.glue(out, *words, "--json"))
+    runs = [RunFolder(out).seed(seed).read_results() for seed in (1, 2)]
+    assert [run["data"]["train"]["examples"] for run in runs] == [8, 8]
+    assert runs[0]["data"]["validation"]["examples"] > 8
+    assert "drawn by seed 2" in done.err
+    assert all(len(list(out.glob(f"seed-{seed}/baselines/*"))) == 2 for seed in (1, 2))
+    digests = [read_inputs(RunFolder(out).seed(seed).path) for seed in (1, 2)]
+    assert digests[0]["train examples"] != digests[1]["train examples"]  # type: ignore[index]
+    too_many = ("--train-examples", "9999")
+    refuses(".*expected 9,999 examples to train on.*", *world.glue(tmp_path / "more", *too_many))
+
+
+def test_list_of_runs_has_the_best_elementary_baseline(
+    call: Call, world: World, tmp_path: Path
+) -> None:
+    out = tmp_path / "runs" / "one"
+    assert call(*world.glue(out, "--max-steps", "1")).status == 0
+    scores = RunFolder(out).read_results()["baselines"]
+    best = max(("bag_of_words", "naive_bayes"), key=lambda name: scores[name]["accuracy"])
+    (row,) = call("runs", out.parent, "--json").json["runs"]
+    assert row["elementary"] == best
+    assert row["elementary_score"] == scores[best]["accuracy"]
+    header, _, line = call("runs", out.parent).out.splitlines()
+    assert "elementary" in header
+    assert f"{100 * scores[best]['accuracy']:.1f}" in line
+
+
+def test_all_predictions_are_written_into_a_folder(
+    call: Call, world: World, tmp_path: Path, refuses: Refuses
+) -> None:
+    out = tmp_path / "answers"
+    words = ("baseline", "glue", "sst2", "--data", world.data)
+    scores = call(*words, "--out", out).json["baselines"]
+    assert sorted(file.name for file in out.iterdir()) == [
+        f"{name}.validation.jsonl" for name in sorted(scores)
+    ]
+    for name, metrics in scores.items():
+        rows = read_predictions(out / f"{name}.validation.jsonl")
+        right = [row["prediction"] == row["label"] for row in rows]
+        assert sum(right) / len(right) == pytest.approx(metrics["accuracy"])
+    (tmp_path / "file").write_text("")
+    refuses("--out .*a file.*", *words, "--out", tmp_path / "file")
+
+
+def test_causal_pretraining_has_an_n_gram_model_beside_it(
+    call: Call, world: World, tmp_path: Path
+) -> None:
+    out = tmp_path / "causal"
+    words = world.pretrain(out, "--tokenizer", world.tokenizer, "--causal", "--max-steps", "1")
+    done = call(*words, "--json")
+    scores = done.json["baselines"]["n_gram"]
+    assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
+    assert 0 < scores["loss"] < done.json["data"]["unigram_entropy"] < done.json["metrics"]["loss"]
+    assert "warning: below the baseline n gram in loss" in done.err
+    again = call(*words, "--overwrite", "--json", "--no-baselines").json
+    assert "baselines" not in again
+    assert again["metrics"] == done.json["metrics"]
+    masked = RunFolder(world.pretrained).read_results()
+    assert "baselines" not in masked  # which sees the tokens on both sides
 
 
 def test_run_without_baselines_has_the_trivial_one_alone(
@@ -139,8 +234,8 @@ def test_run_without_baselines_has_the_trivial_one_alone(
 ) -> None:
     out = tmp_path / "run"
     done = call(*world.glue(out, "--json", "--no-baselines", "--max-steps", "1"))
-    assert "baselines" not in done.json
-    assert done.json["majority"]
+    assert list(done.json["baselines"]) == ["trivial"]
+    assert not (out / "baselines").exists()
     assert "trivial baseline" in done.err
     assert "bag of words" not in done.err
 

@@ -99,6 +99,7 @@ def test_a_run_folder_holds_what_it_should(world: World) -> None:
     assert files_of(world.pretrained) == parts
     assert files_of(world.tuned) == parts | {
         *(f"predictions/validation.{end}" for end in ("json", "jsonl")),
+        *(f"baselines/{name}.validation.jsonl" for name in ("bag_of_words", "naive_bayes")),
         "texts/validation.jsonl",
     }
 
@@ -107,6 +108,7 @@ def test_the_docs_name_every_file_of_a_run(world: World) -> None:
     page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     table = page.partition("## What a run leaves")[2].partition("\n\nMetrics")[0]
     names = {name.replace("/validation.", "/SPLIT.") for name in files_of(world.tuned)}
+    names = {re.sub("^baselines/.*", "baselines/NAME.SPLIT.jsonl", name) for name in names}
     parts = {name for name in names if not name.startswith("checkpoints/")}
     for name in {*parts, "checkpoints/best", "checkpoints/last", "checksums.json"}:
         assert f"`{name}`" in table, name

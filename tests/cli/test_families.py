@@ -98,7 +98,7 @@ def test_a_run_leaves_results_answers_and_what_was_read(name: str, runs: dict[st
     assert results["task"] == TASKS.get(name, name.replace(" ", "/"))
     assert METRICS.get(name, set()) <= set(results["metrics"])
     assert all(0 <= value <= 1 for key, value in results["metrics"].items() if "thres" not in key)
-    assert set(results["majority"]) == set(results["metrics"])
+    assert set(results["baselines"]["trivial"]) == set(results["metrics"])
     data = results["data"]
     assert data["train"]["sequences"] >= data["train"]["examples"] > 0
     rows = read_predictions(runs[name] / "predictions" / "validation.jsonl")

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
 
 from finetune.elementary import bags
-from finetune.elementary.bags import fields_of, fit_naive_bayes, fit_tfidf, log_count_ratios, words
+from finetune.elementary.bags import (
+    Training,
+    count_grams,
+    fields_of,
+    fit_naive_bayes,
+    fit_tfidf,
+    log_count_ratios,
+    remembered,
+    words,
+)
+from finetune.elementary.linear import folds
 from finetune.errors import DataError
-from finetune.task.interface import Example
+from finetune.task.interface import Example, Outputs
 from tests.made.texts import has_the, sentences
 
 
@@ -25,8 +39,29 @@ def examples(seed: int, count: int) -> list[Example]:
 
 
 TRAIN, REST = examples(1, 200), examples(2, 40)
-LABELS = [str(one.label) for one in TRAIN]
 NAMES = ("with", "without")
+TRAINING = Training(TRAIN, NAMES)
+
+
+def numbered(examples: list[Example]) -> list[Example]:
+    """The same texts, each labelled with the number of its words."""
+    return [replace(one, label=float(len(words(one.texts[0])))) for one in examples]
+
+
+def pipeline(*, ridge: bool, inverses: tuple[float, ...]) -> GridSearchCV:
+    """The baseline as scikit-learn would put it together, with its own grid search."""
+    vectorizer = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b"
+    )
+    model = Ridge(tol=1e-8) if ridge else LogisticRegression(tol=1e-9, max_iter=10_000)
+    grid = [1 / one for one in inverses] if ridge else list(inverses)
+    labels = [one.label for one in (numbered(TRAIN) if ridge else TRAIN)]
+    return GridSearchCV(
+        make_pipeline(vectorizer, model),
+        {"ridge__alpha" if ridge else "logisticregression__C": grid},
+        scoring="neg_mean_squared_error" if ridge else "accuracy",
+        cv=list(folds(labels)),
+    ).fit([one.texts[0] for one in TRAIN], labels)
 
 
 def test_words_are_of_letters_and_digits_of_every_script() -> None:
@@ -36,27 +71,19 @@ def test_words_are_of_letters_and_digits_of_every_script() -> None:
 
 
 def test_tfidf_is_the_pipeline_of_scikit_learn() -> None:
-    vectorizer = TfidfVectorizer(
-        ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b"
-    )
-    features = vectorizer.fit_transform([one.texts[0] for one in TRAIN])
-    model = LogisticRegression(C=10, tol=1e-9, max_iter=10_000).fit(features, LABELS)
-    scores = model.decision_function(vectorizer.transform([one.texts[0] for one in REST]))
-    logits = fit_tfidf(TRAIN, LABELS, NAMES)(REST)
+    model = pipeline(ridge=False, inverses=bags.TFIDF_INVERSES)
+    scores = model.decision_function([one.texts[0] for one in REST])
+    logits = fit_tfidf(TRAINING)(REST)
     assert list(model.classes_) == list(NAMES)
     assert logits[:, 1] - logits[:, 0] == pytest.approx(scores, abs=1e-3)
     assert (np.array(NAMES)[logits.argmax(1)] == [one.label for one in REST]).mean() > 0.9
 
 
 def test_numbers_are_predicted_as_by_ridge_regression() -> None:
-    numbers = [float(len(words(one.texts[0]))) for one in TRAIN]
-    vectorizer = TfidfVectorizer(
-        ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b"
+    expected = pipeline(ridge=True, inverses=bags.RIDGE_INVERSES).predict(
+        [one.texts[0] for one in REST]
     )
-    features = vectorizer.fit_transform([one.texts[0] for one in TRAIN])
-    model = Ridge(alpha=0.1, tol=1e-8).fit(features, numbers)
-    expected = model.predict(vectorizer.transform([one.texts[0] for one in REST]))
-    assert fit_tfidf(TRAIN, numbers, ())(REST) == pytest.approx(expected, abs=1e-3)
+    assert fit_tfidf(Training(numbered(TRAIN)))(REST) == pytest.approx(expected, abs=1e-2)
 
 
 def test_log_count_ratios_are_those_of_the_paper() -> None:
@@ -69,7 +96,7 @@ def test_log_count_ratios_are_those_of_the_paper() -> None:
 
 
 def test_naive_bayes_learns_the_word_that_decides() -> None:
-    logits = fit_naive_bayes(TRAIN, LABELS, NAMES)(REST)
+    logits = fit_naive_bayes(TRAINING)(REST)
     assert (np.array(NAMES)[logits.argmax(1)] == [one.label for one in REST]).mean() > 0.9
 
 
@@ -81,8 +108,44 @@ def test_pair_has_shared_words_apart_from_those_of_one_text() -> None:
     assert len(fields_of(("one", "two", "three"))) == 3
 
 
+def test_words_of_the_same_list_are_counted_once() -> None:
+    counted: list[int] = []
+
+    def count(examples: Sequence[Example]) -> object:
+        counted.append(len(examples))
+        return count_grams(examples)
+
+    training = Training(TRAIN, NAMES, remembered(count))
+    for fit in (fit_tfidf, fit_naive_bayes):
+        fit(training)(REST)
+    assert counted == [len(TRAIN), len(REST)]
+
+
+def test_small_set_of_numbers_gets_a_weak_penalty() -> None:
+    # Half stars by the word: what a strong penalty would pull towards the mean.
+    stars = {word: 0.5 + n / 2 for n, word in enumerate("awful bad poor fair good great".split())}
+    train = [
+        Example(n, (f"this is a {word} film number {n}",), value)
+        for n, (word, value) in enumerate(list(stars.items()) * 6)
+    ]
+    predicted = fit_tfidf(Training(train))([Example(0, (f"a {word} film",)) for word in stars])
+    assert float(np.sqrt(np.mean((predicted - list(stars.values())) ** 2))) < 0.4
+
+
+def test_penalty_is_chosen_by_the_score_that_is_given() -> None:
+    asked: list[int] = []
+
+    def score(outputs: Outputs, examples: Sequence[Example]) -> float:
+        asked.append(len(examples))
+        return -abs(outputs).max()  # the strongest penalty has the smallest logits
+
+    weak, strong = Training(TRAIN, NAMES), Training(TRAIN, NAMES, score=score)
+    assert abs(fit_tfidf(strong)(REST)).max() < abs(fit_tfidf(weak)(REST)).max()
+    assert asked == [40] * 5 * len(bags.TFIDF_INVERSES)
+
+
 def test_answers_are_the_same_each_time() -> None:
-    first, second = (fit_tfidf(TRAIN, LABELS, NAMES)(REST) for _ in range(2))
+    first, second = (fit_tfidf(Training(TRAIN, NAMES))(REST) for _ in range(2))
     assert (first == second).all()
 
 
@@ -95,12 +158,12 @@ def test_rarest_words_are_left_out_of_a_model_that_would_be_too_large(
 
 
 @pytest.mark.parametrize("fit", [fit_tfidf, fit_naive_bayes])
-def test_texts_without_words_are_refused(fit: bags.Fit) -> None:
+def test_texts_without_words_are_refused(fit: Callable[[Training], object]) -> None:
     empty = [Example(number, ("?!",), NAMES[number]) for number in range(2)]
     with pytest.raises(DataError, match="the training texts contain no word"):
-        fit(empty, NAMES, NAMES)
+        fit(Training(empty, NAMES))
 
 
 def test_texts_with_no_word_in_common_get_the_answer_of_no_words() -> None:
-    logits = fit_tfidf(TRAIN, LABELS, NAMES)([Example(0, ("xyz",)), Example(1, ("",))])
+    logits = fit_tfidf(TRAINING)([Example(0, ("xyz",)), Example(1, ("",))])
     assert (logits[0] == logits[1]).all()

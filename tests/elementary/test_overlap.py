@@ -7,10 +7,13 @@ import math
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
+from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import StandardScaler
 
+from finetune.elementary.bags import Training
+from finetune.elementary.linear import folds
 from finetune.elementary.overlap import (
+    INVERSES,
     _matrix,
     _parts,
     fit_overlap,
@@ -68,9 +71,10 @@ def test_model_is_logistic_regression_on_standardized_features() -> None:
     train = [Example(n, pair, NAMES[n % 2]) for n, pair in enumerate(pairs)]
     labels = [str(one.label) for one in train]
     weight = inverse_document_frequency([text for pair in pairs for text in pair])
-    pipeline = make_pipeline(StandardScaler(), LogisticRegression(tol=1e-9, max_iter=10_000))
-    matrix = _matrix(train, weight)
-    scores = pipeline.fit(matrix, labels).decision_function(matrix)
-    logits = fit_overlap(train, labels, NAMES)(train)
+    matrix = StandardScaler().fit_transform(_matrix(train, weight))
+    model = LogisticRegression(tol=1e-9, max_iter=10_000)
+    search = GridSearchCV(model, {"C": INVERSES}, cv=list(folds(labels)))
+    scores = search.fit(matrix, labels).decision_function(matrix)
+    logits = fit_overlap(Training(train, NAMES))(train)
     assert logits[:, 1] - logits[:, 0] == pytest.approx(scores, abs=1e-4)
     assert (np.array(NAMES)[logits.argmax(1)] == labels).mean() > 0.9

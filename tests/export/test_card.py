@@ -31,7 +31,7 @@ def one(seed: int, accuracy: float) -> dict[str, Any]:
         "peak_gib": 0.562,
         "versions": VERSIONS,
         "collapsed": False,
-        "majority": {"accuracy": 0.25},
+        "baselines": {"trivial": {"accuracy": 0.25}},
         "data": {
             "train": {"files": ["/home/ada/data/x/train.tsv"], "examples": 8551, "trimmed": 0.125},
             "validation": {"files": ["x/dev.tsv"], "examples": 1043, "classes": {"a": 3, "b": 4}},
@@ -104,7 +104,7 @@ def test_figures_are_those_of_the_run() -> None:
     text = card(source(results=one(3, 0.5), settings=SETTINGS))
     assert sections(text) == ["Use", "Results", "Data", "Training", "Versions"]
     assert "On the `validation` split (1,043 examples)." in text
-    assert "| metric | seed 3 | baseline |" in text
+    assert "| metric | seed 3 | trivial baseline |" in text
     assert "| `accuracy` | 0.5000 | 0.2500 |" in text
     assert "| `f1` | 0.2500 |  |" in text
     assert "1,446,146 parameters" in text
@@ -116,7 +116,7 @@ def test_figures_are_those_of_the_run() -> None:
 
 def test_seeds_stand_beside_their_mean_and_the_exported_one_is_named() -> None:
     text = card(source(results=seeds(), settings=SETTINGS, seed=2, chosen_by="accuracy"))
-    assert "| metric | mean | std (n - 1) | seed 1 | seed 2 | baseline |" in text
+    assert "| metric | mean | std (n - 1) | seed 1 | seed 2 | trivial baseline |" in text
     assert "| `accuracy` | 0.6000 | 0.1414 | 0.5000 | 0.7000 | 0.2500 |" in text
     assert "The weights are those of seed 2, the best of 2 by `accuracy`" in text
     assert "Seeds 1, 2; these weights: seed 2; 63 s" in text

@@ -42,7 +42,7 @@ def test_each_layer_is_scored_as_the_task_scores(model: Model, data: Path) -> No
     first = found["layers"][0]["metrics"]["accuracy"]
     assert len(first["values"]) == len(found["layers"][0]["penalty"]) == 2
     # Whether a word is there can be read off the mean of the embeddings.
-    assert first["mean"] > found["majority"]["accuracy"] + 0.05
+    assert first["mean"] > found["trivial"]["accuracy"] + 0.05
     shares = [share["mean"] for share in found["mix"]["shares"]]
     assert sum(shares) == pytest.approx(1)
 
@@ -84,7 +84,7 @@ def result(means: list[float], mix: float) -> dict[str, Any]:
     names = ["embeddings", *(f"block {depth}" for depth in range(1, len(means)))]
     return {
         "task": "glue/sst2",
-        "majority": {"accuracy": 0.5},
+        "trivial": {"accuracy": 0.5},
         "layers": [
             {"layer": number, "name": name, "metrics": metrics(mean)}
             for number, (name, mean) in enumerate(zip(names, means, strict=True))
@@ -108,7 +108,7 @@ def test_table_has_room_for_encoders_of_other_depths() -> None:
     assert lines[0].split() == ["glue/sst2:", "accuracy", "(%)", "a", "b"]
     assert lines[4].split() == ["block", "2", "75.0", "±", "1.0"]
     assert lines[5].split() == ["scalar", "mix", "70.0", "±", "1.0", "80.0", "±", "1.0"]
-    assert lines[6].split() == ["baseline", "50.0", "50.0"]
+    assert lines[6].split() == ["trivial", "baseline", "50.0", "50.0"]
     assert lines[-1].split() == ["mix", "weight", "of", "block", "2", "(%)", "33.3"]
 
 

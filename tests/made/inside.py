@@ -29,7 +29,7 @@ def probed(name: str, base: float, blocks: int = 2) -> dict[str, Any]:
     sizes = {"train": 1200, "validation": 30}
     about = {"run": name, "task": "made/classes", "split": "validation", "metric": "accuracy"}
     about |= {"pooling": "mean", "seeds": [1, 2], "classes": 2, "examples": sizes}
-    return {**about, "majority": {"accuracy": 0.5}, "layers": layers, "mix": mix}
+    return {**about, "trivial": {"accuracy": 0.5}, "layers": layers, "mix": mix}
 
 
 def probe() -> dict[str, Any]:

@@ -133,7 +133,7 @@ def results(task: str, seed: int, metrics: Mapping[str, float], **more: Any) -> 
         "examples_per_second": 100.0,
         "peak_gib": 0.5,
         "collapsed": False,
-        "majority": {"accuracy": 0.5},
+        "baselines": {"trivial": {"accuracy": 0.5}},
         "data": {"padding": 0.1, "train": {"examples": 40, "sequences": 40, "trimmed": 0.0}},
         **more,
     }
@@ -192,7 +192,7 @@ def write_pretraining(folder: Path) -> None:
     write_lines(folder / "metrics.jsonl", lines)
     (folder / "config.yaml").write_text("corpus: [text]\nmasks: {mask_rate: 0.15}\n")
     told = results("x", 1, {"loss": 0.4, "masked_accuracy": 0.3, "perplexity": 20.0})
-    write_json(folder / "results.json", {**told, "task": "pretrain", "majority": {}})
+    write_json(folder / "results.json", {**told, "task": "pretrain", "baselines": {}})
 
 
 def write_world(root: Path) -> Path:

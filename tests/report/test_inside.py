@@ -74,7 +74,10 @@ def test_scores_are_lines_by_layer_over_runs_or_over_seeds_with_the_baseline(
     scores, shares = specs(parts["probes"])
     assert scores["names"] == ["embeddings", "block 1", "block 2", "block 3", "scalar mix"]
     assert scores["short"] == ["emb", "1", "2", "3", "mix"]
-    assert (scores["apart"], scores["rules"]) == ("scalar mix", [{"y": 0.5, "label": "baseline"}])
+    assert (scores["apart"], scores["rules"]) == (
+        "scalar mix",
+        [{"y": 0.5, "label": "trivial baseline"}],
+    )
     fine, deep, untrained = scores["series"]
     name, mean, deviation = fine["points"][1]
     assert name == "block 1"
@@ -91,7 +94,7 @@ def test_a_table_has_the_numbers_of_the_probes(parts: dict[str, Part]) -> None:
     assert table[1][:2] == ["block 1", "65.00 ± 7.07"]
     assert table[3] == ["block 3", "–", "100.00 ± 0.00", "–"]
     assert table[4][:2] == ["scalar mix", "85.00 ± 0.00"]
-    assert table[5] == ["baseline", "50.00", "50.00", "50.00"]
+    assert table[5] == ["trivial baseline", "50.00", "50.00", "50.00"]
     assert rows(parts["probes"], 1)[3] == ["block 3", "–", "25.00 ± 0.00", "–"]
     assert "1,200 examples to learn from, 30 of the validation split" in parts["probes"].body
     assert "over the runs of fine (2); else over the probes&#x27; own seeds" in parts["probes"].body

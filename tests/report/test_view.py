@@ -51,6 +51,15 @@ def test_without_either_it_is_the_first(tmp_path: Path) -> None:
     assert view.baseline.name == "a"
 
 
+def test_run_below_an_elementary_baseline_is_warned_of(tmp_path: Path) -> None:
+    scores = {"trivial": {"accuracy": 0.4}, "bag_of_words": {"accuracy": 0.75}}
+    write_run(tmp_path / "a", "classes", {"accuracy": 0.5}, [], baselines=scores)
+    (view,) = views_of(tmp_path)
+    assert [problem.what for problem in warnings(view)] == [
+        "below the baseline bag of words in accuracy: 50.00 against 75.00"
+    ]
+
+
 def test_a_single_run_has_no_baseline(tmp_path: Path) -> None:
     write_class_run(tmp_path / "a", 0.8, (1, 2))
     (view,) = views_of(tmp_path)
@@ -100,7 +109,7 @@ def test_troubles_are_told(tmp_path: Path) -> None:
     told = [problem.what for problem in warnings(view)]
     assert told == [
         "degenerate: one answer for every example with seed 1",
-        "not above the constant baseline in accuracy: 50.00 against 50.00",
+        "not above the trivial baseline in accuracy: 50.00 against 50.00",
         "the training loss is not finite from step 301 on",
         "50 % of the validation texts were truncated to 16 tokens",
     ]

@@ -34,7 +34,7 @@ def test_facts_and_baseline_of_a_table(check: Any) -> None:
         "1, conflicting labels: 1"
     )
     assert "labels: 2 classes: neg 2, pos 2" in out
-    assert "baseline (always pos) on train: accuracy (%) 50.00, macro_f1 (%) 33.33" in out
+    assert "trivial baseline (always pos) on train: accuracy (%) 50.00, macro_f1 (%) 33.33" in out
     assert "a run needs --validation FILE, or --holdout 0.2" in out
 
 
@@ -46,7 +46,7 @@ def test_texts_in_both_splits_are_counted(check: Any) -> None:
     assert (status, page["refused"]) == (0, [])
     assert page["shared_texts"] == {"train/validation": 1}
     assert page["splits"]["validation"]["classes"] == {"neg": 1, "pos": 1}
-    baseline = page["baseline"]
+    baseline = page["trivial"]
     assert (baseline["split"], baseline["answer"]) == ("validation", "pos")
     assert baseline["metrics"]["accuracy"] == baseline["metrics"]["auc"] == 0.5
     assert baseline["metrics"]["macro_f1"] == pytest.approx(1 / 3)
@@ -74,7 +74,7 @@ def test_official_task_is_checked_too(check: Any, data: Path) -> None:
     status, out = check("--task", "glue/rte", "--data", str(data))
     assert status == 0
     assert out.startswith("train (train.tsv): 2 examples")
-    assert "baseline (always not_entailment) on validation: accuracy (%) 0.00" in out
+    assert "trivial baseline (always not_entailment) on validation: accuracy (%) 0.00" in out
 
 
 def test_nothing_to_check_is_an_error(check: Any, capsys: pytest.CaptureFixture[str]) -> None:

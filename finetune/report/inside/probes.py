@@ -17,8 +17,8 @@ from finetune.runs.results import summarise
 CAVEAT = joined(
     [
         "A probe says what can be read off a layer by a linear map, not what the network uses "
-        "(Belinkov, 2022). Compare with two baselines: the most frequent answer, and an encoder "
-        "of the same shape with random weights (",
+        "(Belinkov, 2022). Compare with the trivial baseline (the most frequent answer), and an "
+        "encoder of the same shape with random weights (",
         element("code", "--untrained"),
         ").",
     ]
@@ -55,7 +55,7 @@ def _scores(groups: Mapping[str, Probed], metric: str) -> Html:
     lines = _lines({name: _curve(probed, metric) for name, probed in groups.items()})
     percent = meaning(metric).percent
     title = f"Score by layer{', percent' if percent else ''}"
-    rules = [{"y": value, "label": "baseline"} for value in _baselines(groups, metric)]
+    rules = [{"y": value, "label": "trivial baseline"} for value in _trivial(groups, metric)]
     return layers_figure("layers", title, names, lines, percent=percent, rules=rules, apart=MIX)
 
 
@@ -73,9 +73,11 @@ def _curve(probed: Probed, metric: str) -> dict[str, Summary]:
     return dict(zip(curve_names(probed[:1]), curve(probed, metric), strict=True))
 
 
-def _baselines(groups: Mapping[str, Probed], metric: str) -> list[float]:
-    """The score of the most frequent answer: one value, unless groups have other texts."""
-    values = (figure_of(probed[0]["majority"][metric]) for probed in groups.values())
+def _trivial(groups: Mapping[str, Probed], metric: str) -> list[float]:
+    """The score of the trivial baseline: one value, unless groups have other texts."""
+    from finetune.inspection.probes import trivial_score
+
+    values = (figure_of(trivial_score(probed[0], metric)) for probed in groups.values())
     return sorted({value for value in values if value is not None})
 
 
@@ -98,14 +100,14 @@ def _mix(groups: Mapping[str, Probed]) -> Html:
 
 
 def _table(groups: Mapping[str, Probed], metric: str) -> Html:
-    """Scores by layer, the mix and the baseline below them."""
-    from finetune.inspection.probes import curve_names
+    """Scores by layer, the mix and the trivial baseline below them."""
+    from finetune.inspection.probes import curve_names, trivial_score
 
     names = curve_names(probed[0] for probed in groups.values())
     scores = [_curve(probed, metric) for probed in groups.values()]
     rows: list[Row] = [[name, *(_cell(metric, one.get(name)) for one in scores)] for name in names]
-    baseline = (figure_of(probed[0]["majority"][metric]) for probed in groups.values())
-    rows.append(["baseline", *(Cell(shown(metric, value), value) for value in baseline)])
+    trivial = (figure_of(trivial_score(probed[0], metric)) for probed in groups.values())
+    rows.append(["trivial baseline", *(Cell(shown(metric, value), value) for value in trivial)])
     return layer_table(f"{label(metric).capitalize()} by layer", list(groups), rows)
 
 

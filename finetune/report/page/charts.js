@@ -96,6 +96,7 @@ const report = (() => {
     const title = (run) => run.model ? `${run.model}, published\n${percent(run.value)} (${run.split})` : `${run.name}\n${run.task}, ${run.metric}\n${percent(run.mean)}${run.std === null ? "" : ` ± ${percent(run.std)} over ${run.values.length} seeds`}`;
     const anchors = spec.rows.flatMap((row) => row.anchors.map((one) => ({ ...one, row: each ? row.runs[0].name : row.task })));
     const constant = spec.rows.filter((row) => row.constant !== null).flatMap((row) => (each ? row.runs.map((run) => run.name) : [row.task]).map((name) => ({ row: name, value: row.constant })));
+    const elementary = spec.rows.filter((row) => row.elementary).flatMap((row) => (each ? row.runs.map((run) => run.name) : [row.task]).map((name) => ({ row: name, ...row.elementary })));
     const breaks = each ? spec.rows.slice(1).map((row) => row.runs[0].name) : labels.slice(1);
     whenSized(box, (width) => {
       const names = gutter(box, labels, width / 2.5);
@@ -108,6 +109,7 @@ const report = (() => {
           names.axis,
           Plot.ruleY(breaks, { y: (name) => name, dy: -height / 2, stroke: "var(--line)" }),
           Plot.tickX(constant, { x: (one) => one.value * 100, y: "row", stroke: "var(--muted)", strokeWidth: 1.5, insetTop: each ? 0 : 7, insetBottom: each ? 0 : 7 }),
+          Plot.tickX(elementary, { x: (one) => one.value * 100, y: "row", stroke: "var(--ink)", strokeWidth: 1.5, strokeDasharray: "3,2", insetTop: each ? 0 : 7, insetBottom: each ? 0 : 7, title: (one) => `${one.name}: ${percent(one.value)}` }),
           Plot.dot(anchors, { x: (one) => one.value * 100, y: "row", symbol: "diamond", r: 4.5, stroke: "var(--muted)", fill: "var(--sheet)" }),
           ...d3.groups(runs, (run) => run.slot).flatMap(([slot, group]) => [
             Plot.dot(group.flatMap((run) => run.values.map((value) => ({ ...run, value }))), { x: (run) => run.value * 100, y: "row", dy: slot * gap, r: 1.8, fill: (run) => run.colour, fillOpacity: 0.65 }),

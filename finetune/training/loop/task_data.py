@@ -20,6 +20,8 @@ from finetune.text.tokenizer.unknown import UnknownTexts
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.data import Batch, Indices, OrderedData
 
+TRAIN_EXAMPLES = 16
+"""Keys the draw of training examples, apart from all else that a seed draws."""
 FORMAT = "3"
 """Of the features on disk; another number makes older files unknown."""
 
@@ -48,6 +50,7 @@ class TaskData(OrderedData):
         seed: int = 0,
         cache_dir: Path | None = None,
         limit: int | None = None,
+        train_examples: int | None = None,
     ) -> None:
         """Keep the parts; nothing is read yet.
 
@@ -59,10 +62,11 @@ class TaskData(OrderedData):
             seed: Keys the order.
             cache_dir: Where tokenized splits are stored; None: in memory alone.
             limit: Examples of each split that are used; None: all.
+            train_examples: Examples to train on, drawn by the seed (`stratified`); None: all.
         """
         super().__init__(loader or LoaderConfig(), seed=seed)
         self.task, self.tokenizer, self.max_length = task, tokenizer, max_length
-        self.cache_dir, self.limit = cache_dir, limit
+        self.cache_dir, self.limit, self.train_examples = cache_dir, limit, train_examples
         self._examples: dict[str, list[Example]] = {}
         self._digests: dict[str, str] = {}
         self._features: dict[tuple[str, bool], list[Features]] = {}
@@ -82,15 +86,26 @@ class TaskData(OrderedData):
         """The examples of a split, read once.
 
         Raises:
-            DataError: The split has none, or a row is bad.
+            DataError: The split has none, or a row is bad; or there are too few to train on.
         """
         if split not in self._examples:
-            self._examples[split] = limited(self.task.examples(split), self.limit)
+            examples = limited(self.task.examples(split), self.limit)
+            if self.train_examples is not None and split == self.task.train_split:
+                examples = self._drawn(examples, self.train_examples)
+            self._examples[split] = examples
             if not self._examples[split]:
                 raise DataError(
                     f"{self.task.name}: the {split} split has no examples; name another file"
                 )
         return self._examples[split]
+
+    def _drawn(self, examples: Sequence[Example], count: int) -> list[Example]:
+        if count > len(examples):
+            raise DataError(
+                f"{self.task.name}: expected {count:,} examples to train on (train_examples), got "
+                f"{len(examples):,}; lower it, or name a larger file"
+            )
+        return stratified(examples, count, self.seed)
 
     def features(self, split: str, *, training: bool = False) -> list[Features]:
         """The features of a split, tokenized once for all runs with this tokenizer and length.
@@ -254,6 +269,47 @@ def limited(examples: list[Example], limit: int | None) -> list[Example]:
         return examples
     chosen = np.random.default_rng(0).choice(len(examples), limit, replace=False)
     return [examples[number] for number in sorted(chosen.tolist())]
+
+
+def stratified(examples: Sequence[Example], count: int, seed: int) -> list[Example]:
+    """Examples in their order, drawn by a seed, with each label in its proportion.
+
+    Draws of one seed are nested: the fewer are among the more.
+
+    Args:
+        examples: At least so many.
+        count: How many are drawn.
+        seed: Of the draw.
+    """
+    shuffled = np.random.default_rng([seed, TRAIN_EXAMPLES]).permutation(len(examples)).tolist()
+    strata: dict[object, list[int]] = {}
+    for number, stratum in zip(shuffled, _strata(examples, shuffled), strict=True):
+        strata.setdefault(stratum, []).append(number)
+    # The k-th of n of a label comes at (k + 1/2) / n: every beginning has them in proportion.
+    position = {
+        number: (rank + 0.5) / len(numbers)
+        for numbers in strata.values()
+        for rank, number in enumerate(numbers)
+    }
+    first = sorted(shuffled, key=lambda number: position[number])[:count]
+    return [examples[number] for number in sorted(first)]
+
+
+def _strata(examples: Sequence[Example], order: Sequence[int]) -> list[object]:
+    """What each example is drawn with: its class, its tenth of the numbers, answered or not."""
+    labels = [examples[number].label for number in order]
+    numbers = [label for label in labels if isinstance(label, int | float)]
+    if numbers:
+        ends = np.quantile(numbers, np.arange(1, 10) / 10)
+        return [
+            int(np.searchsorted(ends, label)) if isinstance(label, int | float) else None
+            for label in labels
+        ]
+    return [bool(label) if _is_span(label) else label for label in labels]
+
+
+def _is_span(label: object) -> bool:
+    return isinstance(label, tuple) and not any(isinstance(one, str) for one in label)
 
 
 def examples_of(features: Sequence[Features], rows: int) -> Iterator[tuple[int, Features]]:

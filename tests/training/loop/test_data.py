@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from finetune.errors import ConfigError, DataError
+from finetune.task.interface import Example, GoldAnswer
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.corpus.masking import MaskingConfig
 from finetune.text.features.files import load_features, save_features
@@ -19,7 +21,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.data import CorpusData, OrderedData
 from finetune.training.loop.resume import TrainingProgress
-from finetune.training.loop.task_data import TaskData
+from finetune.training.loop.task_data import TaskData, stratified
 from tasks.glue.task import GlueTask, glue_task
 
 Batch = dict[str, torch.Tensor]
@@ -336,8 +338,32 @@ def test_a_count_out_of_range_is_refused(name: str, value: int) -> None:
         LoaderConfig(**{name: value})
 
 
+def labelled(labels: Iterable[Any]) -> list[Example]:
+    return [Example(n, (f"text {n}",), label) for n, label in enumerate(labels)]
+
+
+def test_training_examples_are_drawn_in_proportion_and_nested() -> None:
+    examples = labelled("rare" if n % 10 == 0 else "often" for n in range(1000))
+    drawn = {count: stratified(examples, count, 1) for count in (10, 100, 500, 1000)}
+    for count, some in drawn.items():
+        assert len(some) == count
+        assert sum(one.label == "rare" for one in some) == count // 10
+        assert [one.id for one in some] == sorted(one.id for one in some)  # type: ignore[type-var]
+    ids = {count: {one.id for one in some} for count, some in drawn.items()}
+    assert ids[10] < ids[100] < ids[500] < ids[1000]
+    assert stratified(examples, 100, 1) == drawn[100]
+    assert stratified(examples, 100, 2) != drawn[100]
+
+
+def test_numbers_and_questions_are_drawn_over_their_range() -> None:
+    numbers = [one.label for one in stratified(labelled(n / 7 for n in range(1000)), 20, 3)]
+    assert sum(float(str(number)) < 500 / 7 for number in numbers) == 10
+    golds = (GoldAnswer("a", 0),)
+    questions = labelled(() if n % 4 == 0 else golds for n in range(100))
+    assert sum(one.label == () for one in stratified(questions, 20, 3)) == 5
+
+
 def test_limited_examples_are_a_fixed_draw_in_their_order() -> None:
-    from finetune.task.interface import Example
     from finetune.training.loop.task_data import limited
 
     examples = [Example(number, ("text",)) for number in range(20)]
