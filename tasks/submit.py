@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from finetune.console.output import are, counted, put
@@ -92,12 +93,14 @@ def submit(words: list[str], predict: Predict | None = None) -> int:
 
 def _predict(folder: Path, task: str | None, split: str, data: str | None) -> list[Answer]:
     from finetune.jobs.evaluation import answer_split
+    from finetune.runs.folder import RunFolder
 
-    return answer_split(folder, split, task, data)
+    # Of several seeds a single one's folder comes here, unless all answer together.
+    return answer_split(folder, split, task, data, ensemble=len(RunFolder(folder).seeds) > 1)
 
 
 def _parser() -> ArgumentParser:
-    from finetune.cli import add_json, command_parser
+    from finetune.cli import add_ensemble, add_json, command_parser
 
     parser = command_parser(
         "submit", "Pack the answers of GLUE runs into the zip that the leaderboard accepts."
@@ -120,14 +123,15 @@ def _parser() -> ArgumentParser:
         action="store_true",
         help=f"write the zip even if tasks are missing, though {REFUSED}",
     )
+    add_ensemble(parser, "submit")
     add_json(parser, "print what was packed, or the problems found by --check, as JSON on stdout")
     return parser
 
 
 def _check(options: Namespace) -> int:
-    if options.run or options.out is not None:
+    if options.run or options.out is not None or options.ensemble:
         raise ConfigError(
-            "submit: --check ZIP reads a zip and writes nothing; remove RUN and --out"
+            "submit: --check ZIP reads a zip and writes nothing; remove RUN, --out and --ensemble"
         )
     problems = leaderboard.zip_problems(
         options.check, allow_subset=options.allow_subset, allow_missing=options.allow_missing
@@ -159,7 +163,7 @@ def _say(message: str) -> None:
 
 def _build(options: Namespace, predict: Predict) -> int:
     _check_out(options.out)
-    entries = read_entries(options.run)
+    entries = read_entries(options.run, ensemble=options.ensemble)
     for entry in entries.values():
         _say(_about(entry))
     sources = list(_sources(entries, options.data))
@@ -236,11 +240,12 @@ def average_line(scores: Mapping[str, Mapping[str, float]]) -> str:
     return f"GLUE average on the validation files: {100 * average:.2f} %"
 
 
-def read_entries(folders: Sequence[Path]) -> dict[str, Entry]:
+def read_entries(folders: Sequence[Path], *, ensemble: bool = False) -> dict[str, Entry]:
     """Read what runs say of themselves, in the order that they are named.
 
     Args:
         folders: RUN folders; of several seeds, the one that is best on validation is taken.
+        ensemble: Take all seeds of these together; runs of one seed answer on their own.
 
     Returns:
         Task (`rte`) -> its run.
@@ -252,7 +257,7 @@ def read_entries(folders: Sequence[Path]) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     folder_of: dict[str, Path] = {}
     for folder in folders:
-        entry = _read_entry(folder)
+        entry = _read_entry(folder, ensemble=ensemble)
         if entry.task in entries:
             raise ConfigError(
                 f"submit: expected one run of glue/{entry.task}, got {folder_of[entry.task]} and "
@@ -262,7 +267,8 @@ def read_entries(folders: Sequence[Path]) -> dict[str, Entry]:
     return entries
 
 
-def _read_entry(folder: Path) -> Entry:
+def _read_entry(folder: Path, *, ensemble: bool) -> Entry:
+    from finetune.jobs.ensembles import member_folders
     from finetune.runs.folder import RunFolder
     from tasks.glue.task import glue_task
 
@@ -276,9 +282,15 @@ def _read_entry(folder: Path) -> Entry:
         raise ConfigError(f"{folder}: expected a run of a GLUE task, got {settings['task']}")
     task, runs = glue_task(name).row.name, run_folder.read_ended()
     if runs[0].folder == folder:
-        return Entry(task, runs[0], settings)
+        return Entry(task, runs[0], settings, "one seed, which answers alone" if ensemble else "")
     best = run_folder.best_seed()
-    return Entry(task, best.run, settings, _choice(best, runs))
+    if not ensemble or len(runs) < 2 or "fixed_answer" in best.run.results:
+        return Entry(task, best.run, settings, _choice(best, runs))
+    member_folders(run_folder)  # refuses seeds that have not ended, before anything is predicted
+    seeds = ", ".join(str(run.seed) for run in runs)
+    means = {name: fmean(run.metrics[name] for run in runs) for name in best.run.metrics}
+    whole = replace(best.run, folder=folder, metrics=means)
+    return Entry(task, whole, settings, f"seeds {seeds} together (scores: the mean of the seeds)")
 
 
 def _choice(best: BestSeed, runs: Sequence[Run]) -> str:

@@ -6,6 +6,6 @@ Every error that a user can cause ends here, as one line on stderr and exit stat
 
 from finetune.cli.commands import Command
 from finetune.cli.main import main
-from finetune.cli.parser import add_json, command_parser, whole
+from finetune.cli.parser import add_ensemble, add_json, command_parser, whole
 
-__all__ = ["Command", "add_json", "command_parser", "main", "whole"]
+__all__ = ["Command", "add_ensemble", "add_json", "command_parser", "main", "whole"]

@@ -167,6 +167,12 @@ def add_json(
     parser.add_argument("--json", action="store_true", help=about)
 
 
+def add_ensemble(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Give a parser `--ensemble`."""
+    about = "the average of all seeds' probabilities (numbers, scores of spans)"
+    parser.add_argument("--ensemble", action="store_true", help=f"{verb} {about}")
+
+
 def whole(least: int, most: int = 10**9) -> Callable[[str], int]:
     """The type of an option that is a whole number in a range."""
     allowed = Range(least, most)

@@ -16,6 +16,8 @@ from finetune.runs.results import baselines, best_elementary
 
 Results = dict[str, Any]
 """What results.json holds."""
+WHEN = ("before", "after")
+"""Figures of probabilities: before and after the temperature."""
 MOST_CLASSES = 20
 """So many classes are shown one by one; results.json has them all."""
 
@@ -54,7 +56,10 @@ def results_table(results: Results) -> str:
         results: Of one run (one column), or of several seeds (mean, deviation, one a seed).
     """
     name = f"{results['task']} ({results['split']})"
-    if "seeds" in results:
+    if "ensemble" in results:
+        rows, header = _of_ensemble(results)
+        header.insert(0, name)
+    elif "seeds" in results:
         rows = [
             _row(metric, [entry["mean"], entry["std"], *entry["values"]])
             for metric, entry in results["metrics"].items()
@@ -75,6 +80,18 @@ def results_table(results: Results) -> str:
     return "\n".join(parts)
 
 
+def _of_ensemble(results: Results) -> tuple[list[list[str]], list[str]]:
+    """The metrics of seeds that answer together, beside those of each and of their mean weights."""
+    about = results["ensemble"]
+    rows = []
+    for metric, value in results["metrics"].items():
+        each = about["each"][metric]
+        columns = (value, about["average_weights"][metric], each["mean"], each["std"])
+        rows.append(_row(metric, [*columns, *each["values"]]))
+    seeds = [f"seed {seed}" for seed in about["seeds"]]
+    return rows, ["ensemble", "average weights", "mean", "std", *seeds]
+
+
 def _per_class(results: Results) -> list[str]:
     """Precision, recall and F1 of each class, where a single run reports them."""
     classes = results.get("report", {}).get("per_class", {})
@@ -93,13 +110,35 @@ def _row(metric: str, values: Sequence[float]) -> list[str]:
 
 
 def _decided(results: Results) -> list[str]:
-    """The numbers by which a single run decides its answers."""
+    """The numbers by which a single run decides its answers, and what they change."""
     numbers = dict(results.get("decision", {}))
     tuned_on = numbers.pop("tuned_on", "")
-    return [f"{name} = {value:.4g}, tuned on {tuned_on}" for name, value in numbers.items()]
+    thresholds = [numbers.pop(name) for name in list(numbers) if name.startswith("threshold/")]
+    lines = [f"{name} = {value:.4g}, tuned on {tuned_on}" for name, value in numbers.items()]
+    if thresholds:
+        span = f"{min(thresholds):.3g} to {max(thresholds):.3g}"
+        lines.append(f"thresholds of {len(thresholds)} classes: {span}, tuned on {tuned_on}")
+    if fixed := results.get("fixed_thresholds"):
+        figures = ", ".join(f"{label(name)} {shown(name, fixed[name])}" for name in fixed)
+        lines.append(f"with thresholds of 0.5: {figures}")
+    return [*lines, *_calibrated(results)]
+
+
+def _calibrated(results: Results) -> list[str]:
+    """What the temperature changed in the probabilities of each split."""
+    return [
+        f"calibration on {split}: "
+        + ", ".join(
+            f"{name} {' -> '.join(dict.fromkeys(shown(name, of[when]) for when in WHEN))}"
+            for name, of in figures.items()
+        )
+        for split, figures in results.get("calibration", {}).items()
+    ]
 
 
 def _degenerate(results: Results) -> list[str]:
+    if "ensemble" in results:
+        return ["degenerate (one answer for every example)"] if results.get("collapsed") else []
     runs = results.get("runs", [results])
     seeds = [str(run["seed"]) for run in runs if run.get("collapsed")]
     return [f"degenerate (one answer for every example): seed {', '.join(seeds)}"] if seeds else []

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.cli.parser import add_json, check_is_there, command_parser, positive
+from finetune.cli.parser import add_ensemble, add_json, check_is_there, command_parser, positive
 from finetune.cli.results_table import show_results
 from finetune.console.output import counted
 from finetune.errors import ConfigError
@@ -78,12 +78,14 @@ def evaluate(arguments: list[str]) -> int:
     parser.add_argument(
         "--file", help="another file with labels, scored as the split --split (default: test)"
     )
+    add_ensemble(parser, "score")
     add_json(parser)
     space = parser.parse_args(arguments)
     check_is_there(space.run)
     from finetune.jobs import evaluation
 
-    show_results(evaluation.evaluate(space.run, space.split, space.file), space.run, arguments)
+    results = evaluation.evaluate(space.run, space.split, space.file, ensemble=space.ensemble)
+    show_results(results, space.run, arguments)
     return 0
 
 
@@ -104,6 +106,7 @@ def predict(arguments: list[str]) -> int:
         kind=space.format,
         batch_size=space.batch_size,
         top=space.top_k,
+        ensemble=space.ensemble,
     )
     if space.json:
         print(json.dumps({"answers": count, "output": space.output}))
@@ -137,6 +140,7 @@ def _predict_parser() -> argparse.ArgumentParser:
         "--batch-size", type=positive, help="texts in a batch (default: the run's batch_size)"
     )
     parser.add_argument("--top-k", type=positive, help="candidates for each [MASK] (default: 5)")
+    add_ensemble(parser, "predict")
     add_json(parser, "print the number of answers written to --output, as JSON on stdout")
     return parser
 
@@ -146,6 +150,13 @@ def export(arguments: list[str]) -> int:
     space = _export_parser().parse_args(arguments)
     if space.int8 and space.format != "onnx":
         raise ConfigError("--int8 goes with --format onnx; remove it")
+    if space.ensemble and space.format == "hf":
+        raise ConfigError(
+            "--ensemble goes with --format onnx: transformers has no class for several models; "
+            "export one, such as RUN/seed-1, or take --format onnx"
+        )
+    if space.ensemble and space.int8:
+        raise ConfigError("--int8 is measured on one model: remove it or --ensemble")
     if space.data is not None and not space.int8:
         raise ConfigError("--data goes with --int8, which scores the run again; remove it")
     from finetune.export.source import check_out
@@ -171,6 +182,7 @@ def _export_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="onnx: also write weights of 8 bits, and report the change in score",
     )
+    add_ensemble(parser, "onnx: write a graph of")
     parser.add_argument("--data", help="--int8: data folder to measure on (default: the run's)")
     parser.add_argument("--license", help="model card: license, as hubs name it: apache-2.0")
     parser.add_argument("--language", default="", help="model card: languages of the texts: en,de")
@@ -182,7 +194,14 @@ def _export_parser() -> argparse.ArgumentParser:
 def _export_onnx(space: argparse.Namespace) -> dict[str, Any]:
     from finetune.export.onnx import export_onnx
 
-    made = export_onnx(space.run, space.out, int8=space.int8, data=space.data, terms=_terms(space))
+    made = export_onnx(
+        space.run,
+        space.out,
+        int8=space.int8,
+        data=space.data,
+        terms=_terms(space),
+        ensemble=space.ensemble,
+    )
     return asdict(made)
 
 

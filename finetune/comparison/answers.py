@@ -70,6 +70,31 @@ def span_f1(row: Answer) -> float:
     return max(token_f1(row["prediction"], gold["text"], "1.1") for gold in golds)
 
 
+def confidences(seeds: Sequence[Sequence[Answer]]) -> tuple[list[float], list[bool]] | None:
+    """How sure each answer of all seeds is, and whether it is right; None without probabilities.
+
+    One class or a span: its probability. A set of classes: each class is an answer of its own,
+    right where the class applies.
+    """
+    rows = [row for answers in seeds for row in answers if "label" in row or "answers" in row]
+    forms = {form_of(row) for row in rows}
+    if forms == {"span"} and all(row.get("nbest") for row in rows):
+        return [_confidence(row) for row in rows], [is_right(row) for row in rows]
+    if forms not in ({"classes"}, {"sets of classes"}):
+        return None
+    if not all(row.get("probabilities") for row in rows):
+        return None
+    if forms == {"classes"}:
+        sure = [float(row["probabilities"][row["prediction"]]) for row in rows]
+        return sure, [is_right(row) for row in rows]
+    pairs = [
+        (float(value), name in row["label"])
+        for row in rows
+        for name, value in row["probabilities"].items()
+    ]
+    return [value for value, _ in pairs], [applies for _, applies in pairs]
+
+
 def _confidence(row: Answer) -> float:
     candidates = row.get("nbest") or ()
     probabilities = (c["probability"] for c in candidates if c["text"] == row["prediction"])

@@ -18,6 +18,7 @@ from finetune.export.source import CARD, Source
 from finetune.runs.inputs import READ, SESSION_KEYS
 from finetune.runs.results import Results, baselines
 from finetune.settings.values import write
+from finetune.task.decision import TEMPERATURE
 
 PIPELINES = {
     "classification": "text-classification",
@@ -130,7 +131,9 @@ def _model_index(source: Source, title: str) -> list[dict[str, Any]]:
     """Results as model hubs compare them: those of the exported weights."""
     one = _one(source)
     metrics, task = one.get("metrics", {}), source.task
-    if not (metrics and task) or source.kind not in PIPELINES or source.kind == "masked_lm":
+    if source.members or not (metrics and task):  # results are those of each member alone
+        return []
+    if source.kind not in PIPELINES or source.kind == "masked_lm":
         return []
     result = {
         "task": {"type": PIPELINES[source.kind]},
@@ -146,20 +149,43 @@ def _section(name: str, paragraphs: Iterable[str]) -> list[str]:
 
 
 def _notes(source: Source, notes: Sequence[str]) -> list[str]:
-    decision = source.checkpoint.decision
-    if not decision:
-        return list(notes)
-    numbers = ", ".join(f"{_code(name)} {_figure(value)}" for name, value in decision.items())
-    text = (
-        f"The run decides its answers by thresholds that were tuned on validation data ({numbers})."
-        " The exported model returns logits: apply the thresholds yourself."
-    )
-    if source.kind == "span":
-        text += (
-            " A question has no answer where start and end of the first token together exceed "
-            "those of the best span by more than that; the code above always returns a span."
+    return [*_averaged(source), *_decided(source), *notes]
+
+
+def _averaged(source: Source) -> list[str]:
+    if not source.members:
+        return []
+    what = {"regression": "numbers", "span": "scores of first and last tokens"}
+    average = what.get(str(source.kind), "calibrated probabilities")
+    return [
+        f"An ensemble: its outputs are the average of the {average} of the models of the seeds "
+        f"{', '.join(map(str, source.results['seeds']))}; below are the results of each alone."
+    ]
+
+
+def _decided(source: Source) -> list[str]:
+    """Temperature, which the weights have, and thresholds, which they have not."""
+    texts, temperature = [], source.checkpoint.decision.get(TEMPERATURE)
+    if temperature is not None:
+        texts.append(
+            "Probabilities are calibrated: the output layer is divided by the temperature "
+            f"{_figure(temperature)}, fitted on validation data (Guo et al., 2017)."
         )
-    return [text, *notes]
+    if not source.thresholds:
+        return texts
+    numbers = ", ".join(f"{_code(name)} {_figure(n)}" for name, n in source.thresholds.items())
+    if source.kind == "span":
+        more = (
+            "A question has no answer where start and end of the first token together exceed those "
+            "of the best span by more than that; the code above always returns a span."
+        )
+    else:
+        more = "A class applies where the sigmoid of its logit is above its threshold."
+    return [
+        *texts,
+        "The run decides its answers by thresholds that were tuned on validation data "
+        f"({numbers}). The exported model returns logits: apply the thresholds yourself. {more}",
+    ]
 
 
 def _about(source: Source) -> str:

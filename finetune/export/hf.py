@@ -22,7 +22,7 @@ from finetune.checkpoints.hf.form import POOLED
 from finetune.checkpoints.hf.reading import HEADS, PROBLEMS
 from finetune.errors import CheckpointError
 from finetune.export.card import Terms, write_card
-from finetune.export.source import Source, find_source
+from finetune.export.source import Source, calibrated, find_source
 from finetune.files.writing import new_folder, write_json
 from finetune.heads import HeadConfig
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -135,7 +135,7 @@ def _weights(
     checkpoint: Checkpoint, kind: str | None, form: Form, pooling: str
 ) -> dict[str, Tensor]:
     """The tensors under their names in `transformers`."""
-    ours = checkpoint.weights()
+    ours = calibrated(checkpoint.weights(), checkpoint)
     try:
         named = their_weights(ours, form, checkpoint.encoder_config, kind, pooling)
     except CheckpointError as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 
+import torch
 from torch import Tensor, nn
 
 from finetune.checkpoints.folder import Checkpoint
@@ -12,6 +13,7 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.attention import SelfAttention
 from finetune.encoder.scores import Additive
 from finetune.errors import CheckpointError, nearest
+from finetune.export.source import calibrated
 from finetune.heads import (
     Classification,
     HeadConfig,
@@ -24,6 +26,7 @@ from finetune.heads import (
     TaskHead,
     head_logits,
 )
+from finetune.jobs.ensembles import together
 
 HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], TaskHead]] = {
     "classification": Classification,
@@ -106,8 +109,29 @@ class WholeModel(nn.Module):
         return logits.unbind(-1) if self.kind == "span" else (logits,)
 
 
+class WholeEnsemble(WholeModel):
+    """Several models of one task as one, whose logits give their average answer."""
+
+    def __init__(self, members: Sequence[WholeModel]) -> None:
+        """Combine models with heads of one kind and labels in the same order."""
+        super().__init__(members[0].encoder, members[0].head)
+        self.members = nn.ModuleList(members)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Compute the outputs of a batch; arguments and outputs as of each member."""
+        given = (input_ids, attention_mask, token_type_ids)
+        each = [torch.stack(member(*given), dim=-1) for member in self.members]
+        mean = together(self.kind, each if self.kind == "span" else [one[..., 0] for one in each])
+        return mean.unbind(-1) if self.kind == "span" else (mean,)
+
+
 def load_model(checkpoint: Checkpoint) -> WholeModel:
-    """The model of a checkpoint with its weights, on the CPU and in eval mode.
+    """The model of a checkpoint with its calibrated weights, on the CPU and in eval mode.
 
     Raises:
         CheckpointError: The kind of its head is unknown, or the weights do not fit.
@@ -116,6 +140,7 @@ def load_model(checkpoint: Checkpoint) -> WholeModel:
     kind = checkpoint.head.get("kind") or "none"
     model = WholeModel(encoder, None if kind == "none" else _head(checkpoint, str(kind), encoder))
     checkpoint.load_into(model)
+    model.load_state_dict(calibrated(model.state_dict(), checkpoint))
     return model
 
 

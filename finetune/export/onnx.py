@@ -21,7 +21,7 @@ from typing import Any
 from finetune.checkpoints.folder import CONFIG
 from finetune.console.output import counted
 from finetune.export.card import Terms, write_card
-from finetune.export.model import WholeModel, load_model
+from finetune.export.model import WholeEnsemble, WholeModel, load_model
 from finetune.export.onnx_check import Agreement, check_graph
 from finetune.export.onnx_example import example
 from finetune.export.onnx_graph import (
@@ -33,7 +33,7 @@ from finetune.export.onnx_graph import (
     write_graph,
 )
 from finetune.export.onnx_score import GraphScores, score_graphs
-from finetune.export.source import Source, find_source
+from finetune.export.source import Source, find_ensemble, find_source
 from finetune.files.writing import new_folder
 from finetune.runs.folder import say
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -60,6 +60,7 @@ def export_onnx(
     int8: bool = False,
     data: str | None = None,
     terms: Terms | None = None,
+    ensemble: bool = False,
 ) -> Measured:
     """Write a run's best checkpoint as a graph, checked against the model itself.
 
@@ -70,6 +71,7 @@ def export_onnx(
             run's validation split.
         data: Another data folder than the run's.
         terms: License and languages, for the model card.
+        ensemble: Write all seeds of the run as one graph that gives their average; not with `int8`.
 
     Returns:
         The measurements; they are also in OUT/config.json.
@@ -81,8 +83,12 @@ def export_onnx(
         OSError: It cannot be written.
     """
     check_packages()
-    source = find_source(run)
-    model, tokenizer = load_model(source.checkpoint), source.checkpoint.tokenizer()
+    source = find_ensemble(run) if ensemble else find_source(run)
+    if ensemble:
+        model: WholeModel = WholeEnsemble([load_model(one) for one in source.members])
+    else:
+        model = load_model(source.checkpoint)
+    tokenizer = source.checkpoint.tokenizer()
     score = partial(score_graphs, data=data) if int8 else None
     with new_folder(out) as folder:
         measured = _write_graphs(folder, model, source, score)
@@ -174,7 +180,7 @@ def _config(folder: Path, model: WholeModel, source: Source, measured: Measured)
         "task": source.task,
         "head": dict(checkpoint.head) or {"kind": "none"},
         "labels": list(checkpoint.labels),
-        "decision": dict(checkpoint.decision),
+        "decision": source.thresholds,
         "max_length": source.max_length,
         "inputs": session.input_axes,
         "outputs": session.output_axes,

@@ -38,7 +38,16 @@ INPUTS = {
 }
 
 CLASSES = TEXTS + ASK + "print([labels[best] for best in logits.argmax(axis=1)])\n"
-LABEL_SETS = TEXTS + ASK + "print([[n for n, x in zip(labels, row) if x > 0] for row in logits])\n"
+LABEL_SETS = (
+    TEXTS
+    + ASK
+    + """\
+decision = json.loads((here / "config.json").read_text(encoding="utf-8"))["decision"]
+thresholds = np.array([decision.get(f"threshold/{{label}}", 0.5) for label in labels])
+applies = 1 / (1 + np.exp(-logits)) > thresholds
+print([[label for label, yes in zip(labels, row) if yes] for row in applies])
+"""
+)
 NUMBERS = TEXTS + ASK + "print(logits.tolist())\n"
 STATES = TEXTS + ASK + "print(hidden.shape)\n"
 WORDS = (

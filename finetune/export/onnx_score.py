@@ -11,10 +11,11 @@ import torch
 from finetune.console.output import counted
 from finetune.errors import ConfigError, FinetuneError
 from finetune.export.onnx_graph import Session
-from finetune.jobs.evaluation import Scorer, load_scorer
+from finetune.jobs.scoring import Scorer, load_scorer
 from finetune.metrics.semantics import goodness
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, note, say
+from finetune.task import decision
 from finetune.training.loop.finetuner import in_order
 
 
@@ -104,8 +105,10 @@ def score_graph(scorer: Scorer, session: Session, split: str) -> dict[str, float
         outputs.append(scorer.module.outputs(logits, batch))
         order.append(batch["index"])
     task, data = scorer.task, scorer.data
-    answers = task.answers(in_order(outputs, order), data.examples(split), data.features(split))
-    return task.score(task.decide(answers, scorer.module.decision))
+    given = (task, in_order(outputs, order), data.examples(split), data.features(split))
+    # The graph has divided by the temperature itself.
+    numbers = scorer.module.decision | {decision.TEMPERATURE: 1.0}
+    return task.score(decision.answers(*given, numbers))
 
 
 def _logits(session: Session, batch: Mapping[str, torch.Tensor], rows: int) -> torch.Tensor:

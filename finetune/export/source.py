@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from finetune.checkpoints.folder import Checkpoint, load_checkpoint
 from finetune.errors import CheckpointError, ConfigError
+from finetune.jobs.ensembles import mean_thresholds, member_checkpoints
 from finetune.runs.folder import RunFolder
 from finetune.runs.opening import check_writable
 from finetune.runs.results import Results
+from finetune.task.decision import TEMPERATURE
 
 CARD = "README.md"
 EXPORTS = ("config.json", "model.safetensors", "model.onnx")
@@ -32,12 +36,20 @@ class Source:
     """The seed of the weights, if the run has several; else None."""
     chosen_by: str | None = None
     """The validation metric by which that seed was the best; None if the user named it."""
+    members: tuple[Checkpoint, ...] = ()
+    """The checkpoints of all seeds, if they are exported together; else none."""
 
     @property
     def kind(self) -> str | None:
         """Kind of the checkpoint's head; None for an encoder alone."""
         kind = self.checkpoint.head.get("kind")
         return None if kind in (None, "none") else str(kind)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The numbers that decide answers, without the temperature: the weights have that."""
+        numbers = self.checkpoint.decision.items()
+        return {name: value for name, value in numbers if name != TEMPERATURE}
 
     @property
     def task(self) -> str | None:
@@ -67,6 +79,24 @@ class Source:
                 return int(section["max_length"])
         config = self.checkpoint.encoder_config
         return config.max_position_embeddings if config.position == "learned" else None
+
+
+def calibrated(weights: Mapping[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The weights with the output layer divided by the temperature: its logits are calibrated.
+
+    Args:
+        weights: Those of the checkpoint, by name.
+        checkpoint: Has the temperature in its decision, or none.
+    """
+    temperature = checkpoint.decision.get(TEMPERATURE, 1.0)
+    places = [int(name.split(".")[2]) for name in weights if name.startswith("head.layers.")]
+    if temperature == 1 or not places:
+        return dict(weights)
+    outputs = f"head.layers.{max(places)}."  # a linear layer, as all pooled heads end
+    return {
+        name: tensor / temperature if name.startswith(outputs) else tensor
+        for name, tensor in weights.items()
+    }
 
 
 def find_source(run: Path) -> Source:
@@ -100,6 +130,25 @@ def find_source(run: Path) -> Source:
             f"{results.get('encoder', 'another run')}; export that run"
         )
     return Source(load_checkpoint(run), results, settings)
+
+
+def find_ensemble(run: Path) -> Source:
+    """Find the checkpoints of all seeds of a run, and the run.
+
+    Raises:
+        ConfigError: The run has one seed, or one of several has not ended.
+        CheckpointError: A checkpoint is damaged, or they do not answer in the same form.
+        DataError: The run's results.json cannot be read.
+    """
+    folder = RunFolder(run)
+    members = tuple(member_checkpoints(folder))
+    decision = mean_thresholds([one.decision for one in members])
+    return Source(
+        replace(members[0], decision=decision),
+        folder.read_results(),
+        folder.read_config(),
+        members=members,
+    )
 
 
 def _best_seed(run: RunFolder, results: Results, settings: dict[str, Any]) -> Source:

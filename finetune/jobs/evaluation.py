@@ -4,186 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from finetune.checkpoints.folder import Checkpoint
 from finetune.checkpoints.hub import find_checkpoint
-from finetune.encoder import Encoder
-from finetune.errors import CheckpointError, ConfigError
-from finetune.heads import HeadConfig
-from finetune.machine.processes import first_process_only
+from finetune.errors import ConfigError
+from finetune.jobs.ensembles import (
+    average_weights,
+    digest_of,
+    load_ensemble,
+    member_checkpoints,
+    member_folders,
+)
+from finetune.jobs.scoring import Scorer, load_scorer, of_split, score_splits, write_answers
 from finetune.runs.families import make_task
 from finetune.runs.fits import read_fit
-from finetune.runs.folder import RunFolder, cache_folder, say
+from finetune.runs.folder import RunFolder, say
 from finetune.runs.inputs import Input, read_inputs
-from finetune.runs.predictions import (
-    Origin,
-    read_origin,
-    read_predictions,
-    write_predictions,
-    write_texts,
-)
+from finetune.runs.predictions import Origin, read_origin, read_predictions
 from finetune.runs.results import Results, over_seeds
 from finetune.runs.settings import FitRun
-from finetune.task.interface import Answer, Example, Task, examples_digest
-from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.training.loop.finetuner import FineTuner, is_degenerate, predict
+from finetune.task.interface import Answer, Task, examples_digest
 from finetune.training.loop.task_data import TaskData
-from finetune.training.loop.trainer import pick_device
 
 FILE_SPLITS = ("train", "validation", "test")
 """The splits that a file can be named for."""
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """A model that answers, the task that reads its answers, and the data."""
-
-    module: FineTuner
-    task: Task
-    data: TaskData
-    checkpoint: str
-    """Digest of the checkpoint that the model is of."""
-    _read: dict[str, list[Answer]] = field(default_factory=dict, repr=False)
-
-    def origin(self, split: str) -> Origin:
-        """What the answers on a split are of."""
-        return Origin(self.task.name, self.checkpoint, self.data.digest(split))
-
-    def answers(self, split: str) -> list[Answer]:
-        """The answers on a split, in the order of its examples."""
-        return self.task.decide(self._undecided(split), self.module.decision)
-
-    def tune(self) -> dict[str, float]:
-        """Tune the task's numbers on the very answers of the first validation split.
-
-        While training, outputs may be of half precision or of cached states: odds near the
-        threshold then lie elsewhere.
-        """
-        tuned = self.task.tune(self._undecided(self.task.validation_splits[0]))
-        self.module.decision = tuned
-        return tuned
-
-    def _undecided(self, split: str) -> list[Answer]:
-        """The answers before the tuned numbers decide them; computed once."""
-        if split not in self._read:
-            outputs = predict(self.module, self.data.loader(split))
-            examples, features = self.data.examples(split), self.data.features(split)
-            self._read[split] = self.task.answers(outputs, examples, features)
-        return self._read[split]
-
-
-def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
-    """The splits of a task, as a run's settings want them."""
-    return TaskData(
-        task,
-        tokenizer,
-        run.loader,
-        max_length=run.max_length,
-        seed=run.seed,
-        cache_dir=cache_folder(run.cache_dir),
-        limit=run.limit,
-        train_examples=run.train_examples,
-    )
-
-
-def load_tuner(source: Path, run: FitRun) -> tuple[FineTuner, Tokenizer]:
-    """The model of a fine-tuning run's best checkpoint, on its device and in eval mode.
-
-    Args:
-        source: The run's folder, or a checkpoint's.
-        run: Names the task that is to be answered: the run's own or one with the same classes.
-
-    Raises:
-        CheckpointError: There is no checkpoint, or its head is for other answers than the task's.
-    """
-    checkpoint = find_checkpoint(source, run.cache_dir)
-    return _tuner(checkpoint, source, run), checkpoint.tokenizer()
-
-
-def _tuner(checkpoint: Checkpoint, source: Path, run: FitRun) -> FineTuner:
-    task = make_task(run, checkpoint.labels or None)
-    config = checkpoint.encoder_config
-    head = task.head(config, HeadConfig.from_dict(checkpoint.head))
-    if checkpoint.head.get("kind") != head.kind:
-        raise CheckpointError(
-            f"{source}: {task.name} needs a head of the kind {head.kind}, got "
-            f"{checkpoint.head.get('kind')}; name a run that was fine-tuned on such a task"
-        )
-    module = FineTuner(Encoder(config), head, task)
-    checkpoint.load_into(module)
-    module.decision = dict(checkpoint.decision)
-    device = pick_device(run.trainer.accelerator)
-    if device.type == "cpu" and run.trainer.accelerator not in ("auto", "cpu"):
-        say(f"{source}: trained on a {run.trainer.accelerator}; none is available here, using cpu")
-    module.to(device).eval()
-    return module
-
-
-def load_scorer(source: Path, run: FitRun) -> Scorer:
-    """A model with the data of the run's task; see `load_tuner`."""
-    checkpoint = find_checkpoint(source, run.cache_dir)
-    module = _tuner(checkpoint, source, run)
-    data = task_data(run, module.task, checkpoint.tokenizer())
-    return Scorer(module, module.task, data, checkpoint.digest)
-
-
-@first_process_only
-def write_answers(
-    task: Task,
-    folder: RunFolder,
-    split: str,
-    answers: Sequence[Answer],
-    origin: Origin,
-    examples: Sequence[Example] = (),
-) -> None:
-    """Write RUN/predictions/SPLIT.jsonl, texts of the examples, and the benchmark's own files.
-
-    Args:
-        task: Whose answers these are.
-        folder: RUN.
-        split: The split.
-        answers: Those to all its examples, in order.
-        origin: What they are of.
-        examples: Left out, no texts are kept.
-    """
-    if examples:
-        write_texts(examples, answers, folder.texts(split), origin)
-    write_predictions(answers, folder.predictions(split), origin)
-    folder.write_submission(task.submission(split, answers))
-
-
-def score_splits(
-    scorer: Scorer, folder: RunFolder, splits: Sequence[str]
-) -> tuple[dict[str, float], Results]:
-    """Answer each split, write the answers, and score them.
-
-    Returns:
-        The metrics (those of a second split behind its name), and what else is reported.
-    """
-    metrics: dict[str, float] = {}
-    more: Results = {"collapsed": False, "predictions": {}}
-    for number, split in enumerate(splits):
-        answers = scorer.answers(split)
-        examples = scorer.data.examples(split)
-        write_answers(scorer.task, folder, split, answers, scorer.origin(split), examples)
-        more["predictions"][split] = asdict(scorer.origin(split))
-        prefix = f"{split}/" if number else ""
-        metrics |= {prefix + name: value for name, value in scorer.task.score(answers).items()}
-        more["collapsed"] |= is_degenerate(answers)
-        if number == 0 and (report := scorer.task.report(answers)):
-            more["report"] = report
-    if scorer.module.decision:
-        tuned_on = scorer.task.validation_splits[0]
-        more["decision"] = {**scorer.module.decision, "tuned_on": tuned_on}
-    return metrics, more
 
 
 def evaluate(
     folder: str | Path,
     split: str | None = None,
     file: str | None = None,
+    *,
+    ensemble: bool = False,
 ) -> Results:
     """Score the best checkpoint of a finished fine-tuning run again.
 
@@ -196,15 +49,21 @@ def evaluate(
         folder: The run's folder; of several seeds, each is scored.
         split: Another labelled split; default: the validation splits.
         file: Another file, which is scored as that split (default `test`), all of it.
+        ensemble: Score all seeds of the run together: the average of their probabilities (of
+            numbers, of the scores of passages), besides each of them.
 
     Returns:
-        `task`, `split` and `metrics`; for several seeds in the form of results.json.
+        `task`, `split` and `metrics`; for several seeds in the form of results.json. Of an ensemble
+        also `ensemble`: its `seeds`, the metrics of `each`, and those of the `average_weights`.
 
     Raises:
-        ConfigError: The folder contains no fine-tuning run, or the split is not read from one file.
+        ConfigError: The folder contains no fine-tuning run, or the split is not read from one file;
+            or an ensemble is wanted of one seed, or of seeds that have not all ended.
         DataError: The split has no labels (its predictions are written even so).
     """
     run_folder = RunFolder(Path(folder))
+    if ensemble:
+        return _evaluate_ensemble(run_folder, split, file)
     if seeds := run_folder.planned_seeds:
         return over_seeds([evaluate(seed.path, split, file) for seed in seeds])
     run, split = _with_file(read_fit(run_folder.path), split, file)
@@ -230,6 +89,32 @@ def evaluate(
         "metrics": metrics,
         "examples": examples,
         "seed": run.seed,
+        **more,
+    }
+
+
+def _evaluate_ensemble(folder: RunFolder, split: str | None, file: str | None) -> Results:
+    """Score the seeds of a run together, beside each of them and the average of their weights."""
+    seeds = member_folders(folder)
+    each = over_seeds([evaluate(seed.path, split, file) for seed in seeds])
+    if "fixed_answer" in each["runs"][0]:
+        raise ConfigError(f"{folder.path} was not trained: all of its seeds answer the same")
+    run, split = _with_file(read_fit(seeds[0].path), split, file)
+    members, scorer = load_ensemble(folder, run)
+    task = scorer.task
+    splits = [split] if split else list(task.validation_splits or task.test_splits)
+    metrics, more = score_splits(scorer, folder, splits)
+    more.pop("decision", None)  # means of the seeds' numbers, tuned by none
+    mean = Scorer(average_weights(members), task, scorer.data, "")
+    weights: dict[str, float] = {}
+    for number, name in enumerate(splits):
+        weights |= of_split(number, name, task.score(mean.answers(name)))
+    return {
+        "task": task.name,
+        "split": splits[0],
+        "metrics": metrics,
+        "examples": len(scorer.data.examples(splits[0])),
+        "ensemble": {"seeds": each["seeds"], "each": each["metrics"], "average_weights": weights},
         **more,
     }
 
@@ -283,8 +168,7 @@ def _score_fixed(
     for number, split in enumerate(splits):
         answers, origins[split] = fixed_answers(task, split)
         write_answers(task, folder, split, answers, origins[split], task.examples(split))
-        prefix = f"{split}/" if number else ""
-        metrics |= {prefix + name: value for name, value in task.score(answers).items()}
+        metrics |= of_split(number, split, task.score(answers))
         counts.append(len(answers))
     more: Results = {"collapsed": False, "fixed_answer": task.fixed_answer}
     more["predictions"] = {split: asdict(origin) for split, origin in origins.items()}
@@ -300,19 +184,27 @@ class _Question:
     split: str
     source: Path
     """Where the checkpoint is; none is read where all answers are the same."""
+    ensemble: bool = False
+    """Whether the seeds of that run answer together."""
 
     def origin(self) -> Origin:
         """What the answers would be of."""
         if self.task.fixed_answer is not None:
             return fixed_answers(self.task, self.split)[1]
-        digest = find_checkpoint(self.source, self.run.cache_dir).digest
+        if self.ensemble:
+            digest = digest_of(member_checkpoints(RunFolder(self.source), self.run.cache_dir))
+        else:
+            digest = find_checkpoint(self.source, self.run.cache_dir).digest
         return Origin(self.task.name, digest, examples_digest(self.task.examples(self.split)))
 
     def answers(self) -> tuple[Task, list[Answer], Origin]:
         """The answers as they are now, by the task whose classes are in the head's order."""
         if self.task.fixed_answer is not None:
             return self.task, *fixed_answers(self.task, self.split)
-        scorer = load_scorer(self.source, self.run)
+        if self.ensemble:
+            _, scorer = load_ensemble(RunFolder(self.source), self.run)
+        else:
+            scorer = load_scorer(self.source, self.run)
         return scorer.task, scorer.answers(self.split), scorer.origin(self.split)
 
 
@@ -321,6 +213,8 @@ def answer_split(
     split: str,
     task_name: str | None = None,
     data: str | None = None,
+    *,
+    ensemble: bool = False,
 ) -> list[Answer]:
     """The answers of a run's best checkpoint to a split: those on file, or new ones.
 
@@ -332,19 +226,23 @@ def answer_split(
         split: The split.
         task_name: Another task with the same classes, such as a diagnostic set.
         data: Another data folder than the run's.
+        ensemble: All seeds answer together, in place of the best one.
 
     Raises:
         CheckpointError: There is no checkpoint to answer with, or it is damaged.
     """
-    folder = RunFolder(folder).one_run().path
-    run = read_fit(folder)
-    # Each example is to be answered.
-    run = replace(run, data=data or run.data, limit=None, train_examples=None)
+    if ensemble:
+        run = read_fit(member_folders(RunFolder(folder))[0].path)
+    else:
+        folder = RunFolder(folder).one_run().path
+        run = read_fit(folder)
+    run = replace(run, data=data or run.data, limit=None)  # each example is to be answered
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
     task = make_task(run)
     source = folder if task_name else checkpoint_of(folder, run, task)
-    question, path = _Question(run, task, split, source), RunFolder(folder).predictions(split)
+    question = _Question(run, task, split, source, ensemble)
+    path = RunFolder(folder).predictions(split)
     if (reason := _outdated(path, question.origin())) is None:
         return read_predictions(path)
     say(f"{path}: {reason}; answering by {source}")

@@ -18,8 +18,9 @@ from finetune.jobs.adapting import show_plan as show_adaptation
 from finetune.jobs.baselines import Scores, baselines_of
 from finetune.jobs.caching import open_caches
 from finetune.jobs.estimate import estimate_fit
-from finetune.jobs.evaluation import Scorer, score_splits, warn_of_other_answers, write_answers
+from finetune.jobs.evaluation import warn_of_other_answers
 from finetune.jobs.preparation import Preparation, prepare, show_data
+from finetune.jobs.scoring import Scorer, score_splits, write_answers
 from finetune.jobs.session import Session, check_machine
 from finetune.jobs.untrained import answer_without_training, check_untrained, is_trained
 from finetune.machine.processes import is_first_process, join

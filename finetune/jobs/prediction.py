@@ -15,20 +15,24 @@ import numpy as np
 from finetune.console.output import counted, put
 from finetune.errors import ConfigError, DataError
 from finetune.jobs.answer_files import Inputs, check_target, write_answer_file
-from finetune.jobs.evaluation import checkpoint_of, load_tuner
+from finetune.jobs.ensembles import Ensemble, load_members, member_folders
+from finetune.jobs.ensembles import average_weights as average_weights_of
+from finetune.jobs.evaluation import checkpoint_of
 from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
 from finetune.jobs.saving import run_of, save_run
+from finetune.jobs.scoring import load_tuner
 from finetune.runs.families import make_task
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.settings import FitRun
+from finetune.task import decision
 from finetune.task.interface import Answer, Example
 from finetune.text.features.in_memory import rows_of
 from finetune.text.features.pairs import length_batches
 from finetune.text.features.rows import read_rows
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.unknown import UnknownTexts
-from finetune.training.loop.finetuner import FineTuner, predict
+from finetune.training.loop.finetuner import Answering, FineTuner, predict
 from finetune.training.loop.task_data import UnitBatches, examples_of, longest_rows
 
 WINDOW_BATCHES = 32
@@ -53,7 +57,7 @@ class Predictor:
     """
 
     def __init__(
-        self, module: FineTuner, tokenizer: Tokenizer, *, max_length: int, batch_size: int
+        self, module: Answering, tokenizer: Tokenizer, *, max_length: int, batch_size: int
     ) -> None:
         """Build a predictor.
 
@@ -85,9 +89,15 @@ class Predictor:
                 your own Trainer. The task, its files, `max_length` and `batch_size` are known.
 
         Raises:
-            ConfigError: A setting is unknown, or the folder contains something.
+            ConfigError: A setting is unknown, or the folder contains something; or the model is an
+                ensemble.
             DataError: The validation data cannot be read.
         """
+        if not isinstance(self.module, FineTuner):
+            raise ConfigError(
+                "expected one model to save, got an ensemble; save its seeds one by one, or load "
+                "the run with average_weights=True"
+            )
         sizes = {"max_length": self.max_length, "batch_size": self.batch_size}
         known = {**sizes, **settings, "out": folder}
         save_run(run_of(self.task, self._run, known), self.module, self.tokenizer, score=score)
@@ -147,8 +157,7 @@ class Predictor:
         batches = length_batches(longest, self.batch_size, seed=0, epoch=0, shuffle=False)
         made = UnitBatches(features, self.tokenizer.pad_token_id, task.sequences_per_example)
         outputs = predict(self.module, (made[batch] for batch in batches))
-        answers = task.answers(outputs, examples, features)
-        answers = task.decide(answers, self.module.decision)
+        answers = decision.answers(task, outputs, examples, features, self.module.decision)
         if task.sequences_per_example == 1:
             return answers
         return [_with_option(*pair) for pair in zip(answers, examples, strict=True)]
@@ -164,6 +173,8 @@ def load(
     run: str | Path,
     *,
     batch_size: int | None = None,
+    ensemble: bool = False,
+    average_weights: bool = False,
 ) -> Predictor | MaskFiller:
     """Load the best checkpoint of a run to predict; a pretraining run fills `[MASK]`.
 
@@ -185,26 +196,39 @@ def load(
     Args:
         run: The run's folder; of several seeds, the best one is used.
         batch_size: Examples in a batch; default: that of the run (32 for filling masks).
+        ensemble: Answer by all seeds of the run: the average of their probabilities (of numbers, of
+            the scores of passages).
+        average_weights: Answer by one model with the mean of the weights of all seeds.
 
     Returns:
         A model with `predict`.
 
     Raises:
         ConfigError: The folder contains no run, an unfinished run of several seeds, or a causal
-            language model, which cannot fill masks.
-        CheckpointError: The run has no checkpoint.
+            language model, which cannot fill masks; an ensemble is wanted of one seed.
+        CheckpointError: The run has no checkpoint; or the seeds of an ensemble do not answer in the
+            same form.
     """
     folder = Path(run)
-    if fills_masks(folder):
+    if ensemble and average_weights:
+        raise ConfigError("expected ensemble or average_weights, got both; choose one")
+    several = ensemble or average_weights
+    if not several and fills_masks(folder):
         return load_filler(folder, batch_size=batch_size)
-    folder = RunFolder(folder).one_run().path
+    whole = RunFolder(folder)
+    folder = (member_folders(whole)[0] if several else whole.one_run()).path
     settings = read_fit(folder)
     task = make_task(settings)
     if task.fixed_answer is not None:
         raise ConfigError(
             f"{folder} was not trained: every example is answered '{task.fixed_answer}'"
         )
-    module, tokenizer = load_tuner(checkpoint_of(folder, settings, task), settings)
+    module: Answering
+    if several:
+        members, tokenizer, _ = load_members(whole, settings)
+        module = Ensemble(members) if ensemble else average_weights_of(members)
+    else:
+        module, tokenizer = load_tuner(checkpoint_of(folder, settings, task), settings)
     predictor = Predictor(
         module,
         tokenizer,
@@ -223,6 +247,7 @@ def predict_file(
     kind: str | None = None,
     batch_size: int | None = None,
     top: int | None = None,
+    ensemble: bool = False,
 ) -> int:
     """Answer the rows of a file, in order; a pretraining run fills their masks.
 
@@ -234,6 +259,7 @@ def predict_file(
         kind: Of the source, where its name does not say.
         batch_size: Units in a batch; left out, that of the run.
         top: Candidates for each mask; left out, 5.
+        ensemble: Answer by all seeds of the run, as `load` does.
 
     Returns:
         How many rows were answered.
@@ -248,7 +274,7 @@ def predict_file(
     check_target(Path(target))
     if "-" not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise ConfigError(f"--output {target}: is the input; name another file")
-    predictor = _answerer(run, batch_size, top)
+    predictor = _answerer(run, batch_size, top, ensemble)
     inputs = Inputs(read_rows(source, kind))
     stream = inputs.beside(predictor.stream(inputs))
     first = list(islice(stream, 1))
@@ -264,10 +290,12 @@ def predict_file(
     return answers.count
 
 
-def _answerer(run: Path, batch_size: int | None, top: int | None) -> Predictor | MaskFiller:
+def _answerer(
+    run: Path, batch_size: int | None, top: int | None, ensemble: bool
+) -> Predictor | MaskFiller:
     """What answers rows: the head of a task, or that of a language model."""
     if top is None:
-        return load(run, batch_size=batch_size)
+        return load(run, batch_size=batch_size, ensemble=ensemble)
     if not fills_masks(run):
         raise ConfigError(f"--top-k is for runs that fill masks; {run} answers a task")
     return load_filler(run, batch_size=batch_size, top=top)

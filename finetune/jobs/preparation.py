@@ -17,7 +17,6 @@ from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.heads import PooledHead, Regression
 from finetune.jobs.baselines import Scores, scored
 from finetune.jobs.caching import Choice, choose, row_sets, sizes
-from finetune.jobs.evaluation import task_data
 from finetune.jobs.inputs import (
     encoder_inputs,
     example_inputs,
@@ -26,6 +25,7 @@ from finetune.jobs.inputs import (
     with_shape,
 )
 from finetune.jobs.pretraining import check_length, with_dropout
+from finetune.jobs.scoring import task_data
 from finetune.machine.processes import is_first_process
 from finetune.runs.folder import say
 from finetune.runs.inputs import Inputs

@@ -12,7 +12,7 @@ from finetune.checkpoints.seed_folders import DATA
 from finetune.errors import ConfigError, DataError
 from finetune.files.writing import write_bytes
 from finetune.heads import PooledHead
-from finetune.jobs.evaluation import Scorer, score_splits, task_data
+from finetune.jobs.scoring import Scorer, score_splits, task_data
 from finetune.machine.circumstances import circumstances
 from finetune.runs.families import family_of
 from finetune.runs.folder import RunFolder

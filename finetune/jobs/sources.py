@@ -12,7 +12,7 @@ import numpy as np
 from finetune.checkpoints.hub import find_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
-from finetune.jobs.evaluation import task_data
+from finetune.jobs.scoring import task_data
 from finetune.runs.families import family_of, make_task
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder

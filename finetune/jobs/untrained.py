@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from finetune.checkpoints.hub import find_checkpoint
 from finetune.console.output import counted
 from finetune.errors import ConfigError
-from finetune.jobs.evaluation import checkpoint_of, fixed_answers, load_scorer, write_answers
+from finetune.jobs.evaluation import checkpoint_of, fixed_answers
+from finetune.jobs.scoring import load_scorer, write_answers
 from finetune.machine.circumstances import circumstances
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.inputs import Input
@@ -67,13 +69,14 @@ def answer_without_training(run: FitRun, task: Task) -> Results:
 def _by_another_head(run: FitRun, task: Task, folder: RunFolder) -> Results:
     if run.encoder_from == "none":
         raise ConfigError(f"{task.name} is not trained on: name a fine-tuned run by --encoder RUN")
-    scorer = load_scorer(checkpoint_of(folder.path, run, task), run)
+    source = checkpoint_of(folder.path, run, task)
+    scorer = load_scorer(source, run)
     split = task.test_splits[0]
     if run.dry_run:
         return _dry(
             task, split, len(scorer.data.examples(split)), f"the head of {run.encoder_from}"
         )
-    run = dataclasses.replace(run, encoder=scorer.module.encoder.config)
+    run = dataclasses.replace(run, encoder=find_checkpoint(source, run.cache_dir).encoder_config)
     answers = scorer.answers(split)
     results = _write(run, task, folder, split, answers, scorer.origin(split), {})
     say(f"{counted(len(answers), 'answer')}: {folder.predictions(split)} (no labels, no score)")

@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING
 from finetune.machine.packages import lazy_names
 
 if TYPE_CHECKING:
+    from finetune.metrics.calibration import (
+        best_temperature,
+        calibration_error,
+        coverage,
+        negative_log_likelihood,
+        reliability,
+    )
     from finetune.metrics.classes import (
         auc,
         class_report,
@@ -49,9 +56,12 @@ __all__ = [
     "Metric",
     "accuracy",
     "auc",
+    "best_temperature",
     "best_threshold",
+    "calibration_error",
     "class_report",
     "confusion_matrix",
+    "coverage",
     "exact_match",
     "f1",
     "indicators",
@@ -63,8 +73,10 @@ __all__ = [
     "matthews_correlation",
     "mean_absolute_error",
     "micro_f1",
+    "negative_log_likelihood",
     "normalize_answer",
     "pearson",
+    "reliability",
     "root_mean_squared_error",
     "span_scores",
     "spearman",
@@ -74,7 +86,7 @@ __all__ = [
 ]
 
 
-__getattr__ = lazy_names(__name__, __all__, ("scores", "classes", "spans"))
+__getattr__ = lazy_names(__name__, __all__, ("scores", "classes", "spans", "calibration"))
 
 
 def __dir__() -> list[str]:

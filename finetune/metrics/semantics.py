@@ -50,6 +50,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "spearman": CORRELATION,
     "loss": Meaning("lower", percent=False, chance=math.log),  # nats
     "perplexity": Meaning("lower", percent=False, chance=float),
+    "nll": Meaning("lower", percent=False, chance=math.log),  # nats
+    "ece": Meaning("lower"),  # of probabilities, not of answers
     "squared_error": ERROR,
     "absolute_error": ERROR,
     "threshold": Meaning(None, percent=False),  # in the unit of what is compared with it

@@ -19,6 +19,7 @@ from finetune.report.hardest import examples_list, hardest
 from finetune.report.markup import Child, Html, details, element, joined
 from finetune.report.parts import Part
 from finetune.report.texts import Texts
+from finetune.report.trust import trust
 from finetune.report.view import TaskView
 from finetune.report.warnings import grouped, problem_list, warnings
 
@@ -89,6 +90,8 @@ def _body(
     yield _part("confusion", "Confusion matrices", _confusions(collection, tuned, answers))
     points = "Examples by their gold number and the predicted one, the mean over seeds."
     yield _part("scatter", "Predicted against gold", _scatters(collection, tuned, answers), points)
+    sure = "How far probabilities can be trusted, on the scored split, all seeds together."
+    yield _part("calibration", "Calibration", _trust(collection, tuned, answers), sure)
     yield _hardest(collection, tuned, answers, Texts(data))
     if collection.runs:
         cost = joined([costs.speed_table(views), costs.parts(collection)])
@@ -147,6 +150,18 @@ def _scatters(
         drawn = [plot for plot in plots if plot is not None]
         if drawn:
             blocks += [element("h3", view.task), element("div", *drawn, class_="matrices")]
+    return joined(blocks) if blocks else None
+
+
+def _trust(
+    collection: Collection, views: Sequence[TaskView], answers: Mapping[str, tuple[str, Seeds]]
+) -> Html | None:
+    blocks = []
+    for view in views:
+        seeds = {run.name: answers[run.name][1] for run in view.runs}
+        block = collection.attempt(view.task, partial(trust, view, seeds))
+        if block is not None:
+            blocks += [element("h3", view.task), block]
     return joined(blocks) if blocks else None
 
 

@@ -47,8 +47,8 @@ def figure(
     """A plot; the script draws it and offers its data as a table.
 
     Args:
-        kind: What draws it: `lines`, `dots`, `forest`, `scatter`, `stack`, `phases`, `layers` or
-            `shares`.
+        kind: What draws it: `lines`, `dots`, `forest`, `scatter`, `trust`, `stack`, `phases`,
+            `layers` or `shares`.
         title: Its heading.
         words: What it shows, for those who do not see it.
         spec: What is drawn, as JSON knows it.

@@ -67,7 +67,11 @@ class RunResults(TypedDict):
     report: NotRequired[dict[str, Any]]
     """Scores of each class."""
     decision: NotRequired[dict[str, Any]]
-    """Thresholds that were tuned, and the split that they were tuned on."""
+    """Temperature and thresholds that were tuned, and the split that they were tuned on."""
+    calibration: NotRequired[dict[str, dict[str, dict[str, float]]]]
+    """Split -> `nll` and `ece` -> their values `before` and `after` the temperature."""
+    fixed_thresholds: NotRequired[dict[str, float]]
+    """The metrics with a threshold of 0.5 for every class, where others were tuned."""
     test: NotRequired[dict[str, Any]]
     """Metrics and number of examples of a test file that was named."""
     monitored: NotRequired[dict[str, float]]

@@ -11,6 +11,8 @@ from tasks.own.label_kinds import KINDS, MULTI_LABEL
 
 CLASS_WEIGHTS = ("none", "balanced")
 UNKNOWN_LABEL = ("error", "drop")
+TUNED = "tuned"
+THRESHOLDS = (TUNED, "fixed")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class ClassifyConfig:
     unknown_label: str = field(default="error", metadata={"words": UNKNOWN_LABEL})
     """Rows to validate or test on whose class the training data lack: error; or drop, which leaves
     them out and counts them."""
+    thresholds: str = field(default=TUNED, metadata={"words": THRESHOLDS})
+    """How probable a class must be to be given (multi_label): tuned, the threshold of its best F1
+    on the validation split; or fixed, 0.5 for every class."""
     positive_class: str | None = None
     """Class whose precision, recall and F1 are metrics too, such as spam."""
     holdout: float | None = within(0, 1, above=True, below=True, default=None)
@@ -60,6 +65,7 @@ class ClassifyConfig:
             ("missing", self.missing, MISSING),
             ("unknown_label", self.unknown_label, UNKNOWN_LABEL),
             ("class_weights", self.class_weights, CLASS_WEIGHTS),
+            ("thresholds", self.thresholds, THRESHOLDS),
         ):
             if value not in legal:
                 raise ConfigError(f"unknown {name} '{value}'; {nearest(value, legal)}")

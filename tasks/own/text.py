@@ -14,16 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.console.output import counted
 from finetune.errors import CheckpointError, ConfigError, DataError
-from finetune.task.answers.classes import (
-    class_answers,
-    constant_answers,
-    lists,
-    multi_label_answers,
-    number_answers,
-)
+from finetune.task.answers import classes as reading
 from finetune.task.interface import Answer, Example, Label, Outputs, Task, most_frequent
 from finetune.text.tokenizer.tokenizer import is_empty
-from tasks.own.classify_config import ClassifyConfig
+from tasks.own.classify_config import TUNED, ClassifyConfig
 from tasks.own.label_column import LabelColumn, check_commas, check_header
 from tasks.own.label_kinds import (
     CLASSES,
@@ -36,7 +30,7 @@ from tasks.own.label_warnings import class_counts, notes_of
 from tasks.own.labelled_rows import LabelledRows, UnknownLabel, known_class, listed
 from tasks.own.labelled_texts import LabelledText, Source
 from tasks.own.own_table import SPLITS, OwnTable
-from tasks.own.text_scores import METRICS_OF, report_of, scores_of
+from tasks.own.text_scores import METRICS_OF, check_labelled, report_of, scores_of
 from tasks.sources.reader import BadRows, check_files, check_split, check_texts
 
 __all__ = ["ClassifyConfig", "ClassifyTask", "classify_task"]
@@ -371,30 +365,34 @@ class ClassifyTask(Task):
     ) -> list[Answer]:
         """Read a class, several classes or a number off each example."""
         if self.kind == REGRESSION:
-            return number_answers(outputs, examples)
+            return reading.number_answers(outputs, examples)
         if self.kind == MULTI_LABEL:
-            return multi_label_answers(outputs, examples, self.labels)
-        return class_answers(outputs, examples, self.labels)
+            return reading.multi_label_answers(outputs, examples, self.labels)
+        return reading.class_answers(outputs, examples, self.labels)
+
+    def tune(self, answers: Sequence[Answer]) -> dict[str, float]:
+        """Of several classes, choose the threshold of the best F1 of each."""
+        tunes = self.kind == MULTI_LABEL and self.config.thresholds == TUNED
+        return reading.chosen_thresholds(answers, self.labels) if tunes else {}
+
+    def decide(self, answers: Sequence[Answer], numbers: Mapping[str, float]) -> list[Answer]:
+        """Of several classes, give those whose probability is above their threshold."""
+        return reading.decide_classes(answers, numbers)
 
     def baseline_answers(
         self, train: Sequence[Example], examples: Sequence[Example]
     ) -> list[Answer]:
         """The most frequent label of the training rows, or their mean."""
-        return lists(constant_answers(most_frequent([row.label for row in train]), examples))
+        return reading.lists(
+            reading.constant_answers(most_frequent([row.label for row in train]), examples)
+        )
 
     def score(self, answers: Sequence[Answer]) -> dict[str, float]:
         """Compute the metrics of the kind from rows that carry a label."""
-        self._check_labelled(answers)
+        check_labelled(answers, self.name)
         return scores_of(self.kind, answers, self.labels, self.config.positive_class)
 
     def report(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Per-class figures and the confusion matrix, or the errors of a regression."""
-        self._check_labelled(answers)
+        check_labelled(answers, self.name)
         return report_of(self.kind, answers, self.labels)
-
-    def _check_labelled(self, answers: Sequence[Answer]) -> None:
-        if not answers or any("label" not in answer for answer in answers):
-            raise DataError(
-                f"{self.name}: expected answers with labels, got some without; score a split "
-                "whose file has a label column"
-            )

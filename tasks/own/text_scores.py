@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from finetune.errors import ConfigError
+from finetune.errors import ConfigError, DataError
 from finetune.metrics import (
     accuracy,
     auc,
@@ -80,6 +80,23 @@ METRICS_OF: dict[str, dict[str, AnswerMetric]] = {
     },
 }
 """Kind of label -> its metrics by name; the first one chooses the best checkpoint."""
+
+
+def check_labelled(answers: Sequence[Answer], name: str) -> None:
+    """Refuse to score answers of which one has no label.
+
+    Args:
+        answers: Rows of a predictions file.
+        name: Of the task.
+
+    Raises:
+        DataError: There are none, or one has no label.
+    """
+    if not answers or any("label" not in answer for answer in answers):
+        raise DataError(
+            f"{name}: expected answers with labels, got some without; score a split whose file has "
+            "a label column"
+        )
 
 
 def scores_of(

@@ -154,6 +154,9 @@ def test_words_are_checked(world: World, refuses: Refuses, tmp_path: Path) -> No
     run, out = world.tuned, tmp_path / "out"
     refuses("--int8 goes with --format onnx; remove it", *hf(run, out, "--int8"))
     refuses("--data goes with --int8, .*; remove it", *hf(run, out, "--data", "data"))
+    refuses("--ensemble goes with --format onnx: transf.*", *hf(run, out, "--ensemble"))
+    onnx = ("export", run, "--format", "onnx", "--out", out)
+    refuses("--int8 is measured on one model: remove.*", *onnx, "--ensemble", "--int8")
     refuses("export: .*required: --format", "export", run, "--out", out)
     refuses("export: .*--format: invalid choice: 'tf'.*", "export", run, "--format", "tf")
     refuses("export: unknown option --in8; did you mean '--int8'.*", *hf(run, out, "--in8"))

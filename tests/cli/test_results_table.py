@@ -99,3 +99,44 @@ def test_run_below_an_elementary_baseline_is_warned_of() -> None:
     many = over_seeds([run, {**run, "metrics": {"accuracy": 0.84}}])
     assert "79.50 against 80.00" in results_table(many)
     assert "warning" not in results_table({**run, "metrics": {"accuracy": 0.8}})
+
+
+def test_what_was_tuned_and_what_it_changed_stand_below_the_table() -> None:
+    numbers = {"temperature": 1.83, "threshold/a": 0.2, "threshold/b": 0.45}
+    run = {
+        **result(1, 0.5),
+        "decision": {**numbers, "tuned_on": "validation"},
+        "fixed_thresholds": {"accuracy": 0.45},
+        "calibration": {
+            "validation": {
+                "nll": {"before": 0.5, "after": 0.25},
+                "ece": {"before": 0.1, "after": 0.1},
+            }
+        },
+    }
+    assert results_table(run).splitlines()[3:] == [
+        "temperature = 1.83, tuned on validation",
+        "thresholds of 2 classes: 0.2 to 0.45, tuned on validation",
+        "with thresholds of 0.5: accuracy 45.00",
+        "calibration on validation: nll 0.5000 -> 0.2500, ece 10.00",
+    ]
+
+
+def test_an_ensemble_stands_beside_its_seeds() -> None:
+    each = over_seeds([result(1, 0.5), result(2, 0.7)])
+    run = {
+        "task": "glue/sst2",
+        "split": "validation",
+        "metrics": {"accuracy": 0.75},
+        "ensemble": {
+            "seeds": each["seeds"],
+            "each": each["metrics"],
+            "average_weights": {"accuracy": 0.4},
+        },
+        "collapsed": True,
+    }
+    lines = results_table(run).splitlines()
+    titles = "ensemble  average weights   mean    std  seed 1  seed 2"
+    assert " ".join(titles.split()) in " ".join(" ".join(lines).split())
+    assert "75.00            40.00  60.00  14.14" in " ".join(lines)
+    assert lines[-1] == "degenerate (one answer for every example)"

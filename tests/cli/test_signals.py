@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from finetune.checkpoints import folder as checkpoint
-from finetune.jobs import adapting, fine_tuning, pretraining
-from finetune.jobs import evaluation as scoring
+from finetune.jobs import adapting, fine_tuning, pretraining, scoring
 from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.pretrainer import Pretrainer

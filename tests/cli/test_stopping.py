@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from finetune import cli
 from finetune.checkpoints import folder as checkpoint
 from finetune.checkpoints.folder import load_checkpoint, load_trainer_state
-from finetune.jobs import evaluation as scoring
+from finetune.jobs import scoring
 from finetune.text.corpus import documents, tokens
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.checkpointing import Checkpointer

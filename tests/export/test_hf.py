@@ -38,6 +38,7 @@ CLASSES: dict[str, Any] = {
 }
 """Kind of a run -> the class that loads its export."""
 OPTIONS = 3
+CALIBRATED = ("classification", "multi_label", "choice")
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +79,21 @@ def our_logits(run: Path, batch: dict[str, Tensor]) -> Tensor:
     hidden = encoder(given).last_hidden_state
     is_lm = isinstance(head, MaskedLM)
     logits: Tensor = head(hidden) if is_lm else head(hidden, given["attention_mask"])
-    return logits
+    return logits / temperature_of(run)
+
+
+def temperature_of(run: Path) -> float:
+    """That of a checkpoint: the export has it in its output layer."""
+    return load_checkpoint(run).decision.get("temperature", 1.0)
+
+
+def weights_of(run: Path) -> dict[str, Tensor]:
+    """The weights of a run, its output layer divided by the temperature."""
+    heat = temperature_of(run)
+    return {
+        name: tensor / heat if name.startswith("head.layers.3.") else tensor
+        for name, tensor in load_checkpoint(run).weights().items()
+    }
 
 
 @torch.inference_mode()
@@ -115,7 +130,8 @@ def test_weights_and_settings_come_back_bit_for_bit(
     assert back.encoder_config == checkpoint.encoder_config
     assert back.head["kind"] == checkpoint.head["kind"]
     assert back.left_out == []
-    expected = checkpoint.weights()
+    assert ("temperature" in checkpoint.decision) == (kind in CALIBRATED)
+    expected = weights_of(runs[kind])
     assert set(back.weights) == set(expected)
     assert all(torch.equal(back.weights[name], tensor) for name, tensor in expected.items())
 
@@ -264,7 +280,7 @@ def test_of_several_seeds_the_best_one_is_taken(
     results = json.loads((runs["seeds"] / "results.json").read_text())
     values = results["metrics"]["accuracy"]["values"]
     best = results["seeds"][values.index(max(values))]
-    expected = load_checkpoint(runs["seeds"] / f"seed-{best}").weights()
+    expected = weights_of(runs["seeds"] / f"seed-{best}")
     found = read_hf(exported["seeds"]).weights
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     card = (exported["seeds"] / "README.md").read_text()
@@ -276,7 +292,4 @@ def test_named_seed_is_taken(runs: dict[str, Path], tmp_path: Path) -> None:
         run = runs["seeds"] / f"seed-{seed}"
         export_hf(run, tmp_path / str(seed))
         weights = read_hf(tmp_path / str(seed)).weights
-        assert all(
-            torch.equal(weights[name], tensor)
-            for name, tensor in load_checkpoint(run).weights().items()
-        )
+        assert all(torch.equal(weights[name], tensor) for name, tensor in weights_of(run).items())

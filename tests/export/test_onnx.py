@@ -19,17 +19,18 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError
 from finetune.export import onnx as room
 from finetune.export import onnx_graph
-from finetune.export.model import HEADS, WholeModel, load_model
+from finetune.export.model import HEADS, WholeEnsemble, WholeModel, load_model
 from finetune.export.onnx import export_onnx
 from finetune.export.onnx_check import check_graph
 from finetune.export.onnx_graph import PACKAGES, Session
 from finetune.export.onnx_score import find_scorer, score_graph, score_graphs
 from finetune.heads import ALL_POOLINGS, HeadConfig
-from finetune.jobs.prediction import load
+from finetune.jobs.prediction import Predictor, load
 from finetune.runs.folder import RunFolder
 from finetune.text.features.pairs import collate, encode_choices, encode_pairs
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.export.conftest import MAX_LENGTH, TEXTS
+from tests.made.texts import learned_tokenizer
 
 LABELS = ("yes", "no", "perhaps")
 RUNS = ("classification", "span", "choice", "pretraining")
@@ -338,3 +339,61 @@ def test_encoder_alone_gives_hidden_states_and_large_weights_lie_beside_the_grap
     assert {"model.onnx", "model.onnx.data", "model.int8.onnx", "model.int8.onnx.data"} <= names
     moved = out.rename(tmp_path / "moved")
     subprocess.run([sys.executable, str(moved / "example.py")], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def graph(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of both seeds of a run together."""
+    out: Path = tmp_path_factory.mktemp("ensemble") / "out"
+    assert export_onnx(runs["seeds"], out, ensemble=True).agreement.batches == 10
+    return out
+
+
+class TestEnsemble:
+    """All seeds of a run in one graph."""
+
+    def test_probabilities_are_the_means_of_the_seeds(
+        self, graph: Path, runs: dict[str, Path]
+    ) -> None:
+        model = load(runs["seeds"], ensemble=True)
+        assert isinstance(model, Predictor)
+        session = Session(graph / "model.onnx")
+        for text in TEXTS:
+            (row,) = model.predict([text])
+            (feature,) = model.task.features(
+                [model.task.example({"text": text}, "here", 0)],
+                model.tokenizer,
+                model.max_length,
+                training=False,
+            )
+            ids = np.array([feature.input_ids])
+            given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+            (logits,) = session(given | {"token_type_ids": np.zeros_like(ids)})
+            shares = np.exp(logits[0]) / np.exp(logits[0]).sum()
+            assert shares == pytest.approx([*row["probabilities"].values()], abs=1e-5)
+
+    def test_card_and_config_say_so(self, graph: Path) -> None:
+        card = (graph / "README.md").read_text()
+        assert "average of the calibrated probabilities of the models of the seeds 1, 2" in card
+        assert "model-index" not in card
+        assert "temperature" not in json.loads((graph / "config.json").read_text())["decision"]
+
+    @pytest.mark.parametrize("kind", ["span", "regression"])
+    def test_scores_and_numbers_are_averaged(self, kind: str, tmp_path: Path) -> None:
+        made = []
+        for seed in (0, 1):
+            place = make_checkpoint(tmp_path / str(seed), "cls", learned_tokenizer(), kind=kind)
+            model = load_model(load_checkpoint(place))
+            torch.manual_seed(seed)
+            for parameter in model.parameters():
+                parameter.copy_(parameter + 0.1 * torch.randn_like(parameter))
+            made.append(model)
+        ids = torch.randint(60, (3, 7), generator=torch.Generator().manual_seed(0))
+        given = (ids, torch.ones_like(ids), torch.zeros_like(ids))
+        whole = WholeEnsemble(made)(*given)
+        for mean, each in zip(whole, zip(*(one(*given) for one in made), strict=True), strict=True):
+            torch.testing.assert_close(mean, torch.stack(each).mean(dim=0))
+
+    def test_one_seed_is_refused(self, runs: dict[str, Path], tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="needs a run of several seeds, got one seed"):
+            export_onnx(runs["classification"], tmp_path / "out", ensemble=True)

@@ -9,6 +9,7 @@ import pytest
 
 from finetune.comparison.answers import (
     class_scores,
+    confidences,
     confusion,
     form_of,
     is_right,
@@ -125,3 +126,25 @@ def test_examples_that_a_seed_lacks_or_without_label_are_left_out() -> None:
     assert [found.id for found in judged([one, one[1:]])] == [1, 2]
     assert judged([[{"id": 0, "prediction": "a"}]]) == []
     assert judged([]) == []
+
+
+class TestConfidences:
+    def test_of_classes_are_the_probabilities_of_the_predicted_ones(self) -> None:
+        rows = class_rows(1, 0.7)
+        sure, right = confidences([rows, rows]) or ([], [])
+        assert sure == 2 * [max(row["probabilities"].values()) for row in rows]
+        assert right == 2 * [row["prediction"] == row["label"] for row in rows]
+
+    def test_of_sets_are_those_of_each_class(self) -> None:
+        assert confidences([[HELD]]) == ([0.9, 0.4], [True, True])
+
+    def test_of_spans_are_the_probabilities_of_the_texts(self) -> None:
+        nbest = [{"text": "the cat", "probability": 0.8}, {"text": "", "probability": 0.2}]
+        row = {"id": 0, "prediction": "the cat", "nbest": nbest, **SPAN}
+        assert confidences([[row, row | {"prediction": ""}]]) == ([0.8, 0.2], [True, False])
+
+    def test_numbers_and_answers_without_labels_or_probabilities_have_none(self) -> None:
+        assert confidences([[{"prediction": 1.0, "label": 2.0}]]) is None
+        assert confidences([[{"prediction": "a", "probabilities": {"a": 1.0}}]]) is None
+        assert confidences([[{"prediction": "a", "label": "a"}]]) is None
+        assert confidences([]) is None

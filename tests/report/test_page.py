@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tests.report.conftest import Made
 
 PARTS = (
-    "overview warnings data comparisons pretraining curves plan confusion examples cost "
-    "probes similarity heads words frequency settings"
+    "overview warnings data comparisons pretraining curves plan confusion calibration examples "
+    "cost probes similarity heads words frequency settings"
 )
 
 

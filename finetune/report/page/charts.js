@@ -180,6 +180,33 @@ const report = (() => {
       spec.points.map((point) => [point.id, point.gold, point.predicted]));
   };
 
+  // Fractions of right answers against confidence or coverage, a line a run.
+  const trust = (figure, spec) => {
+    const box = figure.querySelector(".plot");
+    const points = spec.series.flatMap((one) => one.points.map(([x, y, answers]) => ({ ...one, x: 100 * x, y: 100 * y, answers })));
+    const low = spec.diagonal ? 0 : Math.min(90, Math.floor(d3.min(points, (point) => point.y) / 10) * 10);
+    const most = d3.max(points, (point) => point.answers);
+    const size = (point) => (spec.diagonal ? 2 + 4 * Math.sqrt(point.answers / most) : 0);
+    const title = (point) => `${point.run}\n${spec.x} ${d3.format(".1f")(point.x)} %\n${spec.y} ${d3.format(".1f")(point.y)} %\n${number(point.answers)} answers`;
+    const axis = { ticks: 6, tickSize: 0, labelArrow: "none", fill: "var(--muted)", tickFormat: (value) => `${value}` };
+    whenSized(box, (width) => put(box, Plot.plot({
+      width, height: 260, marginLeft: 40, marginBottom: 40, marginTop: 20, marginRight: 16, style: quiet,
+      x: { domain: [0, 100] }, y: { domain: [low, 100] }, r: { type: "identity" },
+      marks: [
+        Plot.gridX({ ticks: 6, stroke: "var(--line)", strokeOpacity: 1 }),
+        Plot.gridY({ ticks: 6, stroke: "var(--line)", strokeOpacity: 1 }),
+        Plot.axisX({ ...axis, label: `${spec.x}, percent`, labelAnchor: "right" }),
+        Plot.axisY({ ...axis, label: `${spec.y}, percent` }),
+        ...(spec.diagonal ? [Plot.line([[0, 0], [100, 100]], { stroke: "var(--muted)", strokeWidth: 1.2 })] : []),
+        ...spec.series.map((one) => Plot.line(points.filter((point) => point.run === one.run), { x: "x", y: "y", stroke: one.colour, strokeWidth: 1.6, strokeDasharray: one.hollow ? "4 3" : null })),
+        Plot.dot(points, { x: "x", y: "y", r: size, fill: (point) => point.colour, fillOpacity: 0.7 }),
+        Plot.tip(points, Plot.pointer({ x: "x", y: "y", title, ...tipStyle })),
+      ],
+    })));
+    dataTable(figure, ["run", `${spec.x} (%)`, `${spec.y} (%)`, "answers"], () =>
+      points.map((point) => [point.run, point.x, point.y, point.answers]));
+  };
+
   const stack = (figure, spec) => {
     const box = figure.querySelector(".plot");
     const parts = [...new Set(spec.rows.map((row) => row.part))];
@@ -216,5 +243,5 @@ const report = (() => {
     })));
   };
 
-  return { make, swatch, number, percent, ticks, dataTable, whenSized, put, quiet, tipStyle, kinds: { dots, forest, scatter, stack, phases } };
+  return { make, swatch, number, percent, ticks, dataTable, whenSized, put, quiet, tipStyle, kinds: { dots, forest, scatter, trust, stack, phases } };
 })();

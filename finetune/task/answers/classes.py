@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from finetune.metrics.calibration import best_thresholds
+from finetune.metrics.classes import indicators
 from finetune.task.interface import Answer, Example, Outputs
 
 DIGITS = 9
 """Significant digits of what is written to a predictions file; float32 has no more."""
 THRESHOLD = 0.5
-"""A class among several of an example holds where its probability is above this."""
+"""A class among several of an example holds where its probability is above this, unless a threshold
+was chosen for it."""
+CHOSEN = "threshold/"
+"""What stands before a class in the name of its threshold in a decision."""
 
 
 def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -85,6 +90,39 @@ def multi_label_answers(
         for positive, row in rows
     )
     return lists(with_ids(read, examples))
+
+
+def chosen_thresholds(answers: Sequence[Answer], names: Sequence[str]) -> dict[str, float]:
+    """The threshold of the best F1 of each class on labelled answers, for a decision.
+
+    Args:
+        answers: Rows of `multi_label_answers`.
+        names: The C classes.
+
+    Returns:
+        `threshold/CLASS` -> a probability; {} where an answer has no label.
+    """
+    if not answers or any("label" not in row for row in answers):
+        return {}
+    probabilities = [[row["probabilities"][name] for name in names] for row in answers]
+    true = indicators([row["label"] for row in answers], names)
+    thresholds = best_thresholds(probabilities, true).tolist()
+    return {CHOSEN + name: value for name, value in zip(names, thresholds, strict=True)}
+
+
+def decide_classes(answers: Sequence[Answer], numbers: Mapping[str, float]) -> list[Answer]:
+    """The same answers, each class decided by the threshold that was chosen for it, or 0.5."""
+    if not any(name.startswith(CHOSEN) for name in numbers):
+        return list(answers)
+    return [row | {"prediction": _above(row["probabilities"], numbers)} for row in answers]
+
+
+def _above(probabilities: Mapping[str, float], numbers: Mapping[str, float]) -> list[str]:
+    return [
+        name
+        for name, value in probabilities.items()
+        if value > numbers.get(CHOSEN + name, THRESHOLD)
+    ]
 
 
 def number_answers(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
 from finetune.heads import Classification, TaskHead, cross_entropy, head_logits
+from finetune.task import decision
 from finetune.task.interface import Answer, Example, Outputs, Task
 from finetune.text.features.pairs import Features
 from finetune.training.config import RegularizationConfig
@@ -43,6 +44,25 @@ class Scored:
     """What the answers belong to."""
     features: Sequence[Features]
     """What the encoder reads, in the order of the outputs."""
+
+
+class Answering(Protocol):
+    """What answers are read off: a fine-tuned model, or several that answer together."""
+
+    task: Task
+    decision: dict[str, float]
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Logits of a batch, in the head's shape."""
+
+    def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """What answers are read off, float32 (B, …)."""
+
+    def eval(self) -> Any:
+        """Turn dropout off."""
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The weights, all on one device."""
 
 
 class FineTuner(EncoderWithHead):
@@ -118,7 +138,7 @@ class FineTuner(EncoderWithHead):
         self.split: str | None = None
         """The split that is being read."""
         self.decision: dict[str, float] = {}
-        """Numbers that the task tuned on the first validation split when it was last scored."""
+        """Numbers that were tuned on the first validation split when it was last scored."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the pretrained weights wherever the trained ones go.
@@ -248,11 +268,11 @@ class FineTuner(EncoderWithHead):
             ):
                 continue
             outputs = in_order(self._outputs[split], self._order[split])
-            answers = self.task.answers(outputs, scored.examples, scored.features)
+            given = (self.task, outputs, scored.examples, scored.features)
             if number == 0:
                 # On the first split alone, and then applied to all: the others stay unseen.
-                self.decision = self.task.tune(answers)
-            scores = self.task.score(self.task.decide(answers, self.decision))
+                self.decision = decision.tune(*given)
+            scores = self.task.score(decision.answers(*given, self.decision))
             prefix = f"val/{split}/" if number else "val/"
             values |= {prefix + name: float(value) for name, value in scores.items()}
         return values
@@ -274,7 +294,7 @@ def in_order(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Outputs:
 
 
 @torch.no_grad()
-def predict(module: FineTuner, batches: Iterable[Mapping[str, Tensor]]) -> Outputs:
+def predict(module: Answering, batches: Iterable[Mapping[str, Tensor]]) -> Outputs:
     """Outputs of every unit of some batches, in the units' order; in eval mode and full precision.
 
     Args:
