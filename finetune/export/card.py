@@ -131,9 +131,8 @@ def _model_index(source: Source, title: str) -> list[dict[str, Any]]:
     """Results as model hubs compare them: those of the exported weights."""
     one = _one(source)
     metrics, task = one.get("metrics", {}), source.task
-    if source.members or not (metrics and task):  # results are those of each member alone
-        return []
-    if source.kind not in PIPELINES or source.kind == "masked_lm":
+    # Of an ensemble, results are those of each member alone.
+    if source.members or not (metrics and task) or source.kind in (None, "masked_lm"):
         return []
     result = {
         "task": {"type": PIPELINES[source.kind]},

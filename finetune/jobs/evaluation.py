@@ -236,7 +236,8 @@ def answer_split(
     else:
         folder = RunFolder(folder).one_run().path
         run = read_fit(folder)
-    run = replace(run, data=data or run.data, limit=None)  # each example is to be answered
+    # Each example is to be answered.
+    run = replace(run, data=data or run.data, limit=None, train_examples=None)
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
     task = make_task(run)
