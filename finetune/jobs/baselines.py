@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,8 +22,10 @@ from finetune.runs.folder import RunFolder, note, say
 from finetune.runs.predictions import baseline_file, write_predictions
 from finetune.runs.settings import FitRun
 from finetune.task.interface import Answer, Example, Task
-from finetune.training.loop.data import CorpusData
-from finetune.training.loop.task_data import TaskData
+
+if TYPE_CHECKING:
+    from finetune.training.loop.data import CorpusData
+    from finetune.training.loop.task_data import TaskData
 
 Splits = Mapping[str, Sequence[Example]]
 """Split -> its labelled examples; metrics of the first one have no prefix."""

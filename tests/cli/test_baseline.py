@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +67,15 @@ def test_settings_of_a_run_are_read_for_its_columns(call: Call, tmp_path: Path) 
     )
     done = call("baseline", "classify", "--config", config)
     assert done.json["baselines"]["bag_of_words"]["accuracy"] == 1
+
+
+def test_baselines_do_not_wait_for_torch(world: World) -> None:
+    script = (
+        "import sys; from tasks.__main__ import main; main(sys.argv[1:]); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'pytorch_lightning')))"
+    )
+    words = ["baseline", "glue", "sst2", "--data", world.data]
+    subprocess.run([sys.executable, "-c", script, *words], check=True)
 
 
 def test_predictions_are_rows_as_those_of_a_run(call: Call, world: World, tmp_path: Path) -> None:
