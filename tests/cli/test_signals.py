@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import safetensors.torch
 
 from finetune.checkpoints import folder as checkpoint
 from finetune.jobs import adapting, fine_tuning, pretraining, scoring
@@ -28,8 +29,8 @@ PHASES: dict[str, tuple[Any, str, int]] = {
     "preparing": (fine_tuning, "prepare", 1),
     "first step": (Checkpointer, "on_before_backward", 1),
     "a step": (Checkpointer, "on_before_backward", 7),
-    "first saving": (checkpoint, "save_file", 1),
-    "a saving": (checkpoint, "save_file", 3),
+    "first saving": (safetensors.torch, "save_file", 1),
+    "a saving": (safetensors.torch, "save_file", 3),
     "validating": (FineTuner, "validation_step", 2),
     "validating words": (Pretrainer, "validation_step", 2),
     "scoring": (scoring, "write_predictions", 1),

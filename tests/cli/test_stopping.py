@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
 from finetune import cli
-from finetune.checkpoints import folder as checkpoint
 from finetune.checkpoints.folder import load_checkpoint, load_trainer_state
 from finetune.jobs import scoring
 from finetune.text.corpus import documents, tokens
@@ -82,7 +82,7 @@ def full_disk() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(checkpoint, "save_file"), (torch, "save"), (Tokenizer, "save")]
+    ("owner", "name"), [(safetensors.torch, "save_file"), (torch, "save"), (Tokenizer, "save")]
 )
 def test_a_full_disk_keeps_the_last_checkpoint_and_the_run_can_go_on(
     owner: Any,
@@ -134,7 +134,7 @@ def test_no_space_left_is_told_whoever_notices_it(
     def full(*args: Any, **more: Any) -> None:
         raise error
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     outcome = call(*world.pretrain(tmp_path / "run", "--tokenizer", world.tokenizer))
     assert outcome.status == 2
     assert f"{tmp_path}/run/checkpoints/last: {NO_SPACE}; " in outcome.complaint
@@ -418,6 +418,7 @@ def test_a_run_that_was_adapted_goes_on_by_its_folder_alone(
     with monkeypatch.context() as patch:
         kill_at(2, patch, run="run-adapt")
         assert call(*words).status == 130
+    (run / "config.yaml").unlink()  # as by an earlier version
     refuses(
         f"{run}: the run was stopped while its encoder was adapted \\({run}-adapt\\); repeat the "
         "command that started it, with --resume",
