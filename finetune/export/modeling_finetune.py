@@ -436,6 +436,8 @@ class AlignPooling(nn.Module):
         size, self.eps = config.hidden_size, config.layer_norm_eps
         self.same_token = nn.Parameter(torch.tensor(4.0))
         self.compare = nn.Linear(4 * size + 2, size)
+        rate = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
     def forward(self, hidden: Tensor, input_ids: Tensor, segments: Tensor) -> Tensor:
         """Hidden states (B, T, D), ids and segments int64 (B, T) -> (B, 4D)."""
@@ -449,7 +451,7 @@ class AlignPooling(nn.Module):
         matched = same.any(dim=-1, keepdim=True).to(states.dtype)
         features = [states, aligned, states - aligned, product, matched]
         features.append(product.mean(dim=-1, keepdim=True))
-        compared = F.relu(self.compare(torch.cat(features, dim=-1)))
+        compared = F.relu(self.compare(self.dropout(torch.cat(features, dim=-1))))
         texts = (segments == 1, segments == 2)
         pooled = [pool(how, False, compared, text) for text in texts for how in ("mean", "max")]
         return torch.cat(pooled, dim=-1)

@@ -84,7 +84,7 @@ class PooledHead(nn.Module, TaskHead):
         head = self.config = head.resolved(config)
         """The settings, with the pooling that is used."""
         self.reads_ids = head.pooling in PAIR_POOLINGS
-        self.pool = find_pooling(str(head.pooling), config)
+        self.pool = find_pooling(str(head.pooling), config, head.dropout(config))
         self.first_only = self.pool is first_token
         self.layers = output_layers(config, head, num_outputs)
         initialize_weights(self, config.initializer_range)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from finetune.encoder import EncoderConfig
+from finetune.encoder import Dropout, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads.config import PAIR_POOLINGS
 
@@ -162,14 +162,16 @@ class AlignPooling(nn.Module):
         c_i = ReLU(W [ĥ_i, a_i, ĥ_i - a_i, ĥ_i * a_i, match_i, ĥ_i · a_i / D] + b)
 
     where match_i is 1 if the other text has the same token, and w is learned. The mean and the
-    maximum of c over each text are the result: [mean u, max u, mean v, max v].
+    maximum of c over each text are the result: [mean u, max u, mean v, max v]. Dropout stands
+    before W, as in decomposable attention: the states of single words are soon learned by heart.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, dropout: float = 0.0) -> None:
         """Make the comparing layer, 4D + 2 -> D, and the weight of an equal token."""
         super().__init__()
         size, self.eps = config.hidden_size, config.layer_norm_eps
         self.same_token = nn.Parameter(torch.tensor(SAME_TOKEN))
+        self.dropout = Dropout(dropout)
         self.compare = nn.Linear(4 * size + 2, size)
 
     def forward(
@@ -205,7 +207,7 @@ class AlignPooling(nn.Module):
         product = states * aligned
         features = [states, aligned, states - aligned, product]
         features += [is_matched.to(states.dtype), product.mean(dim=-1, keepdim=True)]
-        return F.relu(self.compare(torch.cat(features, dim=-1)))
+        return F.relu(self.compare(self.dropout(torch.cat(features, dim=-1))))
 
     def flops(self, length: int) -> int:
         """Operations a text of `length` tokens, forward: scores, mixing and the comparing layer."""
@@ -227,7 +229,7 @@ POOLINGS: dict[str, Pooling] = {
 """Name in a config -> how a text becomes one vector, without weights and by its mask alone."""
 
 
-def find_pooling(name: str, config: EncoderConfig) -> Pooling:
+def find_pooling(name: str, config: EncoderConfig, dropout: float = 0.0) -> Pooling:
     """The pooling of this name over an encoder's states.
 
     In a causal encoder the first token sees itself alone; the last one has seen the whole text.
@@ -244,5 +246,5 @@ def find_pooling(name: str, config: EncoderConfig) -> Pooling:
     if name == "attention":
         return AttentionPooling(config.hidden_size)
     if name in PAIR_POOLINGS:
-        return AlignPooling(config) if name == "align" else segment_pair
+        return AlignPooling(config, dropout) if name == "align" else segment_pair
     return last_max_and_mean if config.causal and name == "concat" else POOLINGS[name]

@@ -171,6 +171,17 @@ def test_an_equal_token_of_the_other_text_draws_attention(hidden: Tensor) -> Non
     assert seen[0][0, :, 4 * D].tolist() == [0, 1, 0, 0, 1, 0, 0]  # the flag of an equal token
 
 
+def test_the_heads_dropout_stands_before_the_comparing_layer_of_align_too() -> None:
+    head = Classification(CONFIG, HeadConfig("align", head_dropout=0.5), 3)
+    seen: list[Tensor] = []
+    head.pool.compare.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    head_logits(head, torch.randn(2, 7, D), batch())
+    head_logits(head.eval(), torch.randn(2, 7, D), batch())
+    dropped, whole = (float((features[:, 1, : 2 * D] == 0).float().mean()) for features in seen)
+    assert 0.3 < dropped < 0.7
+    assert whole == 0
+
+
 def test_align_counts_its_operations() -> None:
     """Products of states, mixing and the comparing layer of each token, and the output layers."""
     head = Classification(CONFIG, HeadConfig("align"), 3)
