@@ -91,6 +91,11 @@ def export_hf(run: Path, out: Path, terms: Terms | None = None) -> Written:
 
 
 def _pooling(checkpoint: Checkpoint) -> str:
+    if checkpoint.head.get("layers", "last") != "last":
+        raise CheckpointError(
+            f"{checkpoint.folder}: --format hf expects a head that reads the last layer, got "
+            f"layers: {checkpoint.head['layers']}; use --format onnx"
+        )
     given = HeadConfig(pooling=checkpoint.head.get("pooling"))
     return str(given.resolved(checkpoint.encoder_config).pooling)
 

@@ -25,6 +25,7 @@ from finetune.heads import (
     SpanConfig,
     TaskHead,
     head_logits,
+    states_for,
 )
 from finetune.jobs.ensembles import together
 
@@ -96,16 +97,15 @@ class WholeModel(nn.Module):
         given = {name: tensor for name, tensor in batch.items() if tensor is not None}
         if self.options is not None:
             given = {name: tensor.flatten(0, 1) for name, tensor in given.items()}  # (B C, T)
-        first_only = self.head is not None and self.head.first_only
-        hidden: Tensor = self.encoder(given, first_only=first_only).last_hidden_state
-        return self._answer(hidden, given)
-
-    def _answer(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         if self.head is None:
-            return (hidden,)
-        if isinstance(self.head, MaskedLM):
-            return (self.head(hidden),)  # (B, T, V)
-        logits = head_logits(self.head, hidden, batch)
+            return (self.encoder(given).last_hidden_state,)
+        return self._answer(self.head, given)
+
+    def _answer(self, head: TaskHead | MaskedLM, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        hidden = states_for(head, self.encoder, batch)
+        if isinstance(head, MaskedLM):
+            return (head(hidden),)  # (B, T, V)
+        logits = head_logits(head, hidden, batch)
         return logits.unbind(-1) if self.kind == "span" else (logits,)
 
 

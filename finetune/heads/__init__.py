@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from finetune.heads.multi_label import MultiLabel
     from finetune.heads.pooled import BatchNorm, Classification, PooledHead, Regression
     from finetune.heads.pooling import POOLINGS, text_segments
-    from finetune.heads.protocol import IGNORED, Head, TaskHead, cross_entropy, head_logits
+    from finetune.heads.protocol import (
+        IGNORED,
+        Head,
+        TaskHead,
+        cross_entropy,
+        head_logits,
+        states_for,
+    )
     from finetune.heads.span import Span, best_spans
 
 __all__ = [
@@ -37,6 +44,7 @@ __all__ = [
     "best_spans",
     "cross_entropy",
     "head_logits",
+    "states_for",
     "text_segments",
 ]
 

@@ -15,6 +15,8 @@ PAIR_POOLINGS = ("segments", "align")
 """Those that compare the two texts of a pair."""
 ALL_POOLINGS = ("cls", "last", "mean", "max", "concat", "attention", *PAIR_POOLINGS)
 """All that a head can pool by; how is in `pooling.py`."""
+LAYERS = ("last", "mix")
+"""The hidden states that a head can read."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,10 @@ class HeadConfig:
 
     >>> from finetune import HeadConfig
     >>> HeadConfig(pooling="mean")
-    HeadConfig(pooling='mean', head_dropout=None)
+    HeadConfig(pooling='mean', head_dropout=None, layers='last')
 
     Raises:
-        ConfigError: The pooling is unknown, or the dropout lies outside [0, 1).
+        ConfigError: The pooling or the layers are unknown, or the dropout lies outside [0, 1).
     """
 
     pooling: str | None = field(default=None, metadata={"words": ALL_POOLINGS})
@@ -36,10 +38,15 @@ class HeadConfig:
     or last if the encoder is causal."""
     head_dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout before the output layer, in [0, 1); none = hidden_dropout_prob."""
+    layers: str = field(default="last", metadata={"words": LAYERS})
+    """Hidden states that the head reads: last, or mix (a learned weighted average of all layers and
+    the embeddings, as in ELMo)."""
 
     def __post_init__(self) -> None:
         """Refuse what no head can be made from."""
         check_values(self)
+        if self.layers not in LAYERS:
+            raise ConfigError(f"unknown layers '{self.layers}'; {nearest(self.layers, LAYERS)}")
         if self.pooling is not None and self.pooling not in ALL_POOLINGS:
             raise ConfigError(
                 f"unknown pooling '{self.pooling}'; {nearest(self.pooling, ALL_POOLINGS)}"

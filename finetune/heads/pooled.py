@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
 from finetune.heads.config import PAIR_POOLINGS, HeadConfig
-from finetune.heads.pooling import AlignPooling, find_pooling, first_token
+from finetune.heads.pooling import AlignPooling, find_mix, find_pooling, first_token
 from finetune.heads.protocol import TaskHead, cross_entropy
 
 
@@ -85,7 +85,9 @@ class PooledHead(nn.Module, TaskHead):
         """The settings, with the pooling that is used."""
         self.reads_ids = head.pooling in PAIR_POOLINGS
         self.pool = find_pooling(str(head.pooling), config, head.dropout(config))
-        self.first_only = self.pool is first_token
+        self.mix = find_mix(head.layers, config)
+        self.all_layers = head.layers == "mix"
+        self.first_only = self.pool is first_token and not self.all_layers
         self.layers = output_layers(config, head, num_outputs)
         initialize_weights(self, config.initializer_range)
 
@@ -121,6 +123,7 @@ class PooledHead(nn.Module, TaskHead):
 
         Args:
             hidden: Last hidden states, (B, T, D); (B, 1, D) will do where `first_only` says so.
+                Those of all layers, (L + 1, B, T, D), where `all_layers` says so.
             attention_mask: True where there is a token, bool (B, T); None if everywhere.
             input_ids: int64 (B, T); only where `reads_ids` says so.
 
@@ -131,7 +134,7 @@ class PooledHead(nn.Module, TaskHead):
             ValueError: The pooling compares two texts, and there are no ids to tell them apart.
         """
         read = (attention_mask, input_ids) if self.reads_ids else (attention_mask,)
-        logits: Tensor = self.layers(self.pool(hidden, *read))
+        logits: Tensor = self.layers(self.pool(self.mix(hidden), *read))
         return logits
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:

@@ -63,6 +63,29 @@ def last_max_and_mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     return torch.cat([pool(hidden, attention_mask) for pool in poolings], dim=-1)
 
 
+class ScalarMix(nn.Module):
+    """A learned weighted average of all layers: γ Σ_j s_j h_j with s = softmax(w).
+
+    Equation 1 of ELMo (Peters et al., 2018, section 3.2), without its optional norm of each layer.
+    It starts at the plain mean: w = 0 and γ = 1.
+    """
+
+    def __init__(self, num_hidden_layers: int) -> None:
+        """Make L + 1 weights and the factor."""
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(num_hidden_layers + 1))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Average the states of the embeddings and each block, (L + 1, B, T, D) -> (B, T, D)."""
+        return self.scale * torch.einsum("l,lbtd->btd", self.weights.softmax(dim=0), states)
+
+
+def find_mix(layers: str, config: EncoderConfig) -> nn.Module:
+    """What makes one state a token of those that the head gets: nothing, for the last ones."""
+    return ScalarMix(config.num_hidden_layers) if layers == "mix" else nn.Identity()
+
+
 class AttentionPooling(nn.Module):
     """Average over attended tokens by the softmax of their products with a learned query.
 

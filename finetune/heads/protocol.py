@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from finetune.encoder import Encoder
 
 IGNORED = -100
 """Label of what takes no part in the loss: a token, an example or a window."""
@@ -19,6 +22,8 @@ class Head(Protocol):
     """Its name in a checkpoint."""
     first_only: bool = False
     """Whether it reads the first token's state alone, so that no other need be computed."""
+    all_layers: bool = False
+    """Whether it reads the states of all layers: (L + 1, B, T, D) in place of (B, T, D)."""
 
     def __call__(self, hidden: Tensor, /) -> Tensor:
         """Logits of hidden states, (N, D) or (B, T, D)."""
@@ -52,12 +57,25 @@ class TaskHead(Head, Protocol):
         """What answers are read off: of a fixed size a unit, whatever T is."""
 
 
+def states_for(head: Head, encoder: Encoder, batch: Mapping[str, Tensor]) -> Tensor:
+    """The hidden states of a batch that a head reads.
+
+    Returns:
+        (B, T, D) of the last layer; of the first token alone, (B, 1, D), or of all layers,
+        (L + 1, B, T, D), where the head says so.
+    """
+    if head.all_layers:
+        return torch.stack(encoder(batch, output_hidden_states=True).hidden_states)
+    hidden: Tensor = encoder(batch, first_only=head.first_only).last_hidden_state
+    return hidden
+
+
 def head_logits(head: TaskHead, hidden: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
     """Logits of a batch, from its hidden states (B, T, D) and what else of it the head reads.
 
     Args:
         head: The head.
-        hidden: Last hidden states; of the first token alone where the head reads no other.
+        hidden: As of `states_for`.
         batch: `input_ids` int64 (B, T), and `attention_mask` bool (B, T) where a row is padded.
     """
     attention_mask = batch.get("attention_mask")

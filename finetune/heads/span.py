@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
 from finetune.heads.config import HeadConfig, SpanConfig
-from finetune.heads.pooling import last_position
+from finetune.heads.pooling import find_mix, last_position
 from finetune.heads.protocol import TaskHead, cross_entropy
 
 
@@ -45,12 +45,15 @@ class Span(nn.Module, TaskHead):
 
         Args:
             config: The encoder's config.
-            head: Its dropout is used where it is set; BERT has none here. There is no pooling.
+            head: Names the layers; its dropout is used where it is set, BERT has none here. There
+                is no pooling.
             spans: Which spans `outputs` looks at.
         """
         super().__init__()
         self.spans = spans
         self.causal = config.causal
+        self.mix = find_mix(head.layers, config)
+        self.all_layers = head.layers == "mix"
         self.dropout = Dropout(head.head_dropout or 0.0)
         self.layer = nn.Linear(config.hidden_size, 2)
         initialize_weights(self, config.initializer_range)
@@ -59,13 +62,14 @@ class Span(nn.Module, TaskHead):
         """Score each token as the first and as the last one of the answer.
 
         Args:
-            hidden: Last hidden states, (B, T, D).
+            hidden: Last hidden states, (B, T, D); those of all layers, (L + 1, B, T, D), where
+                `all_layers` says so.
             attention_mask: True where there is a token, bool (B, T); None if everywhere.
 
         Returns:
             Logits (B, T, 2); the lowest finite number where there is no token.
         """
-        logits: Tensor = self.layer(self.dropout(hidden))
+        logits: Tensor = self.layer(self.dropout(self.mix(hidden)))
         lowest = torch.finfo(logits.dtype).min  # finite: a label at padding gives no infinite loss
         if attention_mask is not None:
             logits = logits.masked_fill(~attention_mask.unsqueeze(-1), lowest)

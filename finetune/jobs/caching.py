@@ -68,6 +68,9 @@ def choose(run: FitRun, module: FineTuner, sets: dict[str, RowSet]) -> Choice:
     """What to cache within the budget; nothing where the cache is off."""
     if not run.caching.cache or not sets:
         return []
+    if module.head.all_layers:
+        note("not caching the frozen layers: --layers mix reads the states of every one of them")
+        return []
     return choose_depths(list(sets.values()), module.encoder.config.hidden_size, run.caching)
 
 

@@ -78,7 +78,14 @@ class Preparation:
             cached = sizes(self.choice, width, self.run.caching.cache_precision)
             say(plan_table(self.plan, self.run.unfreezing.policy, cached))
         if self.run.dry_run:
-            head = self.module.head
+            self._show_exports()
+
+    def _show_exports(self) -> None:
+        """Print which formats the network can be exported to."""
+        head = self.module.head
+        if head.all_layers:
+            say("export formats: ONNX (--layers mix has none in transformers)")
+        else:
             family = None if self.start is None else self.start.source.get("family")
             pooling = str(getattr(getattr(head, "config", None), "pooling", "cls"))
             config = self.module.encoder.config

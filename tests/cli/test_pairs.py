@@ -1,4 +1,4 @@
-"""Pairs from the command line: a comparison of two texts is learned where one mean cannot."""
+"""Heads from the command line: two texts are compared where one mean cannot, layers are mixed."""
 
 from __future__ import annotations
 
@@ -73,6 +73,25 @@ def test_one_text_alone_is_no_pair(
         *world.glue(tmp_path / "run", "--pooling", pooling),
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_layers_are_mixed_over_a_frozen_encoder_too(
+    world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    words = ["--layers", "mix", "--unfreeze", "chain", "--seed", 1]
+    made = call(*world.glue(tmp_path / "run", *words))
+    assert made.status == 0
+    assert "not caching the frozen layers: --layers mix reads the states of every one" in made.err
+    score = made.json["metrics"]
+    assert load_checkpoint(tmp_path / "run").weights()["head.mix.weights"].any()  # it has learned
+    assert call("evaluate", tmp_path / "run").json["metrics"] == score
+    dry = call(*world.glue(tmp_path / "dry", *words), "--dry-run")
+    assert "export formats: ONNX (" in dry.out + dry.err
+    refuses(
+        ".*--format hf expects a head that reads the last layer, got layers: mix; use --format "
+        "onnx",
+        *("export", tmp_path / "run", "--format", "hf", "--out", tmp_path / "out"),
+    )
 
 
 def data_with(template: Template) -> Any:

@@ -59,7 +59,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "hidden_act": "swiglu",
     },
     # Without segment ids: the texts of a pair are known by the separators.
-    "align": {"kind": "choice", "type_vocab_size": 0},
+    "align": {"kind": "choice", "type_vocab_size": 0, "layers": "mix"},
 }
 SLOW: dict[str, dict[str, Any]] = {
     "max": {"kind": "choice", "position": "none", "attention_score": "dot", "hidden_act": "relu"},
@@ -77,17 +77,18 @@ def _extra() -> None:
 
 def make_checkpoint(folder: Path, pooling: str, tokenizer: Tokenizer, **more: Any) -> Path:
     """A checkpoint of random weights, large ones, so that an error shows."""
-    kind = more.pop("kind")
+    kind, layers = more.pop("kind"), more.pop("layers", "last")
     sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 32, "max_position_embeddings": 40, "initializer_range": 0.3}
     config = EncoderConfig(vocab_size=tokenizer.vocab_size, **(sizes | more))
     torch.manual_seed(0)
     encoder = Encoder(config)
-    model = WholeModel(encoder, HEADS[kind](config, HeadConfig(pooling), len(LABELS)))
+    settings = HeadConfig(pooling, layers=layers)
+    model = WholeModel(encoder, HEADS[kind](config, settings, len(LABELS)))
     for buffer in model.buffers():  # running statistics that are not those of a fresh layer
         if buffer.is_floating_point():
             buffer.uniform_(0.5, 1.5)
-    head = {"kind": kind, "pooling": pooling}
+    head = {"kind": kind, "pooling": pooling, "layers": layers}
     labels = () if kind == "regression" else LABELS
     save_checkpoint(folder, model, tokenizer, encoder_config=config, head=head, labels=labels)
     return folder

@@ -206,6 +206,7 @@ def test_kinds_are_the_names_in_a_checkpoint() -> None:
             "max, mean, segments",
         ),
         ({"pooling": "meen"}, "unknown pooling 'meen'; did you mean 'mean'?"),
+        ({"layers": "mixed"}, "unknown layers 'mixed'; did you mean 'mix'?"),
         ({"head_dropout": 1.0}, r"head_dropout must be a number from 0 to below 1.*, got 1\.0"),
         ({"head_dropout": "no"}, r"head_dropout must be a number from 0 to below 1.*, got 'no'"),
     ],

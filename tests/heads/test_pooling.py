@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -20,10 +21,14 @@ from finetune.heads import (
     MultiLabel,
     MultipleChoice,
     Regression,
+    Span,
+    SpanConfig,
     head_logits,
+    states_for,
     text_segments,
 )
-from finetune.heads.pooling import PAIR_POOLINGS, AlignPooling, AttentionPooling, segment_pair
+from finetune.heads.config import PAIR_POOLINGS
+from finetune.heads.pooling import AlignPooling, AttentionPooling, ScalarMix, segment_pair
 from finetune.text.features.pairs import collate, encode_pairs
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.made.nets import tiny_config
@@ -98,6 +103,34 @@ def test_padding_may_stand_on_either_side() -> None:
     ids = torch.tensor([[PAD, PAD, CLS, 5, SEP, 6, SEP], [CLS, 5, SEP, 6, SEP, PAD, PAD]])
     expected = [[0, 0, 0, 1, 0, 2, 0], [0, 1, 0, 2, 0, 0, 0]]
     assert text_segments(ids, ids != PAD).tolist() == expected
+
+
+def test_mix_is_elmos_weighted_average_of_all_layers(hidden: Tensor) -> None:
+    mix = ScalarMix(2).double().requires_grad_(False)
+    states = torch.stack([hidden, hidden**2, hidden - 1])
+    torch.testing.assert_close(mix(states), states.mean(dim=0))  # at the start
+    mix.weights.copy_(torch.tensor([0.5, -1.0, 2.0]))
+    mix.scale.fill_(3.0)
+    total = sum(math.exp(weight) for weight in (0.5, -1.0, 2.0))
+    parts = [math.exp(w) / total * h for w, h in zip((0.5, -1.0, 2.0), states, strict=True)]
+    torch.testing.assert_close(mix(states), 3.0 * (parts[0] + parts[1] + parts[2]))
+
+
+@pytest.mark.parametrize("kind", [*HEADS, "span"])
+def test_every_head_mixes_layers_and_learns_how(kind: str) -> None:
+    torch.manual_seed(0)
+    settings = HeadConfig("cls", layers="mix")
+    head = Span(CONFIG, settings, SpanConfig()) if kind == "span" else HEADS[kind](settings)
+    encoder, made = Encoder(CONFIG), batch()
+    states = states_for(head, encoder, made)
+    assert states.shape == (CONFIG.num_hidden_layers + 1, 2, 7, D)  # all tokens, also for cls
+    logits = head_logits(head.eval(), states, made)
+    plain = copy.deepcopy(head)
+    plain.mix = torch.nn.Identity()
+    torch.testing.assert_close(logits, head_logits(plain, states.mean(dim=0), made))
+    logits.square().sum().backward()
+    assert head.mix.weights.grad.abs().min() > 0
+    assert head.mix.scale.grad.abs() > 0
 
 
 def test_segments_is_the_papers_comparison_of_two_means(hidden: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
-from finetune.heads import Classification, TaskHead, cross_entropy, head_logits
+from finetune.heads import Classification, TaskHead, cross_entropy, head_logits, states_for
 from finetune.task import decision
 from finetune.task.interface import Answer, Example, Outputs, Task
 from finetune.text.features.pairs import Features
@@ -24,7 +24,7 @@ from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.task_data import TaskData, rows_of
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix.cache import PrefixCache
-from finetune.training.prefix.states import frozen_hidden
+from finetune.training.prefix.states import frozen_hidden, frozen_states
 from finetune.training.regularization import (
     check_regularization,
     pretrained_weights,
@@ -166,16 +166,24 @@ class FineTuner(EncoderWithHead):
         """Last hidden states; the frozen prefix is read, or run without gradients.
 
         Returns:
-            (B R, T, D), or (B R, 1, D) where the head reads the first token's state alone.
+            (B R, T, D), or (B R, 1, D) where the head reads the first token's state alone; the
+            states of all layers, (L + 1, B R, T, D), where it mixes them.
         """
         depth = None if self.phases is None else self.phases.frozen_depth
-        first_only = self.head.first_only
         if depth is None:
-            hidden: Tensor = self.encoder(batch, first_only=first_only).last_hidden_state
-            return hidden
-        prefix = frozen_hidden(self.encoder, batch, depth, self._cached(batch, depth))
+            return states_for(self.head, self.encoder, batch)
         mask = batch.get("attention_mask")
-        return self.encoder.suffix(prefix, mask, depth, first_only=first_only)
+        if self.head.all_layers:
+            return self._all_layers(batch, mask, depth)
+        prefix = frozen_hidden(self.encoder, batch, depth, self._cached(batch, depth))
+        return self.encoder.suffix(prefix, mask, depth, first_only=self.head.first_only)
+
+    def _all_layers(self, batch: Mapping[str, Tensor], mask: Tensor | None, depth: int) -> Tensor:
+        """The states at all boundaries, (L + 1, B, T, D), those up to `depth` without gradients."""
+        states = frozen_states(self.encoder, batch, range(depth + 1))
+        for start in range(depth, self.encoder.config.num_hidden_layers):
+            states.append(self.encoder.suffix(states[-1], mask, start, until=start + 1))
+        return torch.stack(states)
 
     def flops_per_token(self, length: float) -> float:
         """Count the arithmetic of a training step in the phase that is applied."""
