@@ -78,7 +78,7 @@ def test_one_text_alone_is_no_pair(
 def test_layers_are_mixed_over_a_frozen_encoder_too(
     world: World, tmp_path: Path, call: Call, refuses: Refuses
 ) -> None:
-    words = ["--layers", "mix", "--unfreeze", "chain", "--seed", 1]
+    words = ["--layers", "mix", "--unfreeze", "top:1", "--seed", 1]
     made = call(*world.glue(tmp_path / "run", *words))
     assert made.status == 0
     assert "not caching the frozen layers: --layers mix reads the states of every one" in made.err
