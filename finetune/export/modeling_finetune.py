@@ -435,7 +435,7 @@ class AlignPooling(nn.Module):
         super().__init__()
         size, self.eps = config.hidden_size, config.layer_norm_eps
         self.same_token = nn.Parameter(torch.tensor(4.0))
-        self.compare = nn.Linear(4 * size + 2, size)
+        self.compare = nn.Linear(2 * size + 2, size)
         rate = config.classifier_dropout
         self.dropout = nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
@@ -444,13 +444,16 @@ class AlignPooling(nn.Module):
         states = F.layer_norm(hidden, hidden.shape[-1:], eps=self.eps)
         others = segments.unsqueeze(2) + segments.unsqueeze(1) == 3  # (B, T, T): of texts 1 and 2
         same = others & (input_ids.unsqueeze(2) == input_ids.unsqueeze(1))
-        scores = states @ states.transpose(1, 2) * states.shape[-1] ** -0.5 + self.same_token * same
+        scale = states.shape[-1] ** 0.5
+        scores = states @ states.transpose(1, 2) / scale + self.same_token * same
         scores = scores.masked_fill(~others, torch.finfo(scores.dtype).min)
         aligned = (scores.softmax(dim=-1) * others) @ states
         product = states * aligned
-        matched = same.any(dim=-1, keepdim=True).to(states.dtype)
-        features = [states, aligned, states - aligned, product, matched]
-        features.append(product.mean(dim=-1, keepdim=True))
+        numbers = [
+            product.sum(dim=-1, keepdim=True) / scale,
+            scale * same.any(dim=-1, keepdim=True),
+        ]
+        features = [(states - aligned).abs(), product, *numbers]
         compared = F.relu(self.compare(self.dropout(torch.cat(features, dim=-1))))
         texts = (segments == 1, segments == 2)
         pooled = [pool(how, False, compared, text) for text in texts for how in ("mean", "max")]

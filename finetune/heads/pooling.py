@@ -176,26 +176,26 @@ SAME_TOKEN = 4.0
 class AlignPooling(nn.Module):
     """Compare each token of a text with the tokens of the other that it fits (Parikh et al., 2016).
 
-    Decomposable attention over an encoder's states, with ESIM's comparison and both of its poolings
-    (Chen et al., 2017, sections 3.2 and 3.3) and DrQA's exact match (Chen et al., 2017a, section
-    3.2). With ĥ the state h after layer norm, each token i of one text reads all tokens j of the
-    other:
+    Decomposable attention over an encoder's states, with both poolings of ESIM (Chen et al., 2017,
+    section 3.3), the comparison of Tai et al. (2015, section 4.2) and DrQA's exact match (Chen et
+    al., 2017a, section 3.2). With ĥ the state h after layer norm, each token i of one text reads
+    all tokens j of the other:
 
         e_ij = ĥ_i · ĥ_j / √D + w [id_i = id_j],   a_i = Σ_j softmax_j(e_ij) ĥ_j
-        c_i = ReLU(W [ĥ_i, a_i, ĥ_i - a_i, ĥ_i * a_i, match_i, ĥ_i · a_i / D] + b)
+        c_i = ReLU(W [|ĥ_i - a_i|, ĥ_i * a_i, ĥ_i · a_i / √D, √D match_i] + b)
 
     where match_i is 1 if the other text has the same token, and w is learned. The mean and the
-    maximum of c over each text are the result: [mean u, max u, mean v, max v]. Dropout stands
-    before W, as in decomposable attention: the states of single words are soon learned by heart.
+    maximum of c over each text are the result: [mean u, max u, mean v, max v]. The layer does not
+    see ĥ and a themselves: on a small training set it would learn single words by heart.
     """
 
     def __init__(self, config: EncoderConfig, dropout: float = 0.0) -> None:
-        """Make the comparing layer, 4D + 2 -> D, and the weight of an equal token."""
+        """Make the comparing layer, 2D + 2 -> D, and the weight of an equal token."""
         super().__init__()
         size, self.eps = config.hidden_size, config.layer_norm_eps
         self.same_token = nn.Parameter(torch.tensor(SAME_TOKEN))
         self.dropout = Dropout(dropout)
-        self.compare = nn.Linear(4 * size + 2, size)
+        self.compare = nn.Linear(2 * size + 2, size)
 
     def forward(
         self, hidden: Tensor, attention_mask: Tensor | None, input_ids: Tensor | None
@@ -227,9 +227,11 @@ class AlignPooling(nn.Module):
 
     def _compare(self, states: Tensor, aligned: Tensor, is_matched: Tensor) -> Tensor:
         """Compare tokens with counterparts, 2 x (B, T, D) and bool (B, T, 1) -> (B, T, D)."""
-        product = states * aligned
-        features = [states, aligned, states - aligned, product]
-        features += [is_matched.to(states.dtype), product.mean(dim=-1, keepdim=True)]
+        product, scale = states * aligned, states.shape[-1] ** 0.5
+        # Scaled, so that each of the two numbers counts as much as a whole state.
+        match = scale * is_matched.to(states.dtype)
+        fit = product.sum(dim=-1, keepdim=True) / scale
+        features = [(states - aligned).abs(), product, fit, match]
         return F.relu(self.compare(self.dropout(torch.cat(features, dim=-1))))
 
     def flops(self, length: int) -> int:

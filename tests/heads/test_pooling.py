@@ -169,8 +169,8 @@ def compared_by_hand(
             score / sum(scores) * key for score, (key, _) in zip(scores, pairs, strict=True)
         )
         has_twin = (word == other[1]).any().double()
-        numbers = torch.stack([has_twin, state @ aligned / D])
-        features = torch.cat([state, aligned, state - aligned, state * aligned, numbers])
+        numbers = torch.stack([state @ aligned / D**0.5, has_twin * D**0.5])
+        features = torch.cat([abs(state - aligned), state * aligned, numbers])
         compared.append((pool.compare.weight @ features + pool.compare.bias).clamp(min=0))
     tokens = torch.stack(compared)
     return torch.cat([tokens.mean(dim=0), tokens.amax(dim=0)])
@@ -200,8 +200,10 @@ def test_an_equal_token_of_the_other_text_draws_attention(hidden: Tensor) -> Non
     pool.same_token.data.fill_(100.0)
     pool(hidden[:1], None, ids)
     states = torch.nn.functional.layer_norm(hidden[:1], (D,))
-    torch.testing.assert_close(seen[0][0, 1, D : 2 * D], states[0, 4], atol=1e-4, rtol=0)
-    assert seen[0][0, :, 4 * D].tolist() == [0, 1, 0, 0, 1, 0, 0]  # the flag of an equal token
+    product = states[0, 1] * states[0, 4]
+    torch.testing.assert_close(seen[0][0, 1, D : 2 * D], product, atol=1e-4, rtol=0)
+    flags = seen[0][0, :, -1] / D**0.5
+    assert flags.tolist() == pytest.approx([0, 1, 0, 0, 1, 0, 0])
 
 
 def test_the_heads_dropout_stands_before_the_comparing_layer_of_align_too() -> None:
@@ -218,7 +220,7 @@ def test_the_heads_dropout_stands_before_the_comparing_layer_of_align_too() -> N
 def test_align_counts_its_operations() -> None:
     """Products of states, mixing and the comparing layer of each token, and the output layers."""
     head = Classification(CONFIG, HeadConfig("align"), 3)
-    comparing, output = (4 * D + 2) * D, 4 * D * D + D * 3
+    comparing, output = (2 * D + 2) * D, 4 * D * D + D * 3
     assert head.flops(10) == 2 * (10 * (2 * 10 * D + comparing) + output)
     assert Classification(CONFIG, HeadConfig("segments"), 3).flops(10) == 2 * output
 
