@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from finetune.runs.folder import cache_folder, note
+from finetune.runs.folder import cache_folder, note, say
 from finetune.runs.settings import FitRun
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.task_data import TaskData
@@ -69,7 +69,7 @@ def choose(run: FitRun, module: FineTuner, sets: dict[str, RowSet]) -> Choice:
     if not run.caching.cache or not sets:
         return []
     if module.head.all_layers:
-        note("not caching the frozen layers: --layers mix reads the states of every one of them")
+        say("not caching the frozen layers: --layers mix reads the states of every one of them")
         return []
     return choose_depths(list(sets.values()), module.encoder.config.hidden_size, run.caching)
 
