@@ -9,6 +9,7 @@ import pytest
 from finetune.report.collecting import collect
 from finetune.report.curves import group_order
 from finetune.report.differences import differences_tables
+from finetune.report.overview import headline_chart, overview_table
 from finetune.report.view import TaskView, shown, task_views
 from finetune.report.warnings import warnings
 from finetune.runs.groups import compare_folders
@@ -58,6 +59,20 @@ def test_run_below_an_elementary_baseline_is_warned_of(tmp_path: Path) -> None:
     assert [problem.what for problem in warnings(view)] == [
         "below the baseline bag of words in accuracy: 50.00 against 75.00"
     ]
+    assert '75.00<span class="below">bag of words</span>' in overview_table([view])
+    chart = str(headline_chart([view]))
+    assert '"elementary":{"name":"bag of words","value":0.75}' in chart
+
+
+def test_baselines_of_seeds_that_drew_their_examples_are_averaged(tmp_path: Path) -> None:
+    for seed, value in ((1, 0.6), (2, 0.8)):
+        scores = {"trivial": {"accuracy": 0.5}, "bag_of_words": {"accuracy": value}}
+        place = tmp_path / f"run/seed-{seed}"
+        write_run(place, "classes", {"accuracy": 0.9}, [], seed, baselines=scores)
+    (view,) = views_of(tmp_path)
+    (run,) = view.runs
+    assert run.elementary("accuracy") == ("bag_of_words", pytest.approx(0.7))
+    assert run.trivial("accuracy") == 0.5
 
 
 def test_a_single_run_has_no_baseline(tmp_path: Path) -> None:
