@@ -189,13 +189,13 @@ def _task_head(source: Path) -> dict[str, Any] | None:
         or (checkpoint := find_checkpoint(source)).head.get("kind") not in POOLED
     ):
         return None
-    from finetune.export.model import HEADS
-    from finetune.heads import HeadConfig, PooledHead
+    from finetune.heads import Classification, HeadConfig
 
-    kind, outputs = str(checkpoint.head["kind"]), len(checkpoint.labels)
+    kind = str(checkpoint.head["kind"])
+    outputs = len(checkpoint.labels) if kind in ("classification", "multi_label") else 1
     config = HeadConfig.from_dict(checkpoint.head)
-    head = HEADS[kind](checkpoint.encoder_config, config, outputs)
-    assert isinstance(head, PooledHead)
+    # The layers of all these kinds are alike.
+    head = Classification(checkpoint.encoder_config, config, outputs)
     parameters = sum(parameter.numel() for parameter in head.parameters())
     cost = {"parameters": parameters, "flops_per_text": head.flops(HEAD_LENGTH)}
     return {"kind": kind, "pooling": head.config.pooling, **cost}

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -355,6 +357,14 @@ def test_describe_counts_the_head_of_a_fine_tuned_run(world: World, call: Call) 
         "parameters": 16 * 17 + 2 * 17,
         "flops_per_text": 2 * (16 * 16 + 2 * 16),
     }
+
+
+def test_describing_a_fine_tuned_run_does_not_wait_for_lightning(world: World) -> None:
+    script = (
+        "import sys; from tasks.__main__ import main; main(sys.argv[1:]); "
+        "sys.exit('pytorch_lightning' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script, "describe", world.tuned], check=True)
 
 
 @pytest.mark.parametrize("folder", ["pretrain", "glue"])
