@@ -32,6 +32,7 @@ from finetune.runs.settings import AdaptRun, FitRun, fit_settings
 from finetune.task.interface import Task
 from finetune.text.corpus.corpus import build_corpus, source_digests
 from finetune.training.loop.pretrainer import Pretrainer
+from finetune.training.loop.task_data import limited
 from finetune.training.loop.trainer import check_training
 from finetune.training.randomness import seed_weights
 
@@ -48,6 +49,10 @@ def adapt(run: AdaptRun, task: Task | None = None) -> Results:
     """
     if (run.corpus is None) == (run.task is None):
         raise ConfigError("what to read is not said: give one of --corpus and --task")
+    if run.corpus is not None and run.limit is not None:
+        raise ConfigError(
+            "limit is for the texts of a --task; name a smaller --corpus, or --max-steps"
+        )
     if run.find_lr:
         check_search(run)
     join(run.trainer.devices)
@@ -131,7 +136,8 @@ def _sources(run: AdaptRun, task: Task | None) -> list[str]:
     """The corpus that is named, or a file of the task's texts."""
     if run.corpus is not None:
         return run.corpus
-    return [str(_written_texts(task or make_task(_fit(run)), cache_folder(run.cache_dir)))]
+    read = task or make_task(_fit(run))
+    return [str(_written_texts(read, cache_folder(run.cache_dir), run.limit))]
 
 
 def _inputs(run: AdaptRun, start: Checkpoint, digests: Mapping[str, str]) -> Inputs:
@@ -165,9 +171,9 @@ def _fit(run: AdaptRun) -> FitRun:
     return settings(encoder_from=run.encoder_from, **named)  # type: ignore[arg-type]
 
 
-def _written_texts(task: Task, cache: Path) -> Path:
+def _written_texts(task: Task, cache: Path, limit: int | None) -> Path:
     """A JSONL file of the task's texts; a corpus is read from files."""
-    lines = _lines(task.language_texts())
+    lines = limited(_lines(task.language_texts()), limit)
     if not lines:
         raise DataError(f"{task.name}: expected texts to adapt to, got none")
     content = "".join(lines)

@@ -69,8 +69,13 @@ def check_target(target: Path) -> None:
     """Refuse, before anything is answered, a form of file that cannot be written.
 
     Raises:
-        ConfigError: The package for it is not installed.
+        ConfigError: The package for it is not installed, or it is Excel's.
     """
+    if target.suffix.lower() in (".xlsx", ".xls", ".xlsm"):
+        raise ConfigError(
+            f"--output {target}: answers are not written as Excel files; name a .csv file, which "
+            "Excel opens"
+        )
     if target.suffix.lower() == ".parquet":
         try:
             import pyarrow.parquet  # noqa: F401

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from finetune.checkpoints.seed_folders import ANY_SEED, CONFIG
 from finetune.errors import ConfigError
 from finetune.files.writing import write_json
+from finetune.text.features.table_files import without_sheet
 
 SESSION_KEYS = (
     "resume",
@@ -117,7 +118,7 @@ def _each(value: str | list[str], change: Callable[[str], str]) -> str | list[st
 
 
 def _is(place: str) -> bool:
-    return os.path.exists(place)
+    return os.path.exists(without_sheet(place))
 
 
 def write_inputs(folder: Path, inputs: Inputs) -> None:

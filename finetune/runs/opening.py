@@ -33,6 +33,7 @@ from finetune.runs import inputs as run_inputs
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.lock import LOCK, in_use, is_running
 from finetune.settings import fields as settings
+from finetune.text.features.table_files import without_sheet
 
 SPLITS = ("train", "validation", "test")
 PARTS = (
@@ -123,7 +124,8 @@ def _check_extension(folder: RunFolder, run: object, *, resume: bool) -> None:
 def _check_inputs_outside(folder: RunFolder, run: object) -> None:
     removed = {path.resolve() for path in _parts(folder)}
     for _, given in run_inputs.paths_in(run):
-        for source in filter(os.path.exists, [given] if isinstance(given, str) else given):
+        files = map(without_sheet, [given] if isinstance(given, str) else given)
+        for source in filter(os.path.exists, files):
             place = Path(source).resolve()
             if place == folder.path.resolve() or removed & {place, *place.parents}:
                 raise ConfigError(

@@ -120,6 +120,8 @@ class AdaptRun:
     """Folder with the task's official files; none = FINETUNE_DATA, or download from the hub."""
     train: str | None = None
     """File to read instead of the task's official training file."""
+    limit: int | None = within(1, MOST_STEPS, default=None)
+    """Use only N texts of the task, drawn at random, to try a setup."""
     seed: int = within(0, MOST_SEED, default=1)
     """Random seed of the split, the order, the masks, the dropout and of a new head's weights."""
     resume: bool = False
@@ -216,7 +218,8 @@ class FitRun:
     dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout in the encoder while fine-tuning; none = as in its config."""
     limit: int | None = within(1, MOST_STEPS, default=None)
-    """Examples of each split to use, drawn the same way every time, for a quick test of a setup."""
+    """Examples of each split to use, and texts for --adapt, drawn the same way every time, for a
+    quick test of a setup."""
     train_examples: int | None = within(1, MOST_STEPS, default=None)
     """Examples to train on, drawn by the seed, each class in proportion; of one seed, the fewer are
     among the more. Other splits are used whole: for learning curves."""
@@ -298,6 +301,7 @@ class FitRun:
             task=self.task,
             data=self.data,
             train=self.train,
+            limit=self.limit,
             seed=self.seed,
             resume=self.resume and folder.config_file.is_file(),
             overwrite=self.overwrite,

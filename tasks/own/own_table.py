@@ -1,4 +1,4 @@
-"""The user's own tables: a file a split, CSV, TSV or JSON lines, of whatever columns."""
+"""The user's own tables: a file a split, in any form that `read_rows` knows, with any columns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from typing import Any
 
 from finetune.console.output import counted
 from finetune.errors import DataError
-from finetune.text.features.rows import Refuse, delimiter_of, kind_of, read_rows, refuse
+from finetune.text.features.rows import (
+    EXCEL,
+    Refuse,
+    delimiter_of,
+    kind_of,
+    read_rows,
+    refuse,
+)
 from tasks.own.columns import Columns, as_indicator, find_columns, id_column, names_in
 from tasks.own.labelled_texts import LabelledText
 from tasks.own.names import name_of
-from tasks.sources.reader import BadRows, UniqueIds
+from tasks.sources.reader import BadRows, UniqueIds, is_file
 
 SPLITS = ("train", "validation", "test")
 LONGEST_NUMBER = 18
@@ -82,7 +89,7 @@ class OwnTable:
                 f"{self.name}: no file for the {split} split; name it by --{split} FILE"
             )
         path = self.paths[split]
-        if not path.is_file():
+        if not is_file(path):
             raise DataError(f"{path}: expected the {split} file, got none; name one that is there")
         return [path]
 
@@ -104,7 +111,7 @@ class OwnTable:
             is_empty = False
             yield where, row
         if is_empty:
-            header = " after the header" if kind in ("csv", "tsv") else ""
+            header = " after the header" if kind in ("csv", "tsv", EXCEL) else ""
             raise DataError(f"{path}: expected rows of examples, got none{header}")
 
     def rows(self, split: str, bad: BadRows) -> Iterator[LabelledText]:

@@ -17,6 +17,7 @@ from finetune.files.placeholders import refuse_placeholder
 from finetune.files.unpacking import DAMAGED, unpacked
 from finetune.task.interface import Example
 from finetune.text.features.rows import FROM_UTF16, FROM_WINDOWS, UTF16_MARKS
+from finetune.text.features.table_files import without_sheet
 from finetune.text.tokenizer.tokenizer import is_empty
 
 BY_DATA = "--data DIR (or FINETUNE_DATA) names the folder with"
@@ -37,8 +38,13 @@ def plain_or_gzipped(files: Iterable[Path]) -> list[Path]:
     return [path for file in files for path in (file, file.with_name(f"{file.name}.gz"))]
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file, or such a workbook of the sheet that is named."""
+    return Path(without_sheet(path)).is_file()
+
+
 def first_of(
-    candidates: Iterable[Path], missing: str, exists: Callable[[Path], bool] = Path.is_file
+    candidates: Iterable[Path], missing: str, exists: Callable[[Path], bool] = is_file
 ) -> Path:
     """The first file that is there.
 

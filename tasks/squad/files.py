@@ -18,6 +18,7 @@ from finetune.console.output import counted
 from finetune.errors import DataError
 from finetune.task.interface import Example, GoldAnswer
 from finetune.text.features.rows import read_rows
+from finetune.text.features.table_files import without_sheet
 from tasks.sources import hub
 from tasks.sources.reader import UniqueIds, decode, read_bytes
 
@@ -25,7 +26,7 @@ LEVELS = ("data", "paragraphs", "qas")
 """The lists that lead to a question in the official form, from the outermost."""
 
 Row = Mapping[str, Any]
-ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
 """Endings of own files with a question a row."""
 FIRST = object()
 """In the place of `answer_start`: the first place where the text stands."""
@@ -118,7 +119,7 @@ def read_own(path: Path, *, labelled: bool) -> list[Example]:
     if any other question of the file is answered. Without an `id`, the id is the row's number.
 
     Args:
-        path: `.jsonl`, `.csv`, `.tsv` or `.parquet`, or else JSON; each also with `.gz`.
+        path: `.jsonl`, `.csv`, `.tsv`, `.parquet` or `.xlsx`, or else JSON; each also with `.gz`.
         labelled: As for `read_official`.
 
     Returns:
@@ -128,7 +129,7 @@ def read_own(path: Path, *, labelled: bool) -> list[Example]:
         DataError: As for `read_official`; the version is not looked at.
     """
     rows: Iterable[tuple[str, Any]]
-    if path.name.lower().removesuffix(".gz").endswith(ROWS):
+    if without_sheet(path).lower().removesuffix(".gz").endswith(ROWS):
         rows = read_rows(path)
     else:
         rows = [(str(path), _load(path))]

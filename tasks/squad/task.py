@@ -31,6 +31,7 @@ from tasks.sources.reader import (
     check_split,
     check_texts,
     data_folder,
+    is_file,
     official_file,
     plain_or_gzipped,
 )
@@ -176,7 +177,7 @@ class SquadTask(Task):
     def _own_files(self) -> list[Path]:
         """Those of the user's labelled files that are there."""
         named = [self.files[split] for split in ("train", "validation") if split in self.files]
-        return [path for path in plain_or_gzipped(named) if path.is_file()]
+        return [path for path in plain_or_gzipped(named) if is_file(path)]
 
     @property
     def test_splits(self) -> tuple[str, ...]:

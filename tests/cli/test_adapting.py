@@ -106,12 +106,25 @@ def test_adapt_alone_is_one_epoch(world: World, tmp_path: Path, call: Call) -> N
     assert json.loads(lines[-1])["epoch"] == pytest.approx(1.0)
 
 
+def test_limit_cuts_both_stages(world: World, tmp_path: Path, call: Call) -> None:
+    words = world.glue(tmp_path / "run", "--adapt", "3steps", "--limit", "20")
+    outcome = call(*words, "--dry-run")
+    assert f"adaptation in {tmp_path}/run-adapt: 20 texts of glue/sst2, " in outcome.err
+    assert call(*words).status == 0
+    (written,) = (tmp_path / "cache").glob("texts-*.jsonl")
+    assert len(written.read_text().splitlines()) == 20
+    assert results_of(tmp_path / "run")["data"]["train"]["examples"] == 20
+    assert call(*words, "--resume").status == 0
+
+
 def test_what_cannot_be_adapted_is_told(world: World, tmp_path: Path, refuses: Refuses) -> None:
     out = tmp_path / "run"
     start = ["adapt", "--encoder", world.pretrained, "--out", out]
     refuses("what to read is not said: give one of --corpus and --task", *start)
     both = ["--corpus", world.corpus, "--task", "glue/sst2"]
     refuses("what to read is not said: give one of --corpus and --task", *start, *both)
+    limited = [*start, "--corpus", world.corpus, "--limit", 20]
+    refuses("limit is for the texts of a --task; name a smaller --corpus, or --max-steps", *limited)
     unknown = "task 'gleu/sst2': unknown family 'gleu'; did you mean 'glue'\\?"
     refuses(unknown, *start, *SMALL, "--task", "gleu/sst2")
     refuses(

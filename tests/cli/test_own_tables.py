@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import openpyxl
 import pytest
 import torch
 
@@ -165,6 +166,40 @@ def test_whole_numbers_of_another_packages_task_are_learnt(
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["metrics"]["mean_absolute_error"] < 10
     assert results["data"]["train"]["numbers"]["max"] == 1023
+
+
+def test_sheets_of_a_workbook_are_the_splits(
+    world: World, call: Call, refuses: Refuses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = openpyxl.Workbook()
+    for split in ("train", "held out"):
+        sheet = book.create_sheet(split)
+        sheet.append(["text", "label"])
+        for number, text in enumerate(sentences(3, 24)):
+            sheet.append([text, number % 2])
+    book["train"].append(["no label", None])
+    book.save(tmp_path / "reviews.xlsx")
+    monkeypatch.chdir(tmp_path)
+    train, validation = "reviews.xlsx#train", "reviews.xlsx#held out"
+    asked = words(world, tmp_path, Path(train), Path(validation))
+    refuses(
+        "reviews.xlsx: expected one sheet with rows, got train, held out; name one.*",
+        *["reviews.xlsx" if word == Path(train) else word for word in asked],
+    )
+    refuses(
+        "reviews.xlsx#train: row 26: expected a label, got an empty cell .*--missing drop.*", *asked
+    )
+    done = call(*asked, "--missing", "drop")
+    assert done.status == 0, done.err
+    assert "labels: 2 classes: 0 12, 1 12\n" in done.err
+    assert call("check", train, "--missing", "drop").status == 0
+    monkeypatch.chdir("/")  # config.yaml has whole paths
+    again = call("evaluate", tmp_path / "run", "--json").json
+    assert (again["task"], again["examples"]) == ("classify/reviews", 24)
+    output = tmp_path / "answers.csv"
+    source = f"{tmp_path}/{validation}"
+    assert call("predict", tmp_path / "run", "--input", source, "--output", output).status == 0
+    assert len(output.read_text().splitlines()) == 25
 
 
 def test_limit_cuts_every_split_the_same_way_and_says_so(

@@ -108,3 +108,8 @@ def test_missing_package_is_an_error_before_anything_is_answered(
     with pytest.raises(ConfigError, match="pip install pyarrow, or name a .csv or .jsonl file"):
         check_target(tmp_path / "a.parquet")
     check_target(tmp_path / "a.csv")
+
+
+def test_excel_files_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a.xlsx: answers are not written as Excel files; name a"):
+        check_target(tmp_path / "a.xlsx")

@@ -1,4 +1,4 @@
-"""Rows of a user's file, one at a time: CSV, TSV, JSON lines, plain text (also packed), Parquet.
+"""Rows of a user's file, one at a time: CSV, TSV, JSON lines, text (also packed), Parquet, Excel.
 
 A file is UTF-8, with or without a byte order mark, and its lines end in LF or CRLF and in nothing
 else: U+0085 and U+2028 are characters of a text. `.csv` follows RFC 4180: a cell in quotes may have
@@ -23,10 +23,17 @@ from typing import Any, BinaryIO
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.files.placeholders import START, refuse_placeholder
 from finetune.files.unpacking import DAMAGED_GZIP, GZIP_MAGIC, lines_of, unpacking
-from finetune.text.features.table_files import DELIMITERS, explained, find_delimiter, parquet_rows
+from finetune.text.features.table_files import (
+    DELIMITERS,
+    excel_records,
+    explained,
+    find_delimiter,
+    parquet_rows,
+    without_sheet,
+)
 
 STDIN = "-"
-PARQUET = "parquet"
+PARQUET, EXCEL = "parquet", "excel"
 Row = tuple[str, dict[str, Any]]
 """Where a row is, `FILE:LINE`, and its values by field."""
 Refuse = Callable[[DataError], None]
@@ -40,7 +47,9 @@ KINDS = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
     ".txt": "text",
-    ".parquet": "parquet",
+    ".parquet": PARQUET,
+    ".xlsx": EXCEL,
+    ".xlsm": EXCEL,
 }
 """Ending of a file's name -> kind of its rows."""
 
@@ -66,12 +75,12 @@ OTHER_FILES = {
 
 
 def kind_of(path: Path | str) -> str:
-    """Read the kind of a file's rows off the ending of its name, `.gz` aside.
+    """Read the kind of a file's rows off the ending of its name, `.gz` and `#SHEET` aside.
 
     Raises:
         DataError: The ending is none of `KINDS`.
     """
-    name = str(path).lower().removesuffix(".gz")
+    name = without_sheet(path).lower().removesuffix(".gz")
     for ending, kind in KINDS.items():
         if name.endswith(ending):
             return kind
@@ -91,7 +100,7 @@ def read_rows(
     """Read a file's rows in order.
 
     Args:
-        path: The file; `-` for standard input.
+        path: The file; `-` for standard input; `FILE.xlsx#SHEET` for one of several sheets.
         kind: `csv`, `tsv`, `jsonl` or `text`; None reads it off the ending of the name, and on
             standard input off the first line: `jsonl` where it begins with `{`, otherwise `text`.
         on_error: Is given what is wrong with a single row; by default it is raised.
@@ -107,17 +116,22 @@ def read_rows(
             named column, the header once more, or a quote that nothing closes; a line of JSON is
             cut, is no object, or names a field twice.
     """
-    if kind is not None and kind not in (*READERS, PARQUET):
+    if kind is not None and kind not in (*READERS, PARQUET, EXCEL):
         raise ConfigError(f"unknown kind of rows '{kind}'; {nearest(kind, READERS)}")
-    if kind == PARQUET or (kind is None and str(path).lower().endswith(".parquet")):
+    if kind is None and str(path) != STDIN:
+        kind = kind_of(path)
+    if kind == PARQUET:
         yield from parquet_rows(Path(path))
+        return
+    if kind == EXCEL:
+        yield from _table(str(path), excel_records(path), None, on_error)
         return
     name = _name(path)
     with _opened(path) as stream:
         lines = _text_lines(name, stream)
         if kind is None and name == "stdin":
             lines, kind = _kind_of_first(lines)
-        yield from READERS[kind or kind_of(path)](name, lines, on_error)
+        yield from READERS[str(kind)](name, lines, on_error)
 
 
 def delimiter_of(path: Path) -> str:
@@ -253,9 +267,10 @@ def _tsv_rows(name: str, lines: _Lines, on_error: Refuse) -> Iterator[Row]:
 def _table(
     name: str,
     records: Iterator[tuple[str, list[str]]],
-    separator: str,
+    separator: str | None,
     on_error: Refuse,
 ) -> Iterator[Row]:
+    """Rows by the names of the header; a sheet has no separator."""
     where, cells = next(records, (name, []))
     header = [cell.strip() for cell in cells]
     _check_header(header, where, separator)
@@ -272,7 +287,7 @@ def _table(
         yield where, dict(zip(header[:named], cells[:named], strict=True))
 
 
-def _check_header(header: Sequence[str], where: str, separator: str) -> None:
+def _check_header(header: Sequence[str], where: str, separator: str | None) -> None:
     if not any(header):
         raise DataError(f"{where}: expected a header line that names the columns, got none")
     for column in header:
@@ -296,7 +311,7 @@ def _check_header(header: Sequence[str], where: str, separator: str) -> None:
 
 
 def _check_row(
-    header: Sequence[str], named: int, cells: Sequence[str], where: str, separator: str
+    header: Sequence[str], named: int, cells: Sequence[str], where: str, separator: str | None
 ) -> None:
     """Refuse a row that was cut in two, and one that is the header of a file put behind another."""
     if len(cells) != len(header):
@@ -306,10 +321,10 @@ def _check_row(
             "correct the row, or save as CSV with quotes"
         )
     if spilled := [cell.strip() for cell in cells[named:] if cell.strip()]:
+        quotes = "" if separator is None else f"put a text with a {separator} into quotes, or "
         raise DataError(
             f"{where}: expected nothing behind the last named column '{header[named - 1]}', got "
-            f"'{spilled[0][:60]}'; put a text with a {separator} into quotes, or name the "
-            "column in the header"
+            f"'{spilled[0][:60]}'; {quotes}name the column in the header"
         )
     # A file put behind another brings its byte order mark along.
     if len(header) > 1 and [cell.strip().strip(_MARK) for cell in cells] == header:

@@ -1,4 +1,4 @@
-"""Table files below their rows: the separator of a CSV file, and the batches of a Parquet file.
+"""Table files below their rows: a CSV file's separator, a Parquet file's batches, Excel's cells.
 
 Excel writes semicolons where the decimal sign is a comma, and a first line such as `sep=;` names
 the separator. Without that line the header shows it: names of columns have no separators in them.
@@ -6,13 +6,16 @@ the separator. Without that line the header shows it: names of columns have no s
 
 from __future__ import annotations
 
+import datetime
 import re
+import warnings
+import zipfile
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from finetune.errors import DataError
+from finetune.errors import DataError, nearest
 from finetune.files.placeholders import refuse_placeholder_file
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
@@ -20,6 +23,7 @@ DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 
 _STATED = re.compile(r'^"?sep=([^\w\s"]|\t)"?[,;\t]*\r?\n?$', re.IGNORECASE)
 _QUOTED = re.compile(r'"[^"]*"?')
+_SHEET = re.compile(r"(.+\.xls[xm])#(.+)", re.IGNORECASE)
 
 
 class Delimited(NamedTuple):
@@ -126,3 +130,102 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (OSError, pyarrow.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path}: expected a readable Parquet file, got: {reason}") from error
+
+
+def without_sheet(path: Path | str) -> str:
+    """The file that a path names, such as `book.xlsx` of `book.xlsx#train`."""
+    return _book_and_sheet(path)[0]
+
+
+def _book_and_sheet(path: Path | str) -> tuple[str, str | None]:
+    match = _SHEET.fullmatch(str(path))
+    if match is None or Path(path).is_file():  # a file may have the sign in its own name
+        return str(path), None
+    return match[1], match[2]
+
+
+def excel_records(path: Path | str) -> Iterator[tuple[str, list[str]]]:
+    """Read the rows of a sheet as the texts that Excel's CSV would have; empty rows are left out.
+
+    The first row names the columns. All rows have one cell more than it has: the first value
+    behind its last name, where nothing should be.
+
+    Args:
+        path: The workbook, with `#SHEET` behind it if more than one sheet has rows.
+
+    Yields:
+        Where each row is, `FILE: row NUMBER` as in the sheet, and its cells.
+
+    Raises:
+        DataError: The file is missing or damaged, the sheet is not there or not named, or the
+            package openpyxl is not installed.
+    """
+    book, sheet = _book_and_sheet(path)
+    try:
+        with Path(book).open("rb") as file:
+            refuse_placeholder_file(Path(book), DataError)
+            rows = _sheet(_workbook(file, book), book, sheet).iter_rows(values_only=True)
+            width = 0
+            for number, row in enumerate(rows, start=1):
+                cells = [cell_text(value) for value in row]
+                if any(cells):
+                    width = width or max(n for n, cell in enumerate(cells, start=1) if cell)
+                    behind = next(filter(None, cells[width:]), "")
+                    cells = [*cells[:width], *[""] * (width - len(cells)), behind]
+                    yield f"{path}: row {number}", cells
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{book}: expected a readable Excel file, got: {error}") from error
+
+
+def _workbook(file: Any, name: str) -> Any:
+    try:
+        import openpyxl
+    except ImportError as error:
+        raise DataError(
+            f"{name}: Excel files are read by the package openpyxl; pip install "
+            "'finetune[excel]', or save the table as CSV (UTF-8)"
+        ) from error
+    with warnings.catch_warnings():  # of styles and extensions, which no row depends on
+        warnings.simplefilter("ignore")
+        return openpyxl.load_workbook(file, read_only=True, data_only=True)
+
+
+def _sheet(workbook: Any, name: str, wanted: str | None) -> Any:
+    """The sheet that is named, or the only one with rows."""
+    sheets = {sheet.title: sheet for sheet in workbook.worksheets}
+    for sheet in sheets.values():
+        sheet.reset_dimensions()  # some programs write wrong ones, which would cut rows
+    if wanted is None:
+        filled = [title for title, sheet in sheets.items() if _has_values(sheet)]
+        if len(filled) > 1:
+            raise DataError(
+                f"{name}: expected one sheet with rows, got {', '.join(filled)}; name one, such as "
+                f"'{name}#{filled[0]}'"
+            )
+        wanted = filled[0] if filled else workbook.sheetnames[0]
+    if wanted not in sheets:
+        raise DataError(f"{name}: expected a sheet '{wanted}'; {nearest(wanted, sheets)}")
+    return sheets[wanted]
+
+
+def _has_values(sheet: Any) -> bool:
+    rows = sheet.iter_rows(values_only=True)
+    return any(value is not None for row in rows for value in row)
+
+
+def cell_text(value: Any) -> str:
+    """A cell of Excel as the text that a CSV file would have.
+
+    >>> import datetime
+    >>> [cell_text(value) for value in (3.0, 0.5, True, datetime.datetime(2026, 5, 1), None)]
+    ['3', '0.5', 'TRUE', '2026-05-01', '']
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(" ").removesuffix(" 00:00:00")
+    return str(value)

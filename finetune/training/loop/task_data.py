@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
@@ -20,6 +20,7 @@ from finetune.text.tokenizer.unknown import UnknownTexts
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.data import Batch, Indices, OrderedData
 
+T = TypeVar("T")
 TRAIN_EXAMPLES = 16
 """Keys the draw of training examples, apart from all else that a seed draws."""
 FORMAT = "3"
@@ -260,8 +261,8 @@ def _length_facts(lengths: Indices) -> dict[str, float]:
     return {name: round(float(value), 1) for name, value in facts.items()}
 
 
-def limited(examples: list[Example], limit: int | None) -> list[Example]:
-    """Examples in their order; where there are more than the limit, so many, drawn at random.
+def limited(examples: list[T], limit: int | None) -> list[T]:
+    """Examples or texts in their order; of more than the limit, so many of them, drawn at random.
 
     The draw is the same for every run, whatever its seed.
     """

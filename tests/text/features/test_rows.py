@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
 import io
 import json
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.errors import ConfigError, DataError
 from finetune.text.features.rows import READERS, kind_of, read_records, read_rows, refuse
+from finetune.text.features.table_files import without_sheet
 
 LONG = "a long text " * 20_000
 STRANGE = "x\u0085y\u2028z\x0b 👩‍👩‍👧 שלום עולם e\u0301 日本"
@@ -245,7 +249,7 @@ BAD = {
     "half a character": ("f.jsonl", '{"text": "\\ud83d"}\n', "f.jsonl:1: .* surrogate pair"),
     "JSON too deep": ("f.jsonl", "[" * 100_000, "f.jsonl:1: expected a JSON object"),
     "not gzip": ("f.csv.gz", None, "f.csv.gz:1: expected a whole gzip file, got it damaged"),
-    "an unknown ending": ("f.xlsx", "", "f.xlsx: expected a file ending in .csv"),
+    "an unknown ending": ("f.ods", "", "f.ods: expected a file ending in .csv"),
 }
 
 
@@ -304,6 +308,79 @@ class TestParquet:
             list(read_rows(path))
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(DataError, match="pip install pyarrow, or save the table as CSV"):
+            list(read_rows(path))
+
+
+def workbook(path: Path, **sheets: list[list[Any]]) -> Path:
+    """A file with these sheets, and the empty one that a new workbook has."""
+    book = openpyxl.Workbook()
+    for title, rows in sheets.items():
+        sheet = book.create_sheet(title)
+        for row in rows:
+            sheet.append(row)
+    book.save(path)
+    return path
+
+
+class TestExcel:
+    def test_cells_are_the_texts_that_csv_would_have(self, tmp_path: Path) -> None:
+        day = datetime.datetime(2026, 5, 1)
+        values = [7, 0.5, 2.0, True, None, day, day.replace(hour=9), day.date(), "007"]
+        rows = [["text ", "label"], *([f"t{n}", value] for n, value in enumerate(values))]
+        path = workbook(tmp_path / "b.xlsx", Reviews=rows)
+        read = list(read_rows(path))
+        assert read[0] == (f"{path}: row 2", {"text": "t0", "label": "7"})
+        expected = ["7", "0.5", "2", "TRUE", "", "2026-05-01", "2026-05-01 09:00:00", "2026-05-01"]
+        assert [row["label"] for _, row in read] == [*expected, "007"]
+
+    def test_rows_are_numbered_as_in_the_sheet_and_padding_is_no_cell(self, tmp_path: Path) -> None:
+        rows = [[None], ["text", "label", None], ["a", 1, None, None], [], [None, None], ["b"]]
+        path = workbook(tmp_path / "b.xlsx", S=rows)
+        assert list(read_rows(path)) == [
+            (f"{path}: row 3", {"text": "a", "label": "1"}),
+            (f"{path}: row 6", {"text": "b", "label": ""}),
+        ]
+        bad: list[DataError] = []
+        workbook(path, S=[["text", "label"], ["a", 1, None, "more"], ["text", "label"], ["b", 0]])
+        assert [where for where, _ in read_rows(path, on_error=bad.append)] == [f"{path}: row 4"]
+        assert [str(error).removeprefix(f"{path}: row ")[:62] for error in bad] == [
+            "2: expected nothing behind the last named column 'label', got ",
+            "3: expected a row of values, got the header once more (text, l",
+        ]
+
+    def test_one_of_several_sheets_is_named(self, tmp_path: Path) -> None:
+        sheets = {"train": [["text"], ["a"]], "my test": [["text"], ["b"]]}
+        path = workbook(tmp_path / "b.xlsx", **sheets)
+        with pytest.raises(DataError, match=r"b.xlsx: expected one sheet with rows, got train, my"):
+            list(read_rows(path))
+        sheet = f"{path}#my test"
+        assert list(read_rows(sheet)) == [(f"{sheet}: row 2", {"text": "b"})]
+        assert kind_of(sheet) == "excel"
+        with pytest.raises(DataError, match=r"b.xlsx: expected a sheet 'tran'; did you mean 'trai"):
+            list(read_rows(f"{path}#tran"))
+        odd = tmp_path / "a.xlsx#b.xlsx"
+        path.rename(odd)
+        assert without_sheet(odd) == str(odd)
+        assert len(list(read_rows(f"{odd}#train"))) == 1
+
+    def test_damaged_file_and_missing_package_are_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "b.xlsx"
+        for content in (b"no workbook", b"PK\x03\x04 and no more"):
+            path.write_bytes(content)
+            with pytest.raises(DataError, match="b.xlsx: expected a readable Excel file, got: "):
+                list(read_rows(path))
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("a.txt", "no workbook")
+        with pytest.raises(DataError, match="b.xlsx: expected a readable Excel file, got: "):
+            list(read_rows(path))
+        with pytest.raises(DataError, match="gone.xlsx: expected a readable Excel file, got: "):
+            list(read_rows(tmp_path / "gone.xlsx"))
+        with pytest.raises(DataError, match="b.xlsx: expected a header line that names the col"):
+            list(read_rows(workbook(path)))
+        monkeypatch.setitem(sys.modules, "openpyxl", None)
+        with pytest.raises(DataError, match=r"pip install 'finetune\[excel\]', or save the table"):
             list(read_rows(path))
 
 
