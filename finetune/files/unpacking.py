@@ -1,8 +1,12 @@
-"""Limits on the size of a file in memory: a compressed megabyte can become gigabytes of zeros."""
+"""Files within files: unpacked up to a size, and the sheet of a workbook that a path names.
+
+A compressed megabyte can become gigabytes of zeros.
+"""
 
 from __future__ import annotations
 
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from gzip import BadGzipFile, GzipFile
@@ -19,6 +23,7 @@ MOST_LINE = 1 << 30
 
 
 GZIP_MAGIC = b"\x1f\x8b"
+_SHEET = re.compile(r"(.+\.xls[xm])#(.+)", re.IGNORECASE)
 
 
 def unpacking(
@@ -87,3 +92,16 @@ DAMAGED = (OSError, EOFError, zlib.error)
 """What `unpacked` raises for a damaged file."""
 DAMAGED_GZIP = (BadGzipFile, EOFError, zlib.error)
 """What reading from `unpacking` raises where the packed content is damaged."""
+
+
+def without_sheet(path: Path | str) -> str:
+    """The file that a path names, such as `book.xlsx` of `book.xlsx#train`."""
+    return book_and_sheet(path)[0]
+
+
+def book_and_sheet(path: Path | str) -> tuple[str, str | None]:
+    """The workbook that a path names, and its sheet where it names one: `book.xlsx#train`."""
+    match = _SHEET.fullmatch(str(path))
+    if match is None or Path(path).is_file():  # a file may have the sign in its own name
+        return str(path), None
+    return match[1], match[2]

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from finetune.checkpoints.seed_folders import ANY_SEED, CONFIG
 from finetune.errors import ConfigError
+from finetune.files.unpacking import without_sheet
 from finetune.files.writing import write_json
-from finetune.text.features.table_files import without_sheet
 
 SESSION_KEYS = (
     "resume",

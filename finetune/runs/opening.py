@@ -27,13 +27,13 @@ from finetune.checkpoints.seed_folders import (
 )
 from finetune.errors import ConfigError
 from finetune.files.cache_folder import cache_folder
+from finetune.files.unpacking import without_sheet
 from finetune.files.writing import is_temporary, remove, settle, sweep, write_text
 from finetune.machine.processes import first_process_only
 from finetune.runs import inputs as run_inputs
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.lock import LOCK, in_use, is_running
 from finetune.settings import fields as settings
-from finetune.text.features.table_files import without_sheet
 
 SPLITS = ("train", "validation", "test")
 PARTS = (

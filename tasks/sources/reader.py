@@ -14,10 +14,9 @@ from pathlib import Path
 from finetune.console.output import counted
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.files.placeholders import refuse_placeholder
-from finetune.files.unpacking import DAMAGED, unpacked
+from finetune.files.unpacking import DAMAGED, unpacked, without_sheet
 from finetune.task.interface import Example
 from finetune.text.features.rows import FROM_UTF16, FROM_WINDOWS, UTF16_MARKS
-from finetune.text.features.table_files import without_sheet
 from finetune.text.tokenizer.tokenizer import is_empty
 
 BY_DATA = "--data DIR (or FINETUNE_DATA) names the folder with"

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from finetune.console.output import counted
 from finetune.errors import DataError
+from finetune.files.unpacking import without_sheet
 from finetune.task.interface import Example, GoldAnswer
 from finetune.text.features.rows import read_rows
-from finetune.text.features.table_files import without_sheet
 from tasks.sources import hub
 from tasks.sources.reader import UniqueIds, decode, read_bytes
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -22,14 +22,14 @@ from typing import Any, BinaryIO
 
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.files.placeholders import START, refuse_placeholder
-from finetune.files.unpacking import DAMAGED_GZIP, GZIP_MAGIC, lines_of, unpacking
+from finetune.files.unpacking import DAMAGED_GZIP, GZIP_MAGIC, lines_of, unpacking, without_sheet
 from finetune.text.features.table_files import (
-    DELIMITERS,
+    check_header,
+    check_row,
     excel_records,
     explained,
     find_delimiter,
     parquet_rows,
-    without_sheet,
 )
 
 STDIN = "-"
@@ -55,7 +55,6 @@ KINDS = {
 
 # What csv allows at most; more than any text has, and it fits a C long everywhere.
 _ANY_SIZE = 2**31 - 1
-_MARK = "\ufeff"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 FROM_UTF16 = "save the file as UTF-8 (iconv -f UTF-16 -t UTF-8 FILE)"
 FROM_WINDOWS = (
@@ -273,65 +272,18 @@ def _table(
     """Rows by the names of the header; a sheet has no separator."""
     where, cells = next(records, (name, []))
     header = [cell.strip() for cell in cells]
-    _check_header(header, where, separator)
+    check_header(header, where, separator)
     # Spreadsheets pad rows with empty cells; a text behind the last name was cut at a separator.
     named = max(number for number, column in enumerate(header, start=1) if column)
     for where, cells in records:
         if cells == [""] and len(header) > 1:  # an empty line; in a table of one column, a text
             continue
         try:
-            _check_row(header, named, cells, where, separator)
+            check_row(header, named, cells, where, separator)
         except DataError as error:
             on_error(error)
             continue
         yield where, dict(zip(header[:named], cells[:named], strict=True))
-
-
-def _check_header(header: Sequence[str], where: str, separator: str | None) -> None:
-    if not any(header):
-        raise DataError(f"{where}: expected a header line that names the columns, got none")
-    for column in header:
-        if column and header.count(column) > 1:
-            raise DataError(
-                f"{where}: expected each column once, got '{column}' several times in the header "
-                f"{', '.join(header)}; rename one"
-            )
-    if len(header) > 1:
-        return
-    for delimiter in (other for other in (",", ";", "|") if other in header[0]):
-        way_out = (
-            "name the file .csv"
-            if separator == "tab" and delimiter in DELIMITERS
-            else f"put a first line sep={delimiter} above the header of a .csv file"
-        )
-        raise DataError(
-            f"{where}: expected {separator}-separated names of columns, got one name with "
-            f"'{delimiter}' in it, '{header[0][:60]}'; {way_out}, or rename the column"
-        )
-
-
-def _check_row(
-    header: Sequence[str], named: int, cells: Sequence[str], where: str, separator: str | None
-) -> None:
-    """Refuse a row that was cut in two, and one that is the header of a file put behind another."""
-    if len(cells) != len(header):
-        raise DataError(
-            f"{where}: expected {len(header)} {separator}-separated cells "
-            f"({', '.join(header)}), got {len(cells)}; "
-            "correct the row, or save as CSV with quotes"
-        )
-    if spilled := [cell.strip() for cell in cells[named:] if cell.strip()]:
-        quotes = "" if separator is None else f"put a text with a {separator} into quotes, or "
-        raise DataError(
-            f"{where}: expected nothing behind the last named column '{header[named - 1]}', got "
-            f"'{spilled[0][:60]}'; {quotes}name the column in the header"
-        )
-    # A file put behind another brings its byte order mark along.
-    if len(header) > 1 and [cell.strip().strip(_MARK) for cell in cells] == header:
-        raise DataError(
-            f"{where}: expected a row of values, got the header once more "
-            f"({', '.join(header)[:100]}); remove this line"
-        )
 
 
 def _jsonl_rows(name: str, lines: _Lines, on_error: Refuse) -> Iterator[Row]:

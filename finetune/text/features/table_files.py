@@ -10,20 +10,22 @@ import datetime
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from finetune.errors import DataError, nearest
 from finetune.files.placeholders import refuse_placeholder_file
+from finetune.files.unpacking import book_and_sheet
 
+MARK = "\ufeff"
+"""The byte order mark."""
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 """Separator of cells that a header shows -> its name in messages."""
 
 _STATED = re.compile(r'^"?sep=([^\w\s"]|\t)"?[,;\t]*\r?\n?$', re.IGNORECASE)
 _QUOTED = re.compile(r'"[^"]*"?')
-_SHEET = re.compile(r"(.+\.xls[xm])#(.+)", re.IGNORECASE)
 
 
 class Delimited(NamedTuple):
@@ -132,18 +134,6 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise DataError(f"{path}: expected a readable Parquet file, got: {reason}") from error
 
 
-def without_sheet(path: Path | str) -> str:
-    """The file that a path names, such as `book.xlsx` of `book.xlsx#train`."""
-    return _book_and_sheet(path)[0]
-
-
-def _book_and_sheet(path: Path | str) -> tuple[str, str | None]:
-    match = _SHEET.fullmatch(str(path))
-    if match is None or Path(path).is_file():  # a file may have the sign in its own name
-        return str(path), None
-    return match[1], match[2]
-
-
 def excel_records(path: Path | str) -> Iterator[tuple[str, list[str]]]:
     """Read the rows of a sheet as the texts that Excel's CSV would have; empty rows are left out.
 
@@ -160,7 +150,7 @@ def excel_records(path: Path | str) -> Iterator[tuple[str, list[str]]]:
         DataError: The file is missing or damaged, the sheet is not there or not named, or the
             package openpyxl is not installed.
     """
-    book, sheet = _book_and_sheet(path)
+    book, sheet = book_and_sheet(path)
     try:
         with Path(book).open("rb") as file:
             refuse_placeholder_file(Path(book), DataError)
@@ -229,3 +219,59 @@ def cell_text(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         return value.isoformat(" ").removesuffix(" 00:00:00")
     return str(value)
+
+
+def check_header(header: Sequence[str], where: str, separator: str | None) -> None:
+    """Refuse a header without names, with a name twice, or of another separator; None in a sheet.
+
+    Raises:
+        DataError: It is one of these.
+    """
+    if not any(header):
+        raise DataError(f"{where}: expected a header line that names the columns, got none")
+    for column in header:
+        if column and header.count(column) > 1:
+            raise DataError(
+                f"{where}: expected each column once, got '{column}' several times in the header "
+                f"{', '.join(header)}; rename one"
+            )
+    if len(header) > 1:
+        return
+    for delimiter in (other for other in (",", ";", "|") if other in header[0]):
+        way_out = (
+            "name the file .csv"
+            if separator == "tab" and delimiter in DELIMITERS
+            else f"put a first line sep={delimiter} above the header of a .csv file"
+        )
+        raise DataError(
+            f"{where}: expected {separator}-separated names of columns, got one name with "
+            f"'{delimiter}' in it, '{header[0][:60]}'; {way_out}, or rename the column"
+        )
+
+
+def check_row(
+    header: Sequence[str], named: int, cells: Sequence[str], where: str, separator: str | None
+) -> None:
+    """Refuse a row that was cut in two, and one that is the header of a file put behind another.
+
+    Raises:
+        DataError: It is one of these.
+    """
+    if len(cells) != len(header):
+        raise DataError(
+            f"{where}: expected {len(header)} {separator}-separated cells "
+            f"({', '.join(header)}), got {len(cells)}; "
+            "correct the row, or save as CSV with quotes"
+        )
+    if spilled := [cell.strip() for cell in cells[named:] if cell.strip()]:
+        quotes = "" if separator is None else f"put a text with a {separator} into quotes, or "
+        raise DataError(
+            f"{where}: expected nothing behind the last named column '{header[named - 1]}', got "
+            f"'{spilled[0][:60]}'; {quotes}name the column in the header"
+        )
+    # A file put behind another brings its byte order mark along.
+    if len(header) > 1 and [cell.strip().strip(MARK) for cell in cells] == header:
+        raise DataError(
+            f"{where}: expected a row of values, got the header once more "
+            f"({', '.join(header)[:100]}); remove this line"
+        )

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetune.errors import ConfigError, DataError
+from finetune.files.unpacking import without_sheet
 from finetune.text.features.rows import READERS, kind_of, read_records, read_rows, refuse
-from finetune.text.features.table_files import without_sheet
 
 LONG = "a long text " * 20_000
 STRANGE = "x\u0085y\u2028z\x0b 👩‍👩‍👧 שלום עולם e\u0301 日本"
