@@ -40,8 +40,9 @@ def rounded(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     rarer = np.minimum(probabilities, 1 - probabilities)
     # 10^22 is the largest power of ten that is exact.
     scale = 10 ** np.clip(DIGITS - 1 - np.floor(np.log10(np.maximum(rarer, 1e-30))), 0, 22)
-    rarer = np.round(rarer * scale) / scale
-    return np.asarray(np.where(probabilities > 0.5, 1 - rarer, rarer))
+    values = np.round(probabilities * scale) / scale
+    near_one = (probabilities > 0.5) & (scale > 1e15)  # a larger product has no decimals to round
+    return np.asarray(np.where(near_one, 1 - np.round(rarer * scale) / scale, values))
 
 
 def class_answers(
