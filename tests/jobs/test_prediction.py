@@ -42,7 +42,10 @@ def pairs(tmp_path: Path) -> finetune.Predictor:
 
 def test_a_text_is_one_example_and_no_list_of_letters(reviews: finetune.Predictor) -> None:
     (row,) = reviews.predict(TEXTS[0])
-    assert row == reviews.predict(TEXTS)[0]
+    first = reviews.predict(TEXTS)[0]
+    # A batch of another size may change the last bit, which nine digits may show.
+    assert row["probabilities"] == pytest.approx(first["probabilities"], rel=1e-5)
+    assert {**row, "probabilities": None} == {**first, "probabilities": None}
 
 
 @pytest.mark.parametrize(
