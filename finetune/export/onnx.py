@@ -22,11 +22,12 @@ from finetune.checkpoints.folder import CONFIG
 from finetune.console.output import counted
 from finetune.export.card import Terms, write_card
 from finetune.export.model import WholeEnsemble, WholeModel, load_model
-from finetune.export.onnx_check import Agreement, check_graph
 from finetune.export.onnx_example import example
 from finetune.export.onnx_graph import (
     OPSET,
+    Agreement,
     Session,
+    check_graph,
     check_packages,
     check_runs,
     quantize,

@@ -21,8 +21,7 @@ from finetune.export import onnx as room
 from finetune.export import onnx_graph
 from finetune.export.model import HEADS, WholeEnsemble, WholeModel, load_model
 from finetune.export.onnx import export_onnx
-from finetune.export.onnx_check import check_graph
-from finetune.export.onnx_graph import PACKAGES, Session
+from finetune.export.onnx_graph import PACKAGES, Session, check_graph
 from finetune.export.onnx_score import find_scorer, score_graph, score_graphs
 from finetune.heads import ALL_POOLINGS, HeadConfig
 from finetune.jobs.prediction import Predictor, load
