@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from finetune.heads.choice import MultipleChoice
     from finetune.heads.config import ALL_POOLINGS, HeadConfig, SpanConfig
     from finetune.heads.masked_lm import MaskedLM
-    from finetune.heads.multi_label import MultiLabel
-    from finetune.heads.pooled import BatchNorm, Classification, PooledHead, Regression
+    from finetune.heads.pooled import BatchNorm, Classification, MultiLabel, PooledHead, Regression
     from finetune.heads.pooling import POOLINGS, text_segments
     from finetune.heads.protocol import (
         IGNORED,
@@ -51,5 +50,5 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     __all__,
-    ("config", "pooling", "protocol", "pooled", "choice", "masked_lm", "multi_label", "span"),
+    ("config", "pooling", "protocol", "pooled", "choice", "masked_lm", "span"),
 )
