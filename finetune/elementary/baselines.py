@@ -112,7 +112,7 @@ BASELINES = {
         lambda form: _is_text(form) and form.texts == 2, fit_overlap, most=20_000
     ),
     "sliding_window": Baseline(
-        lambda form: form.options > 0 and form.texts == 2 + form.options, _window, is_fitted=False
+        lambda form: 2 < form.texts <= 2 + form.options, _window, is_fitted=False
     ),
     SPANS: Baseline(lambda form: form.learnt == "span" and form.texts == 2, fit_spans, most=20_000),
 }

@@ -28,7 +28,7 @@ def sliding_window(examples: Sequence[Example], names: Sequence[str]) -> Outputs
     """Score the options of each question by the best windows of its passage.
 
     Args:
-        examples: N examples: a passage, a question and C options.
+        examples: N examples: a passage, a question and C options, or fewer.
         names: The letters of the options in the order of the outputs; an example has its options
             in the order of the alphabet.
 
@@ -40,7 +40,10 @@ def sliding_window(examples: Sequence[Example], names: Sequence[str]) -> Outputs
 
     def scores(texts: Sequence[str]) -> list[float]:
         passage, question = weighted(texts[0]), set(words(texts[1]))
-        return [_match(passage, question.union(words(texts[one]))) for one in positions]
+        return [
+            _match(passage, question.union(words(texts[one]))) if one < len(texts) else 0.0
+            for one in positions  # an example may have fewer options than others
+        ]
 
     return np.array([scores(example.texts) for example in examples])
 

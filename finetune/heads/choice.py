@@ -28,6 +28,8 @@ class MultipleChoice(PooledHead):
     """
 
     kind = "choice"
+    uneven = False
+    """Whether some questions have fewer than C options."""
 
     def __init__(self, config: EncoderConfig, head: HeadConfig, num_choices: int) -> None:
         """Make a head that scores an option.

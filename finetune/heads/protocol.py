@@ -76,12 +76,22 @@ def head_logits(head: TaskHead, hidden: Tensor, batch: Mapping[str, Tensor]) -> 
     Args:
         head: The head.
         hidden: As of `states_for`.
-        batch: `input_ids` int64 (B, T), and `attention_mask` bool (B, T) where a row is padded.
+        batch: `input_ids` int64 (B, T), `attention_mask` bool (B, T) where a row is padded, and
+            `choices` bool (B, C) where a question has fewer than C options: the logits of those
+            that it lacks are the lowest finite number.
     """
     attention_mask = batch.get("attention_mask")
-    if not head.reads_ids:
-        return head(hidden, attention_mask)
-    return head(hidden, attention_mask, batch["input_ids"])
+    if head.reads_ids:
+        logits = head(hidden, attention_mask, batch["input_ids"])
+    else:
+        logits = head(hidden, attention_mask)
+    choices = batch.get("choices")
+    return logits if choices is None else mask_choices(logits, choices)
+
+
+def mask_choices(logits: Tensor, choices: Tensor) -> Tensor:
+    """Give the options that a question lacks the probability 0, (B, C) and bool (B, C)."""
+    return logits.masked_fill(~choices, torch.finfo(logits.dtype).min)
 
 
 def cross_entropy(

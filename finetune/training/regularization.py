@@ -37,6 +37,11 @@ def check_regularization(config: RegularizationConfig, head: Head) -> None:
                 f"{name} is for one class of several, got a head of the kind {head.kind}; "
                 "leave it out"
             )
+    if config.label_smoothing and getattr(head, "uneven", False):
+        raise ConfigError(
+            "label_smoothing spreads over as many options for every question, got questions with "
+            "unequally many; leave it out"
+        )
 
 
 def reinitialise(encoder: Encoder, count: int, seed: int, head: Head | None = None) -> None:

@@ -3,8 +3,8 @@
 A row has a context, a question, options and an answer: `{"context": "…", "question": "…",
 "options": ["…", "…"], "answer": "B"}`. Files of SWAG's form (Zellers et al., 2018) are read too:
 `sent1`, `sent2`, `ending0` … and `label`; and those of ARC's, with named choices and an `answerKey`
-(Clark et al., 2018). How many options there are is read off the first question of the training
-data; every other one must have as many.
+(Clark et al., 2018). Questions may have unequally many options: C is the most that any
+has, and an option that a question lacks has the probability 0.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ from finetune.task.interface import Example
 from finetune.text.tokenizer.tokenizer import is_empty
 from tasks.own.names import OWN
 from tasks.own.options import (
-    FEWEST_OPTIONS,
-    MOST_OPTIONS,
-    OPTIONS,
     ChoiceTask,
     field_of,
     letters,
     options_of,
-    read_question,
     shown,
     unfolded,
 )
-from tasks.sources.reader import UniqueIds, check_files, check_split, check_texts, first_of
+from tasks.sources.reader import (
+    UniqueIds,
+    check_files,
+    check_split,
+    check_texts,
+    first_of,
+    line_list,
+)
 
 if TYPE_CHECKING:
+    from finetune.encoder import EncoderConfig
+    from finetune.heads import HeadConfig, TaskHead
     from finetune.text.features.pairs import Features
 
 ANSWERS = ("answer", "label")
@@ -43,8 +48,6 @@ ANSWERS = ("answer", "label")
 SPLITS = ("train", "validation", "test")
 _WITHHELD = (None, "", -1)
 """What stands in the place of an answer that is withheld; -1 in SWAG's test file."""
-_LISTED = 5
-"""Rows that a message names."""
 
 Rows = Sequence[tuple[str, Mapping[str, Any]]]
 """Where each row is, and its fields, unfolded."""
@@ -123,7 +126,7 @@ class ChooseTask(ChoiceTask):
     files: Mapping[str, Path] = field(default_factory=dict)
     """Split -> file."""
     order: tuple[str, ...] | None = None
-    """The letters in the order of a trained head's logits; None: those of the first question."""
+    """The letters in the order of a trained head's logits; None: those of the files."""
 
     given_name: str = OWN
     """What the user calls the data."""
@@ -150,16 +153,36 @@ class ChooseTask(ChoiceTask):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The letters of as many options as the first question has."""
+        """The letters of as many options as any question of the files has."""
         if self.order is not None:
             return self.order
-        split = next((split for split in SPLITS if split in self.files), None)
-        if split is None:
+        if not self._counts:
             raise ConfigError(
                 "choose/own: expected a file of questions or a trained run, got neither"
             )
-        where, row = next(self._rows(split))
-        return letters(len(read_question(row, where)) - 2)
+        return letters(max(self._counts))
+
+    @cached_property
+    def _counts(self) -> Counter[int]:
+        """Number of options -> questions of all files that have so many."""
+        rows = (row for split in SPLITS if split in self.files for row in self._rows(split))
+        return Counter(len(options_of(unfolded(row, where), where)) for where, row in rows)
+
+    def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
+        """A `MultipleChoice` head over the most options that a question has."""
+        from finetune.heads import MultipleChoice
+
+        made = super().head(config, head)
+        if isinstance(made, MultipleChoice) and self.order is None:
+            made.uneven = len(self._counts) > 1
+        return made
+
+    def notes(self) -> list[str]:
+        """How many options the questions have, where it is not one number."""
+        if self.order is not None or len(self._counts) < 2:
+            return []
+        listed = ", ".join(f"{count} in {self._counts[count]:,}" for count in sorted(self._counts))
+        return [f"options of a question: {listed}; options that it lacks have probability 0"]
 
     def data_files(self, split: str) -> list[Path]:
         """The file of a split."""
@@ -170,7 +193,7 @@ class ChooseTask(ChoiceTask):
         ids = UniqueIds()
         examples = []
         rows = [(where, unfolded(row, where)) for where, row in self._rows(split)]
-        _check_options(rows, self._file(split))
+        _check_options(rows)
         for number, (where, row) in enumerate(rows):
             example = self.example(row, where, number)
             ids.add(example.id, where)
@@ -220,10 +243,9 @@ class ChooseTask(ChoiceTask):
         return first_of([self.files[split]], missing)
 
 
-def _check_options(rows: Rows, path: object) -> None:
-    """Refuse a file whose questions differ in their number of options, or lack the text of one."""
+def _check_options(rows: Rows) -> None:
+    """Refuse a file in which an option of a question lacks its text."""
     options = [(where, options_of(row, where)) for where, row in rows]
-    _check_counts(options, rows, path)
     holes = [where for where, texts in options if any(map(_is_hole, texts))]
     if holes:
         texts = next(texts for where, texts in options if where == holes[0])
@@ -232,46 +254,15 @@ def _check_options(rows: Rows, path: object) -> None:
         )
         raise DataError(
             f"{holes[0]}: expected a text for every option, got option {letter} empty, and an "
-            f"empty one in {len(holes):,} of {len(rows):,} questions ({_lines(holes)}); write "
+            f"empty one in {len(holes):,} of {len(rows):,} questions{line_list(holes)}; write "
             "the missing texts, or remove these questions"
         )
-
-
-def _check_counts(options: Sequence[tuple[str, list[Any]]], rows: Rows, path: object) -> None:
-    counts = Counter(len(texts) for _, texts in options)
-    usual = counts.most_common(1)[0][0]
-    where, odd = next((one for one in options if len(one[1]) != usual), ("", []))
-    if len(counts) < 2 or not FEWEST_OPTIONS <= len(odd) <= MOST_OPTIONS:
-        return  # a question with no options, or with too many, is refused by itself
-    first = {len(texts): _line(where) for where, texts in reversed(options)}
-    listed = ", ".join(
-        f"{count} in {number:,} (first in line {first[count]})"
-        for count, number in counts.most_common()
-    )
-    way_out = f"keep the questions with {usual} options"
-    field = next((name for name in OPTIONS if all(name in row for _, row in rows)), None)
-    if field is not None and str(path).endswith((".jsonl", ".ndjson")):
-        way_out += f" (jq -c 'select(.{field} | length == {usual})' FILE)"
-    raise DataError(
-        f"{where}: expected {usual} options ({', '.join(letters(usual))}) for every question, "
-        f"got {len(odd)}; of the file's {len(rows):,} questions there are {listed}; {way_out}, or "
-        "train a run for each number"
-    )
 
 
 def _is_hole(option: Any) -> bool:
     return not isinstance(option, (str, int, list, dict)) or (
         isinstance(option, str) and is_empty(option)
     )
-
-
-def _line(where: str) -> str:
-    return where.rpartition(":")[2]
-
-
-def _lines(rows: Sequence[str]) -> str:
-    lines = ", ".join(map(_line, rows[:_LISTED]))
-    return f"lines {lines}{', …' * (len(rows) > _LISTED)}"
 
 
 def _doubled_options(examples: Sequence[Example]) -> list[str]:

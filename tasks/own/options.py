@@ -13,6 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from finetune.errors import DataError
 from finetune.metrics import accuracy
 from finetune.task.answers.classes import class_answers, constant_answers
@@ -149,6 +152,8 @@ def _text(row: Mapping[str, Any], names: Sequence[str], where: str) -> str:
 def options_of(row: Mapping[str, Any], where: str) -> list[Any]:
     """The options of a row, under any of their usual names; what is in them is not checked.
 
+    Empty cells behind the last `ending` are options that the question does not have.
+
     Raises:
         DataError: There are none, or they are no list.
     """
@@ -160,6 +165,8 @@ def options_of(row: Mapping[str, Any], where: str) -> list[Any]:
                 f"{where}: expected the fields {', '.join(expected)}, got {', '.join(endings)}"
             )
         options: Any = [row[name] for name in expected]
+        while options and options[-1] in ("", None):  # a table has the columns of all questions
+            options.pop()
     else:
         options = row[field_of(row, OPTIONS, where)]
     if not isinstance(options, list):
@@ -186,7 +193,7 @@ def shown(value: Any) -> str:
 
 
 class ChoiceTask(Task):
-    """Questions with C options each; the texts of an example are passage, question, options."""
+    """Questions with C options or fewer; the texts of an example are passage, question, options."""
 
     monitor = "accuracy"
     fixed_answer = None
@@ -210,15 +217,15 @@ class ChoiceTask(Task):
         return Example(id=given, texts=texts)
 
     def checked(self, texts: tuple[str, ...], where: str) -> tuple[str, ...]:
-        """The same texts, if they are those of a question with C options.
+        """The same texts, if they are those of a question with C options or fewer.
 
         Raises:
-            DataError: There are more options, or fewer.
+            DataError: There are more options.
         """
-        if len(texts) - 2 != self.sequences_per_example:
+        if len(texts) - 2 > self.sequences_per_example:
             raise DataError(
-                f"{where}: expected {len(self.labels)} options ({', '.join(self.labels)}) for "
-                f"every question, got {len(texts) - 2}"
+                f"{where}: expected at most {len(self.labels)} options "
+                f"({', '.join(sorted(self.labels))}), got {len(texts) - 2}"
             )
         return texts
 
@@ -238,15 +245,18 @@ class ChoiceTask(Task):
     ) -> list[Features]:
         """Encode the passage with each option; C features an example, each with its label.
 
-        A label that is withheld is -100 where others are known.
+        A label that is withheld is -100 where others are known; an option that a question lacks is
+        a sequence without tokens.
         """
         from finetune.heads import IGNORED
         from finetune.text.features.pairs import encode_choices
 
-        positions = [2 + letters(self.sequences_per_example).index(one) for one in self.labels]
         seconds = [
-            [with_option(example.texts[1], example.texts[position]) for position in positions]
-            for example in examples
+            [
+                with_option(example.texts[1], example.texts[position]) if is_there else None
+                for position, is_there in zip(self._positions, row, strict=True)
+            ]
+            for example, row in zip(examples, self._choices(examples), strict=True)
         ]
         passages = [example.texts[0] for example in examples]
         features = encode_choices(tokenizer, passages, seconds, max_length)
@@ -265,8 +275,26 @@ class ChoiceTask(Task):
     def answers(
         self, outputs: Outputs, examples: Sequence[Example], features: Sequence[Features]
     ) -> list[Answer]:
-        """The letter of the best option, with the probabilities of all."""
-        return class_answers(outputs, examples, self.labels)
+        """The letter of the best option, with the probabilities of all that the question has."""
+        choices = self._choices(examples)
+        if choices.all():
+            return class_answers(outputs, examples, self.labels)
+        # Also here: the outputs may be of a baseline, or of an exported graph.
+        answers = class_answers(np.where(choices, outputs, -np.inf), examples, self.labels)
+        for answer, row in zip(answers, choices, strict=True):
+            named = zip(answer["probabilities"].items(), row, strict=True)
+            answer["probabilities"] = dict(pair for pair, is_there in named if is_there)
+        return answers
+
+    @property
+    def _positions(self) -> list[int]:
+        """Where the option of each output stands among an example's texts, (C,)."""
+        return [2 + letters(self.sequences_per_example).index(one) for one in self.labels]
+
+    def _choices(self, examples: Sequence[Example]) -> npt.NDArray[np.bool_]:
+        """Which options each question has, in the order of the outputs, (N, C)."""
+        counts = np.array([len(example.texts) for example in examples])
+        return np.array(self._positions) < counts[:, None]
 
     def baseline_answers(
         self, train: Sequence[Example], examples: Sequence[Example]

@@ -223,7 +223,10 @@ def collate(
         `labels` int64 or float32, (B,), or (B, 2) or (B, C) where a label has so many numbers;
         left out where the units have none;
         `context` int64 (B, 2): first position that an answer may take and the one after the last;
-        left out where the units have none.
+        left out where the units have none;
+        `choices` bool (B, R), True = the unit has this option; left out where all have R. An option
+        that a question lacks is a sequence without tokens, of which one of padding may be attended
+        to: a softmax over nothing would be no number.
     """
     import torch
 
@@ -238,6 +241,9 @@ def collate(
         "input_ids": _fill([sequence.input_ids for sequence in sequences], filled, pad_token_id),
         "token_type_ids": _fill([sequence.token_type_ids for sequence in sequences], filled, 0),
     }
+    if not lengths.all():
+        batch["choices"] = torch.from_numpy(lengths.reshape(-1, rows) > 0)
+    filled[lengths == 0, 0] = True
     if not filled.all():
         batch["attention_mask"] = torch.from_numpy(filled)
     first_of_unit = sequences[::rows]  # label and context belong to a unit, not to each sequence
@@ -259,7 +265,7 @@ def _fill(rows: Sequence[Ids], filled: NDArray[np.bool_], padding: int) -> Tenso
 def encode_choices(
     tokenizer: Tokenizer,
     passages: Sequence[str],
-    questions_with_options: Sequence[Sequence[str]],
+    questions_with_options: Sequence[Sequence[str | None]],
     max_length: int,
 ) -> list[Features]:
     """Encode a passage with each of the C options of a question (Radford et al., 2018).
@@ -275,12 +281,12 @@ def encode_choices(
         tokenizer: Splits the texts and knows its special tokens.
         passages: The passage of each question (N,). One that comes again is tokenized once.
         questions_with_options: Of each question, the C texts that follow the passage: the question
-            filled or joined with an option (N, C).
+            filled or joined with an option; None for an option that it lacks (N, C).
         max_length: Tokens that a sequence may have, special tokens included.
 
     Returns:
         N C features without labels: those of the first question in the order of its options, those
-        of the second, ….
+        of the second, …. One without tokens stands for an option that a question lacks.
 
     Raises:
         ConfigError: `max_length` leaves no space for a token of each text.
@@ -294,11 +300,14 @@ def encode_choices(
     distinct = list(dict.fromkeys(passages))  # RACE asks several questions about each
     with tokenizer_threads():
         passage_ids = dict(zip(distinct, tokenizer.encode_ids(distinct), strict=True))
-        second_ids = iter(tokenizer.encode_ids(list(chain.from_iterable(questions_with_options))))
+        every = chain.from_iterable(questions_with_options)
+        second_ids = iter(tokenizer.encode_ids([one for one in every if one is not None]))
     return [
-        _choice(passage_ids[passage], next(second_ids), space, template)
+        Features([], [])
+        if second is None
+        else _choice(passage_ids[passage], next(second_ids), space, template)
         for passage, seconds in zip(passages, questions_with_options, strict=True)
-        for _ in seconds
+        for second in seconds
     ]
 
 

@@ -214,7 +214,8 @@ class TaskData(OrderedData):
         about: dict[str, Any] = {}
         for split in splits:
             training = split == self.train_split
-            tokens = _length_facts(self.lengths(split, training=training))
+            lengths = self.lengths(split, training=training)
+            tokens = _length_facts(lengths[lengths > 0])  # options that a question lacks have 0
             facts = self.describe(split, training=training)
             about[split] = statistics["splits"][split] | facts | {"tokens": tokens}
         lengths = self.lengths(self.train_split, training=True)

@@ -11,11 +11,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from finetune.elementary.baselines import applicable, fit
+from finetune.encoder import Encoder
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
+from finetune.heads.pooling import ALL_POOLINGS
+from finetune.heads.protocol import mask_choices
 from finetune.task.interface import Example
+from finetune.text.features.files import load_features, save_features
 from finetune.text.features.pairs import collate
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.loop.finetuner import FineTuner
+from finetune.training.regularization import (
+    RegularizationConfig,
+    check_regularization,
+    symmetric_kl,
+)
 from tasks.own.choose import ChooseTask, choose_task, chosen
 from tests.made.nets import tiny_config
 
@@ -111,24 +122,47 @@ class TestFiles:
         assert task.labels == tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:count])
         assert task.examples("train")[1].label == task.labels[-1]
 
-    @pytest.mark.parametrize("count", [0, 1, 2, 4])
-    def test_a_number_that_changes_is_an_error_with_the_line(
+    @pytest.mark.parametrize("count", [0, 1, 27])
+    def test_too_few_options_or_too_many_are_an_error_with_the_line(
         self, count: int, tmp_path: Path
     ) -> None:
         task = task_of(tmp_path, row(), row(options=["B"] * count))
-        expected = "3 options .A, B, C. for every question" if count > 1 else "2 to 26 options"
         with pytest.raises(
-            DataError, match=f"train.jsonl:2: expected {expected}, got {count}"
+            DataError, match=f"train.jsonl:2: expected 2 to 26 options, got {count}"
         ) as error:
             task.examples("train")
         assert "\n" not in str(error.value)
 
-    def test_validation_must_have_as_many_options_as_training(self, tmp_path: Path) -> None:
-        train = write(tmp_path / "t.jsonl", row())
-        other = write(tmp_path / "v.jsonl", row(options=["x", "Tom"]))
+    def test_unequally_many_options_are_those_of_the_longest_question(self, tmp_path: Path) -> None:
+        train = write(tmp_path / "t.jsonl", row(), row(options=["x", "Tom"]))
+        other = write(tmp_path / "v.jsonl", row(options=["x", "Tom", "y", "z"]))
         task = choose_task({"train": train, "validation": other})
-        with pytest.raises(DataError, match="v.jsonl:1: expected 3 options .*, got 2"):
-            task.examples("validation")
+        assert task.labels == ("A", "B", "C", "D")
+        assert [len(example.texts) - 2 for example in task.examples("train")] == [3, 2]
+        (note,) = task.notes()
+        assert note.startswith(
+            "options of a question: 2 in 1, 3 in 1, 4 in 1; options that it lack"
+        )
+        assert task_of(tmp_path, row(), row()).notes() == []
+        known = choose_task({"validation": other}, ["A", "B", "C"])
+        with pytest.raises(
+            DataError, match=r"v.jsonl:1: expected at most 3 options \(A, B, C\), go"
+        ):
+            known.examples("validation")
+
+    def test_a_table_leaves_the_cells_of_options_empty_that_a_question_lacks(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "train.csv"
+        path.write_text("sent1,sent2,ending0,ending1,ending2,label\na,b,c,d,e,2\na,b,c,d,,1\n")
+        task = choose_task({"train": path})
+        assert [example.texts[2:] for example in task.examples("train")] == [
+            ("c", "d", "e"),
+            ("c", "d"),
+        ]
+        path.write_text("sent1,sent2,ending0,ending1,ending2,label\na,b,c,,e,2\n")
+        with pytest.raises(DataError, match="train.csv:2: expected a text for every option, got"):
+            task.examples("train")
 
     def test_files_of_swags_form_are_read(self, tmp_path: Path) -> None:
         path = tmp_path / "train.csv"
@@ -194,20 +228,10 @@ class TestFiles:
         holed = row(options=["Ann", "Tom", hole])
         message = (
             r"train.jsonl:2: expected a text for every option, got option C empty, and an empty "
-            r"one in 2 of 3 questions \(lines 2, 3\)"
+            r"one in 2 of 3 questions: lines 2, 3; write"
         )
         with pytest.raises(DataError, match=message):
             task_of(tmp_path, row(), holed, holed).examples("train")
-
-    def test_uneven_options_are_refused_with_counts_and_a_way_out(self, tmp_path: Path) -> None:
-        more, fewer = row(options=["Ann", "Tom", "Bob", "Eve"]), row(options=["Ann", "Tom"])
-        message = (
-            r"train.jsonl:2: expected 3 options \(A, B, C\) for every question, got 2; of the "
-            r"file's 5 questions there are 3 in 2 \(first in line 1\), 2 in 2 \(first in line 2\), "
-            r"4 in 1 \(first in line 4\); keep .* \(jq -c 'select\(.options . length == 3\)' FILE\)"
-        )
-        with pytest.raises(DataError, match=message):
-            task_of(tmp_path, row(), fewer, row(), more, fewer).examples("train")
 
     def test_doubled_options_are_told(self, tmp_path: Path) -> None:
         task = task_of(tmp_path, row(), row(options=["Ann", "Tom", "Ann "]))
@@ -269,10 +293,9 @@ class TestTask:
         assert task.example(ROW, "f:1", 4) == Example(
             4, ("Tom is in.", "Who is in?", *ROW["options"])
         )
-        with pytest.raises(
-            DataError, match="f:1: expected 3 options .A, B, C. for every question, got 2"
-        ):
-            task.example({**ROW, "options": ["x", "y"]}, "f:1", 0)
+        assert task.example({**ROW, "options": ["x", "y"]}, "f:1", 0).texts[2:] == ("x", "y")
+        with pytest.raises(DataError, match=r"f:1: expected at most 3 options \(A, B, C\), got 4"):
+            task.example({**ROW, "options": ["x", "y", "z", "w"]}, "f:1", 0)
         with pytest.raises(
             ConfigError, match="expected a file of questions or a trained run, got nei"
         ):
@@ -322,3 +345,80 @@ class TestTask:
         right = sum(a["prediction"] == e.label for a, e in zip(answers, examples, strict=True))
         assert task.score(answers) == {"accuracy": right / 5}
         assert task.describe(examples) == {"questions_filled": 0.0, "questions_joined": 1.0}
+
+
+class TestUnequalOptions:
+    """A question with fewer options than others is what it is in data where all have so many."""
+
+    @pytest.mark.parametrize("pooling", ALL_POOLINGS)
+    def test_loss_gradients_and_answers_are_those_of_equally_many(
+        self, pooling: str, tmp_path: Path, tokenizer: Tokenizer
+    ) -> None:
+        rows = [row(options=["Tom is", "a cat"]), row(options=["sat", "on", "mats", "x"], answer=3)]
+        (tmp_path / "all").mkdir()
+        both = task_of(tmp_path / "all", *rows)
+        losses, gradients, answers = [], [], []
+        for task in (both, *(task_of(tmp_path, one) for one in rows)):
+            examples = task.examples("train")
+            features = task.features(examples, tokenizer, 24, training=True)
+            torch.manual_seed(0)
+            config = tiny_config(vocab_size=100, hidden_size=8)
+            encoder, head = Encoder(config).eval(), task.head(config, HeadConfig(pooling)).eval()
+            tuner = FineTuner(encoder, head, task)
+            count = task.sequences_per_example
+            batch = collate(features, range(len(examples)), tokenizer.pad_token_id, rows=count)
+            logits = tuner.eval()(batch)
+            loss = head.loss(logits, batch["labels"])
+            loss.backward()
+            losses.append(loss.detach())
+            gradients.append([one.grad for one in tuner.parameters()])
+            answers.append(task.answers(logits.detach().numpy(), examples, features))
+        assert losses[0] == pytest.approx((losses[1] + losses[2]) / 2, rel=1e-5)
+        for whole, *parts in zip(*gradients, strict=True):
+            assert (whole is None) == (parts[0] is None)
+            if whole is not None:
+                torch.testing.assert_close(whole, sum(parts) / 2, rtol=1e-4, atol=1e-6)
+        for answer, (alone,) in zip(answers[0], answers[1:], strict=True):
+            assert answer["prediction"] == alone["prediction"]
+            assert answer["probabilities"] == pytest.approx(alone["probabilities"], rel=1e-4)
+        assert list(answers[0][0]["probabilities"]) == ["A", "B"]
+
+    def test_no_output_can_choose_an_option_that_is_not_there(self, tmp_path: Path) -> None:
+        task = task_of(tmp_path, row(options=["x", "Tom"]), row())
+        answers = task.answers(np.array([[0.0, 1.0, 9.0]] * 2), task.examples("train"), [])
+        assert [answer["prediction"] for answer in answers] == ["B", "C"]
+        moved = choose_task(task.files, ["C", "A", "B"])
+        answers = moved.answers(np.array([[9.0, 0.0, 1.0]] * 2), task.examples("train"), [])
+        assert [answer["prediction"] for answer in answers] == ["B", "C"]
+
+    def test_what_the_softmax_sees_is_masked_in_r_drop_and_label_smoothing_refused(
+        self, tmp_path: Path
+    ) -> None:
+        logits = mask_choices(torch.tensor([[1.0, 2.0, 50.0]]), torch.tensor([[True, True, False]]))
+        other = mask_choices(torch.tensor([[0.5, 2.0, -3.0]]), torch.tensor([[True, True, False]]))
+        assert symmetric_kl(logits, other) == pytest.approx(
+            symmetric_kl(logits[:, :2], other[:, :2]), rel=1e-6
+        )
+        config = tiny_config(vocab_size=100, hidden_size=8)
+        head = task_of(tmp_path, row(), row(options=["x", "Tom"])).head(config, HeadConfig())
+        with pytest.raises(ConfigError, match="got questions with unequally many; leave it out"):
+            check_regularization(RegularizationConfig(label_smoothing=0.1), head)
+        check_regularization(RegularizationConfig(r_drop=1.0), head)
+
+    def test_tokenized_questions_come_back_from_the_cache(
+        self, tmp_path: Path, tokenizer: Tokenizer
+    ) -> None:
+        task = task_of(tmp_path, row(options=["x", "Tom"]), row())
+        features = task.features(task.examples("train"), tokenizer, 24, training=True)
+        assert [len(one.input_ids) > 0 for one in features] == [True, True, False, *[True] * 3]
+        save_features(features, tmp_path / "f.npz")
+        assert load_features(tmp_path / "f.npz") == features
+
+    def test_the_sliding_window_has_no_score_for_it(self, tmp_path: Path) -> None:
+        task = task_of(tmp_path, row(options=["x", "Tom is"]), row())
+        examples = task.examples("train")
+        assert applicable(task, examples) == ["sliding_window"]
+        assert [one["prediction"] for one in fit("sliding_window", task, [])(examples)] == [
+            "B",
+            "B",
+        ]
