@@ -128,6 +128,8 @@ class ChooseTask(ChoiceTask):
     order: tuple[str, ...] | None = None
     """The letters in the order of a trained head's logits; None: those of the files."""
 
+    may_have_fewer = True
+
     given_name: str = OWN
     """What the user calls the data."""
 

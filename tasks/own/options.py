@@ -197,6 +197,8 @@ class ChoiceTask(Task):
 
     monitor = "accuracy"
     fixed_answer = None
+    may_have_fewer = False
+    """Whether a question may have fewer than C options."""
 
     @property
     def sequences_per_example(self) -> int:
@@ -217,16 +219,18 @@ class ChoiceTask(Task):
         return Example(id=given, texts=texts)
 
     def checked(self, texts: tuple[str, ...], where: str) -> tuple[str, ...]:
-        """The same texts, if they are those of a question with C options or fewer.
+        """The same texts, if they are those of a question with C options, or fewer where it may.
 
         Raises:
-            DataError: There are more options.
+            DataError: There are more options, or fewer where all questions have C.
         """
-        if len(texts) - 2 > self.sequences_per_example:
-            raise DataError(
-                f"{where}: expected at most {len(self.labels)} options "
-                f"({', '.join(sorted(self.labels))}), got {len(texts) - 2}"
-            )
+        count, most = len(texts) - 2, self.sequences_per_example
+        if count > most or (count < most and not self.may_have_fewer):
+            listed = f"({', '.join(sorted(self.labels))})"
+            usual = f"at most {most} options {listed}"
+            if not self.may_have_fewer:
+                usual = f"{most} options {listed} for every question"
+            raise DataError(f"{where}: expected {usual}, got {count}")
         return texts
 
     def describe(self, examples: Sequence[Example]) -> dict[str, Any]:
