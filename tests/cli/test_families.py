@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from finetune.metrics import tuned_threshold
 from finetune.runs.predictions import read_predictions
 from tests.made.commands import ROOT
 from tests.made.families import Files, write_families
+from tests.made.texts import write_lines
 
 if TYPE_CHECKING:
     from tests.made.commands import Call, Refuses, Start
@@ -195,6 +197,35 @@ def test_a_test_file_that_is_named_is_scored_too(
     assert len(read_predictions(runs[name] / "predictions" / "test.jsonl")) == 8
     again = call("evaluate", runs[name], "--split", "test").json["metrics"]
     assert {key: value for key, value in again.items() if "/" not in key} == test["metrics"]
+
+
+def test_questions_with_unequally_many_options_go_all_the_way(
+    world: World, files: Files, tmp_path: Path, call: Call
+) -> None:
+    uneven = dataclasses.replace(files, data=tmp_path / "data")
+    for split in ("train", "validation", "test"):
+        lines = files.own(f"{split}-choices.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        for row in rows[::3]:  # A is right
+            row["options"] = row["options"][:2]
+        write_lines(uneven.own(f"{split}-choices.jsonl"), rows)
+    run, plain = tmp_path / "run", tmp_path / "plain"
+    note = "options of a question: 2 in 23, 3 in 41; options that it lacks have probability 0\n"
+    flags = ["--unfreeze", "head", "--r-drop", "1", "--batch-size", "5"]
+    done = call(*KINDS["choose"].command(world, uneven, run, *flags))
+    assert done.status == 0, done.err
+    assert note in done.err
+    rows = read_predictions(run / "predictions" / "validation.jsonl")
+    assert [len(row["probabilities"]) for row in rows[:4]] == [2, 3, 3, 2]
+    assert all(sum(row["probabilities"].values()) == pytest.approx(1) for row in rows)
+    assert call("evaluate", run).json["metrics"] == results_of(run)["metrics"]
+    words = KINDS["choose"].command(world, uneven, plain, *flags, "--no-cache")
+    assert call(*words).status == 0  # frozen layers give the same states from the cache
+    assert results_of(plain)["metrics"] == results_of(run)["metrics"]
+    source, target = uneven.own("test-choices.jsonl"), tmp_path / "answers.jsonl"
+    assert call("predict", run, "--input", source, "--output", target).status == 0
+    assert call("report", run, "--out", tmp_path / "page.html").status == 0
+    assert call("baseline", *words[: words.index("--encoder")]).status == 0
 
 
 def test_spans_leave_the_files_of_the_official_script(runs: dict[str, Path]) -> None:
