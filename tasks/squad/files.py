@@ -19,6 +19,7 @@ from finetune.errors import DataError
 from finetune.files.unpacking import without_sheet
 from finetune.task.interface import Example, GoldAnswer
 from finetune.text.features.rows import read_rows
+from tasks.own.columns import as_indicator
 from tasks.sources import hub
 from tasks.sources.reader import UniqueIds, decode, read_bytes
 
@@ -254,6 +255,9 @@ def _id(row: Row, where: str) -> int | str:
 def _question(row: Row, known: int | str, where: str, *, is_own: bool) -> _Question:
     question, context = text_of(row, "question", where), text_of(row, "context", where)
     impossible = row.get("is_impossible")
+    if is_own and isinstance(impossible, str):  # as a cell of a table has it
+        known_word = as_indicator(impossible)
+        impossible = (impossible.strip() or None) if known_word is None else known_word
     if impossible is not None and not isinstance(impossible, bool):
         raise DataError(f"{where}: expected is_impossible true or false, got {impossible!r}")
     given = row.get("answers", row.get("answer"))

@@ -396,6 +396,20 @@ class TestPlainRows:
             Example(0, ("Who?", "The cat sat."), (GoldAnswer("cat", 4),))
         ]
 
+    @pytest.mark.parametrize(("yes", "no"), [("true", "false"), ("TRUE", "FALSE"), ("1", "0")])
+    def test_cells_say_whether_there_is_no_answer(self, yes: str, no: str, save: Save) -> None:
+        lines = [
+            "question,context,answer,is_impossible",
+            f"a,b c,b,{no}",
+            f"d,b c,,{yes}",
+            "e,b,b,",
+        ]
+        examples = read_own(save("\n".join(lines) + "\n", "own.csv"), labelled=True)
+        assert [len(example.label or ()) for example in examples] == [1, 0, 1]
+        lines[1] = "a,b c,b,maybe"
+        with pytest.raises(DataError, match="expected is_impossible true or false, got 'maybe'"):
+            read_own(save("\n".join(lines) + "\n", "own.csv"), labelled=True)
+
     def test_text_that_stands_nowhere_is_an_error(self, save: Save) -> None:
         row = {"question": "Who?", "context": CONTEXT, "answer": "dog"}
         with pytest.raises(DataError, match=r"own.jsonl:1: .*'dog' in its context.*got it nowhere"):
