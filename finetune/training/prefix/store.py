@@ -226,7 +226,7 @@ class Writer:
 
     def _put(self, states: npt.NDArray[Any], offset: int) -> None:
         # Through the file and not a map: on a full disk a map kills the process.
-        left = np.ascontiguousarray(states).data.cast("B")
+        left = np.ascontiguousarray(states).data.cast("B") if states.size else memoryview(b"")
         while left:
             done = os.pwrite(self._file.fileno(), left, offset)
             left, offset = left[done:], offset + done
