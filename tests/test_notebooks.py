@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ NAMES = [
     "04_ulmfit",
     "05_looking_inside",
     "06_bring_your_own",
+    "07_real_data",
 ]
 LARGEST = 300_000
 """Bytes of a file."""
@@ -74,7 +76,7 @@ def has_figure(cell: dict[str, Any]) -> bool:
     return any("image/png" in output.get("data", {}) for output in cell["outputs"])
 
 
-def test_there_are_six() -> None:
+def test_there_are_seven() -> None:
     assert [path.stem for path in NOTEBOOKS] == NAMES
 
 
@@ -119,7 +121,7 @@ def test_it_imports_public_names_that_exist(path: Path) -> None:
         assert root in LIBRARIES | sys.stdlib_module_names, module
         if root not in ("finetune", "tasks"):
             continue
-        assert "._" not in module
+        assert "._" not in module.removesuffix(".__main__")  # the program itself
         assert not (name or "").startswith("_"), name
         assert name is None or hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
@@ -143,6 +145,18 @@ def test_its_links_lead_somewhere(path: Path) -> None:
     assert text.startswith(f"# {int(path.stem[:2])}. ")
 
 
+def test_sample_is_small_and_says_its_licence() -> None:
+    assert sorted(path.name for path in (FOLDER / "data").iterdir()) == [
+        "README.md",
+        "questions.csv",
+    ]
+    assert (FOLDER / "data" / "questions.csv").stat().st_size < 100_000
+    about = (FOLDER / "data" / "README.md").read_text(encoding="utf-8")
+    assert "CC BY-SA 4.0" in about
+    assert "Changes:" in about
+    assert "notebooks/data/questions.csv" in (FOLDER.parent / "NOTICE").read_text()
+
+
 @each
 @pytest.mark.slow
 def test_it_runs_from_nothing(path: Path, tmp_path: Path) -> None:
@@ -151,7 +165,7 @@ def test_it_runs_from_nothing(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("ipykernel", reason=reason)
     nbformat = pytest.importorskip("nbformat", reason=reason)
     place = tmp_path / "notebooks"
-    place.mkdir()
+    shutil.copytree(FOLDER / "data", place / "data")
     notebook = nbformat.read(path, as_version=4)
     environment = {**os.environ, "FINETUNE_CACHE": str(tmp_path / "cache")}
     client = nbclient.NotebookClient(
