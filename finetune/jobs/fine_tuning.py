@@ -96,9 +96,10 @@ def _after_adaptation(run: FitRun) -> FitRun:
     """The second stage: fine-tuning from the encoder that the first one adapts."""
     before, folder = run.adaptation(), RunFolder(Path(str(run.out)))
     # A run that was stopped in its first stage has nothing to resume in the second.
-    recorded = folder.read_config().get("encoder_from")
-    is_begun = recorded is not None and os.path.abspath(recorded) == os.path.abspath(before.out)
-    resume = run.resume and (is_begun or (recorded is None and not before.resume))
+    resume = run.resume and not before.resume
+    if run.resume and folder.config_file.is_file():
+        encoder = folder.read_settings(type(run)).encoder_from  # of a folder that may have moved
+        resume = os.path.abspath(encoder) == os.path.abspath(before.out)
     return dataclasses.replace(run, encoder_from=before.out, resume=resume)
 
 

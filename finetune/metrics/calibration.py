@@ -134,12 +134,14 @@ def best_temperature(logits: npt.ArrayLike, targets: npt.ArrayLike) -> float | N
 
     Returns:
         T in [0.1, 10], of four significant digits; None where every answer is right: the likelihood
-        then grows without end as T falls.
+        then grows without end as T falls; or where a logit is not finite.
     """
     from scipy.optimize import brentq
 
     z, true = _pair(logits, targets)
     decisions = true.ndim == 2
+    if not np.isfinite(z).all():  # the weights have diverged, which whoever writes answers says
+        return None
     if ((z > 0) == true).all() if decisions else (z.argmax(axis=1) == true).all():
         return None
     of_truth = z * true if decisions else z[np.arange(len(z)), true]

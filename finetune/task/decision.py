@@ -99,9 +99,14 @@ def _are_logits(task: Task, outputs: Outputs) -> bool:
 
 
 def _targets(task: Task, outputs: Outputs, examples: Sequence[Example]) -> npt.NDArray[Any] | None:
-    """The right class of each example (N,), or indicators (N, C); None where one is not known."""
+    """The right class of each example (N,), or indicators (N, C).
+
+    None where one is not known, or where an output is no number: the weights have diverged.
+    """
     labels: list[Any] = [example.label for example in examples]
     if not labels or not _are_logits(task, outputs) or len(outputs) != len(labels):
+        return None
+    if not (outputs < np.inf).all():  # minus infinity stands for an option that is not there
         return None
     if all(isinstance(label, tuple) for label in labels):
         return indicators(labels, task.labels)

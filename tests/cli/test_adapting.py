@@ -100,6 +100,16 @@ def test_a_run_that_is_stopped_while_it_adapts_is_resumed_like_any(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_a_run_that_was_moved_with_its_adaptation_is_resumed(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    assert call(*world.glue(before / "run", "--adapt", "3steps")).status == 0
+    before.rename(after)
+    outcome = call(*world.glue(after / "run", "--adapt", "3steps", "--resume"))
+    assert outcome.status == 0, outcome.err
+
+
 def test_adapt_alone_is_one_epoch(world: World, tmp_path: Path, call: Call) -> None:
     assert call(*world.glue(tmp_path / "run", "--adapt")).status == 0
     lines = (tmp_path / "run-adapt" / "metrics.jsonl").read_text().splitlines()

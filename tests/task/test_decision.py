@@ -93,6 +93,14 @@ def test_without_labels_or_with_all_answers_right_there_is_no_temperature(classe
     assert decision.tune(task, logits, right, []) == {}
 
 
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_outputs_of_diverged_weights_have_no_temperature(classes: Any, value: float) -> None:
+    task, logits, examples = classes
+    logits[7, 1] = value
+    assert decision.tune(task, logits, examples, []) == {}
+    assert bool(decision.trust(task, logits, examples, {})) == (value < 0)
+
+
 def test_numbers_and_passages_have_no_temperature(tmp_path: Path) -> None:
     task = task_of(tmp_path, ["1.5", "2.5", "7.25"])
     examples = [Example(n, ("x",), value) for n, value in enumerate((1.5, 2.5, 7.25))]
