@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -96,8 +97,25 @@ def test_log_count_ratios_are_those_of_the_paper() -> None:
 
 
 def test_naive_bayes_learns_the_word_that_decides() -> None:
-    logits = fit_naive_bayes(TRAINING)(REST)
+    answer = fit_naive_bayes(TRAINING)
+    logits = answer(REST)
     assert (np.array(NAMES)[logits.argmax(1)] == [one.label for one in REST]).mean() > 0.9
+    twice, thrice = answer([Example(0, ("the the",)), Example(1, ("the the the",))])
+    assert (twice == thrice).all()  # a word is there or not
+
+
+def test_penalty_of_naive_bayes_is_chosen_without_the_labels_held_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[tuple[int, int]] = []
+
+    def ratios(counts: csr_matrix, is_second: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        counted.append((counts.shape[0], len(is_second)))
+        return log_count_ratios(counts, is_second)
+
+    monkeypatch.setattr(bags, "log_count_ratios", ratios)
+    fit_naive_bayes(TRAINING)
+    assert counted == [(160, 160)] * 5 * len(bags.RATIO_INVERSES) + [(200, 200)]
 
 
 def test_pair_has_shared_words_apart_from_those_of_one_text() -> None:

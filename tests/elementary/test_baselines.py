@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from finetune import find_task
+from finetune.elementary.bags import TFIDF_INVERSES
 from finetune.elementary.baselines import BASELINES, TRIVIAL, applicable, fit, thinned
 from finetune.errors import DataError
-from finetune.task.interface import Example, Task
+from finetune.task.interface import Answer, Example, Task
 from tests.made.texts import has_the, sentences, write_csv, write_lines
 
 BAGS = ["bag_of_words", "naive_bayes"]
@@ -85,6 +86,21 @@ def test_bag_of_words_learns_what_words_say(tmp_path: Path) -> None:
     }
     assert scores["bag_of_words"] > 0.9 > scores[TRIVIAL]
     assert scores["naive_bayes"] > 0.9
+
+
+def test_penalty_is_chosen_by_the_headline_of_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(tmp_path, rows_of(of_class), "text", "label")
+    train, scored = task.examples("train"), []
+
+    def score(_: Task, rows: Sequence[Answer]) -> dict[str, float]:
+        scored.append(len(rows))
+        return {task.monitor: 0.0}
+
+    monkeypatch.setattr(type(task), "score", score)
+    fit("bag_of_words", task, train)
+    assert scored == [8] * 5 * len(TFIDF_INVERSES)
 
 
 def test_options_are_chosen_by_the_sliding_window(tmp_path: Path) -> None:

@@ -281,6 +281,16 @@ def test_a_text_without_tokens_has_a_mean_of_zeros() -> None:
     assert mean_v.isfinite().all()
 
 
+def test_align_has_nothing_to_compare_a_text_with_that_stands_alone(hidden: Tensor) -> None:
+    pool = AlignPooling(CONFIG).double()
+    seen: list[Tensor] = []
+    pool.compare.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    pool(hidden[:1], None, torch.tensor([[CLS, 5, 6, 7, 8, 9, SEP]]))
+    states = torch.nn.functional.layer_norm(hidden[:1], (D,), eps=CONFIG.layer_norm_eps)
+    torch.testing.assert_close(seen[0][..., :D], states.abs(), atol=1e-6, rtol=0)
+    assert not seen[0][..., D:].any()
+
+
 @pytest.mark.parametrize("pooling", PAIR_POOLINGS)
 def test_without_ids_the_message_says_what_to_give(pooling: str) -> None:
     head = Classification(CONFIG, HeadConfig(pooling), 3)

@@ -134,6 +134,15 @@ def test_a_class_of_few_examples_and_one_that_half_suits_as_well_keep_one_half()
     six = np.where(separated, 0.3, 0.1)  # any threshold between does; the nearest is taken
     assert best_thresholds(six[:, None], separated[:, None]).tolist() == [pytest.approx(0.2)]
     assert best_thresholds(np.full((12, 1), 0.4), separated[:, None]).tolist() == [0.5]
+    at_half = np.where(separated, 0.9, 0.5)  # what is at the threshold is not above it
+    assert best_thresholds(at_half[:, None], separated[:, None]).tolist() == [0.5]
+
+
+@pytest.mark.parametrize("count", [5, 7])
+def test_five_examples_with_a_class_and_five_without_it_are_enough(count: int) -> None:
+    values = np.linspace(0, 0.4, 12)
+    (threshold,) = best_thresholds(values[:, None], np.arange(12)[:, None] >= 12 - count)
+    assert values[11 - count] < threshold < values[12 - count]
 
 
 @pytest.mark.parametrize(("logits", "true"), [(np.zeros((2, 2)), [0]), (np.zeros((0, 2)), [])])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.metrics.calibration import calibration_error
+from finetune.metrics.calibration import best_thresholds, calibration_error
 from finetune.task import decision
 from finetune.task.interface import Example, Task
 from tasks.own.text import ClassifyConfig, classify_task
@@ -122,6 +122,9 @@ def test_thresholds_of_several_classes_raise_f1_and_decide_by_them(several: Any)
     fixed = decision.answers(task, logits, examples, [], {"temperature": numbers["temperature"]})
     assert task.score(rows)["macro_f1"] > task.score(fixed)["macro_f1"] + 0.05
     assert task.score(rows)["auc"] == task.score(fixed)["auc"]
+    calibrated = [[row["probabilities"][name] for name in NAMES] for row in rows]
+    true = [[name in one.label for name in NAMES] for one in examples]
+    assert list(thresholds.values()) == best_thresholds(calibrated, true).tolist()
 
 
 def test_fixed_thresholds_stay_at_one_half(several: Any, tmp_path: Path) -> None:

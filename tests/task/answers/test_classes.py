@@ -79,6 +79,7 @@ def test_rounding_keeps_nine_digits_of_the_smaller_side_and_the_order() -> None:
         assert (np.diff(rounded(column)) >= 0).all()
     assert rounded(np.array([0.0, 0.1, 0.5, 0.9, 1.0])).tolist() == [0.0, 0.1, 0.5, 0.9, 1.0]
     assert rounded(np.array([1 / 3, 2 / 3])).tolist() == [0.333333333, 0.666666667]
+    assert rounded(np.array([1 - 1e-10 / 3])).tolist() == [1 - 3.33333333e-11]
     digits = [len(f"{value}") for value in rounded(np.linspace(0.01, 0.99, 9999)).tolist()]
     assert max(digits) <= 12  # such as 0.0123456789
 
