@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.cli.parser import add_json, command_parser
 from finetune.errors import ConfigError, nearest
+from finetune.files.unpacking import without_sheet
 from finetune.runs.families import Family, families
 
 if TYPE_CHECKING:
     from finetune.jobs.baselines import Answered
+    from finetune.runs.settings import FitRun
     from finetune.task.interface import Task
 
 KINDS = families()
@@ -57,20 +60,34 @@ def _family(word: str, family: Family, words: list[str]) -> int:
     space = _parser(word, family).parse_args(words)
     task_name = f"{word}/{family.only or space.task}"
     flags = {**settings.given(cls, space), "encoder_from": "none", "task": task_name}
-    task = make_task(settings.read(cls, space.config, flags))
+    run = settings.read(cls, space.config, flags)
+    task = make_task(run)
     from finetune.jobs.baselines import answer_task, write_answers
 
     if space.out:
         check_writable(Path(space.out))
+    if space.output:
+        _not_read("--output", Path(space.output), run)
     split = space.split or next(iter(task.validation_splits), "validation")
     answered = answer_task(task, space.split, space.only)
     if space.output:
         _write(task, split, answered, Path(space.output))
     if space.out:
-        write_answers(answered, lambda name, split: Path(space.out) / f"{name}.{split}.jsonl")
+        out = Path(space.out)
+        write_answers(
+            answered, lambda name, split: _not_read("--out", out / f"{name}.{split}.jsonl", run)
+        )
         say(f"predictions: {space.out}")
     _show(task, split, answered, in_full=space.json)
     return 0
+
+
+def _not_read(flag: str, file: Path, run: FitRun) -> Path:
+    """The file to write; refused where it is one that is read."""
+    read = [os.path.realpath(without_sheet(one)) for one in run.files().values()]
+    if os.path.realpath(file) in read:
+        raise ConfigError(f"{flag}: {file} is a file that is read; name another")
+    return file
 
 
 def _parser(word: str, family: Family) -> argparse.ArgumentParser:

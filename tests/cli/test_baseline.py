@@ -223,6 +223,19 @@ def test_all_predictions_are_written_into_a_folder(
     refuses("--out .*a file.*", *words, "--out", tmp_path / "file")
 
 
+@pytest.mark.parametrize("flag", ["--output", "--out"])
+def test_predictions_are_not_written_over_what_is_read(
+    refuses: Refuses, files: Files, tmp_path: Path, flag: str
+) -> None:
+    read = tmp_path / "sliding_window.validation.jsonl"
+    content = files.own("validation-choices.jsonl").read_text()
+    read.write_text(content)
+    target = read if flag == "--output" else tmp_path
+    words = ("baseline", "choose", "--validation", read, flag, target)
+    refuses(f"{flag}: .* is a file that is read; name another", *words)
+    assert read.read_text() == content
+
+
 def test_causal_pretraining_has_an_n_gram_model_beside_it(
     call: Call, world: World, tmp_path: Path
 ) -> None:
