@@ -17,7 +17,7 @@ from torch import nn
 
 from finetune.encoder import Dropout, Encoder, EncoderConfig
 from finetune.encoder.cost import training_flops_per_token
-from finetune.heads import Classification, HeadConfig, Regression
+from finetune.heads import Classification, HeadConfig, Regression, states_for
 from finetune.jobs.pretraining import with_dropout
 from finetune.task.interface import Example, Task
 from finetune.text.features.pairs import Features, collate
@@ -71,6 +71,23 @@ def test_a_prediction_does_not_depend_on_its_batch(pooling: str, task_data: Task
     assert logits.shape == (30, 2)
     expected = one_by_one(module, task_data.features("validation"))
     np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [0, 1, CONFIG.num_hidden_layers])
+def test_mixed_layers_over_a_frozen_part_are_those_of_the_encoder(
+    depth: int, task_data: TaskData
+) -> None:
+    head = Classification(CONFIG, HeadConfig("mean", layers="mix"), 2)
+    module = fine_tuner(task_data.task, head).eval()
+    batch = next(one for one in task_data.loader("validation") if "attention_mask" in one)
+    expected = states_for(head, module.encoder, batch)
+    module.phases = SimpleNamespace(frozen_depth=depth)  # type: ignore[assignment]
+    states = module.hidden(batch)
+    seen = batch["attention_mask"]
+    torch.testing.assert_close(states[:, seen], expected[:, seen], atol=1e-5, rtol=0)
+    module(batch).sum().backward()
+    trained = [one.attention.output.weight.grad is not None for one in module.encoder.blocks]
+    assert trained == [number >= depth for number in range(CONFIG.num_hidden_layers)]
 
 
 def test_a_prediction_of_numbers_is_one_number_an_example(task_data: TaskData) -> None:
