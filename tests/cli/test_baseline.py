@@ -187,6 +187,8 @@ def test_seeds_draw_their_own_training_examples_and_baselines(
     assert all(len(list(out.glob(f"seed-{seed}/baselines/*"))) == 2 for seed in (1, 2))
     digests = [read_inputs(RunFolder(out).seed(seed).path) for seed in (1, 2)]
     assert digests[0]["train examples"] != digests[1]["train examples"]  # type: ignore[index]
+    whole = ("--split", "train", "--file", world.data / "glue_data" / "SST-2" / "train.tsv")
+    assert call("evaluate", RunFolder(out).seed(1).path, *whole, "--json").json["examples"] > 8
     too_many = ("--train-examples", "9999")
     refuses(".*expected 9,999 examples to train on.*", *world.glue(tmp_path / "more", *too_many))
 

@@ -182,6 +182,14 @@ class Sum(Task):
 
     name, monitor, labels = "sum", "sum", ()
 
+    def __init__(self) -> None:
+        self.tuned_on: list[int] = []
+        """How many answers each time."""
+
+    def tune(self, answers: Sequence[dict[str, Any]]) -> dict[str, float]:
+        self.tuned_on.append(len(answers))
+        return {}
+
     def answers(
         self, logits: Any, examples: Sequence[Example], features: Sequence[Features]
     ) -> list[dict[str, Any]]:
@@ -223,6 +231,7 @@ def test_further_splits_are_logged_under_their_names() -> None:
         rel=1e-4,
         abs=1e-6,
     )
+    assert set(task.tuned_on) == {3}  # the other split has no part in it
 
 
 def test_a_run_has_collapsed_if_it_gives_one_answer_only() -> None:
