@@ -68,6 +68,7 @@ def command(arguments: list[str]) -> int:
     if not space.folder.is_dir():
         what = "a file" if space.folder.exists() else "no such folder"
         raise ConfigError(f"{space.folder}: expected a folder of runs, got {what}")
+    from finetune.console.tables import terminal_width
     from finetune.runs.listing import list_runs
 
     listing = list_runs(space.folder)
@@ -80,7 +81,11 @@ def command(arguments: list[str]) -> int:
         content = {"runs": [run.as_json() for run in runs], "problems": problems}
         put(json.dumps(content, ensure_ascii=False, allow_nan=False))
     else:
-        print(_table(runs) if runs else f"{printable(str(space.folder))}: no runs")
+        print(
+            _table(runs, terminal_width(sys.stdout))
+            if runs
+            else f"{printable(str(space.folder))}: no runs"
+        )
     for place, what in listing.problems:
         print(printable(f"{place}: {what}"), file=sys.stderr)
     return 0
@@ -119,22 +124,24 @@ COLUMNS: dict[str, Callable[[ListedRun], str]] = {
     "date": lambda run: _day(run),
     "state": lambda run: run.state,
 }
-LEFT_OUT = ("encoder", "date", "elementary")
+LEFT_OUT = ("elementary", "encoder", "date")
 """Columns that are left out, in this order, where a table is too wide; --json has them."""
 
 
-def _table(runs: list[ListedRun]) -> str:
-    from finetune.console.tables import WIDTH, painted, table
+def _table(runs: list[ListedRun], width: int) -> str:
+    from finetune.console.tables import painted, table
 
     columns = {name: [value(run) for run in runs] for name, value in COLUMNS.items()}
     if not any(columns["elementary"]):
         del columns["elementary"]
     for name in LEFT_OUT:
-        if name in columns and _least_width(columns) > WIDTH:
+        if name in columns and _least_width(columns) > width:
             del columns[name]
-    available = WIDTH - _width(columns, but="run")
+    available = width - _width(columns, but="run")
     columns["run"] = [_end(name, max(LEAST_NAME, available)) for name in columns["run"]]
-    first, rule, *lines = table(zip(*columns.values(), strict=True), list(columns)).splitlines()
+    first, rule, *lines = table(
+        zip(*columns.values(), strict=True), list(columns), width
+    ).splitlines()
     for number, run in enumerate(runs):  # after the layout: colours have no width
         line = lines[number].removesuffix(run.state)
         lines[number] = line + painted(run.state, COLOURS[run.state], sys.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
@@ -16,6 +17,13 @@ NARROWEST = 8
 GAP = "  "
 COLOURS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
 """Name -> number of the ANSI foreground colour."""
+
+
+def terminal_width(stream: TextIO) -> int:
+    """Columns of the terminal that a stream is, 80 at least; 80 where it is a file or a pipe."""
+    if not stream.isatty():
+        return WIDTH
+    return max(WIDTH, shutil.get_terminal_size().columns)
 
 
 def columns_of(text: str) -> int:

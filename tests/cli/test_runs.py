@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
 from finetune.cli.runs import _table
-from finetune.console.tables import WIDTH, columns_of
+from finetune.console.tables import WIDTH, columns_of, terminal_width
 from finetune.runs.listing import ListedRun
 
 
@@ -32,12 +33,31 @@ WIDE = listed(
 
 @pytest.mark.parametrize("runs", [[SHORT], [SHORT, WIDE], [WIDE, SHORT, WIDE]])
 def test_a_run_is_one_line_that_fits(runs: list[ListedRun]) -> None:
-    lines = _table(runs).splitlines()
+    lines = _table(runs, WIDTH).splitlines()
     assert len(lines) == 2 + len(runs)
     assert max(map(columns_of, lines)) <= WIDTH
     assert [line.split()[-1] for line in lines[2:]] == [run.state for run in runs]
 
 
 def test_the_encoder_is_left_out_before_the_date() -> None:
-    assert _table([SHORT]).split()[:7] == "run task encoder score seeds date state".split()
-    assert "encoder" not in _table([SHORT, WIDE]).splitlines()[0]
+    assert _table([SHORT], WIDTH).split()[:7] == "run task encoder score seeds date state".split()
+    assert "encoder" not in _table([SHORT, WIDE], WIDTH).splitlines()[0]
+
+
+def test_the_best_baseline_is_shown_where_there_is_space() -> None:
+    scores: dict[str, object] = {"metric": "accuracy", "score": 0.6, "elementary_score": 0.59}
+    names = {"encoder": "runs/tiny", "elementary": "word_overlap"}
+    run = listed("rte-at-a-low-rate", date="2020-02-29T12:00:00+00:00", **scores, **names)
+    everything = "run task encoder score elementary seeds date state".split()
+    assert _table([run], 120).splitlines()[0].split() == everything
+    narrow = [name for name in everything if name != "elementary"]
+    assert _table([run], WIDTH).splitlines()[0].split() == narrow
+
+
+def test_a_wide_terminal_is_used_and_a_pipe_has_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    assert terminal_width(stream) == WIDTH
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    for columns, expected in (("132", 132), ("40", WIDTH)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert terminal_width(stream) == expected

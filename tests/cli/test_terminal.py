@@ -220,7 +220,8 @@ def test_runs_as_json_in_any_order_and_only_some(runs: Path, call: Call) -> None
     (runs / "bad" / "results.json").write_text("{")
     outcome = call("runs", runs, "--json", "--sort", "state")
     states = [run["state"] for run in outcome.json["runs"]]
-    assert states == sorted(states, key=["running", "done", "interrupted", "degenerate"].index)
+    order = ["running", "done", "interrupted", "degenerate", "damaged"]
+    assert states == sorted(states, key=order.index)
     ((problem,)) = outcome.json["problems"]
     assert problem["folder"] == str(runs / "bad")
     assert outcome.err.startswith(f"{runs}/bad: ")
@@ -229,8 +230,8 @@ def test_runs_as_json_in_any_order_and_only_some(runs: Path, call: Call) -> None
     assert [run["degenerate"] for run in only] == [[1]]
     with pytest.warns(FutureWarning, match="--state collapsed is now --state degenerate"):
         assert call("runs", runs, "--json", "--state", "collapsed").json["runs"] == only
-    for order in ("name", "score", "minutes", "date", "task"):
-        assert len(call("runs", runs, "--json", "--sort", order).json["runs"]) == 5
+    for key in ("name", "score", "minutes", "date", "task"):
+        assert len(call("runs", runs, "--json", "--sort", key).json["runs"]) == 5
 
 
 def test_a_folder_without_runs(tmp_path: Path, call: Call, refuses: Refuses) -> None:
