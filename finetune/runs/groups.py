@@ -86,6 +86,11 @@ def baseline_group(group: Group, name: str) -> Group:
     """
     scores = [baselines(run.results) for run in group.runs]
     known = [one for one in scores[0] if all(one in others for others in scores)]
+    if not known:
+        raise ConfigError(
+            f"{group.name}: expected runs with scores of baselines, got none; compare it with "
+            "another run"
+        )
     wanted = name.replace(" ", "_").replace("-", "_")
     if wanted not in known:
         raise ConfigError(f"{group.name}: no baseline '{name}'; {nearest(wanted, known)}")

@@ -27,7 +27,7 @@ LEVELS = ("data", "paragraphs", "qas")
 """The lists that lead to a question in the official form, from the outermost."""
 
 Row = Mapping[str, Any]
-ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
+ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx", ".xlsm")
 """Endings of own files with a question a row."""
 FIRST = object()
 """In the place of `answer_start`: the first place where the text stands."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,18 @@ def test_a_run_that_is_stopped_while_it_adapts_is_resumed_like_any(
     assert results_of(cut)["metrics"] == results_of(whole)["metrics"]
     ours, theirs = weights(cut), weights(whole)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_run_that_has_no_folder_before_it_is_adapted_is_resumed(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So earlier versions left one that was stopped."""
+    cut = tmp_path / "cut"
+    with monkeypatch.context() as patch:
+        kill_at(2, patch, run="cut-adapt")
+        assert call(*world.glue(cut, "--adapt", "3steps")).status == 130
+    shutil.rmtree(cut)
+    assert call(*world.glue(cut, "--adapt", "3steps", "--resume")).status == 0
 
 
 def test_a_run_that_was_moved_with_its_adaptation_is_resumed(

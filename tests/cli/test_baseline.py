@@ -169,6 +169,10 @@ def test_run_is_compared_with_a_baseline_over_the_same_examples(
     refuses(".*no baseline 'bag'; .*bag_of_words.*", "compare", single, "--baseline", "bag")
     refuses("compare: name a second run, or a baseline.*", "compare", single)
     refuses(
+        ".*expected runs with scores of baselines, got none; compare it with another run",
+        *("compare", world.pretrained, "--baseline", "n_gram"),
+    )
+    refuses(
         "compare: name a second run, or a baseline.*",
         *("compare", single, several, "--baseline", "trivial"),
     )

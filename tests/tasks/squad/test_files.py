@@ -396,6 +396,16 @@ class TestPlainRows:
             Example(0, ("Who?", "The cat sat."), (GoldAnswer("cat", 4),))
         ]
 
+    @pytest.mark.parametrize("name", ["own.xlsx", "own.xlsm"])
+    def test_workbook_has_a_question_a_row(self, name: str, tmp_path: Path) -> None:
+        book = pytest.importorskip("openpyxl").Workbook()
+        for row in (("question", "context", "answer"), ("Who?", "The cat sat.", "cat")):
+            book.active.append(row)
+        book.save(tmp_path / name)
+        assert read_own(tmp_path / name, labelled=True) == [
+            Example(0, ("Who?", "The cat sat."), (GoldAnswer("cat", 4),))
+        ]
+
     @pytest.mark.parametrize(("yes", "no"), [("true", "false"), ("TRUE", "FALSE"), ("1", "0")])
     def test_cells_say_whether_there_is_no_answer(self, yes: str, no: str, save: Save) -> None:
         lines = [
