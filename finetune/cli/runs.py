@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +44,7 @@ states:
   damaged      a file cannot be read; the line below the table says which"""
 
 
-def command(arguments: list[str]) -> int:
-    """Run the command; returns the exit status."""
+def _parser() -> argparse.ArgumentParser:
     parser = command_parser("runs", "List the runs in a folder, with scores and states.", MORE)
     parser.add_argument(
         "folder",
@@ -64,7 +64,12 @@ def command(arguments: list[str]) -> int:
         help="show only runs in this state, one of those below",
     )
     add_json(parser, "print the runs, and folders that cannot be read, as JSON on stdout")
-    space = parser.parse_args(arguments)
+    return parser
+
+
+def command(arguments: list[str]) -> int:
+    """Run the command; returns the exit status."""
+    space = _parser().parse_args(arguments)
     if not space.folder.is_dir():
         what = "a file" if space.folder.exists() else "no such folder"
         raise ConfigError(f"{space.folder}: expected a folder of runs, got {what}")

@@ -17,7 +17,7 @@ from finetune.elementary.baselines import BASELINES, AnswerRows, applicable, fit
 from finetune.elementary.ngrams import MOST_TOKENS, NGrams
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.machine.processes import is_first_process
-from finetune.metrics.semantics import label
+from finetune.metrics.semantics import label, of_split
 from finetune.runs.folder import RunFolder, note, say
 from finetune.runs.predictions import baseline_file, write_predictions
 from finetune.runs.settings import FitRun
@@ -67,8 +67,7 @@ def scored(task: Task, answers: Mapping[str, Sequence[Answer]]) -> Scores:
     """
     metrics: Scores = {}
     for number, (split, rows) in enumerate(answers.items()):
-        prefix = f"{split}/" if number else ""
-        metrics |= {prefix + metric: value for metric, value in task.score(rows).items()}
+        metrics |= of_split(number, split, task.score(rows))
     return metrics
 
 

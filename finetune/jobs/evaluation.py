@@ -16,7 +16,8 @@ from finetune.jobs.ensembles import (
     member_checkpoints,
     member_folders,
 )
-from finetune.jobs.scoring import Scorer, load_scorer, of_split, score_splits, write_answers
+from finetune.jobs.scoring import Scorer, load_scorer, score_splits, write_answers
+from finetune.metrics.semantics import of_split
 from finetune.runs.families import make_task
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, say

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from finetune.encoder import Encoder
 from finetune.errors import CheckpointError
 from finetune.heads import HeadConfig
 from finetune.machine.processes import first_process_only
+from finetune.metrics.semantics import of_split
 from finetune.runs.families import make_task
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.predictions import Origin, write_predictions, write_texts
@@ -55,10 +56,10 @@ class Scorer:
     def with_fixed_thresholds(self, split: str) -> dict[str, float]:
         """The metrics without what the task tuned; {} where it tuned nothing for its labels."""
         numbers = self.module.decision
-        kept = {name: value for name, value in numbers.items() if name == decision.TEMPERATURE}
-        if kept == numbers or not self.task.labels:
+        untuned = {name: value for name, value in numbers.items() if name == decision.TEMPERATURE}
+        if untuned == numbers or not self.task.labels:
             return {}
-        return self.task.score(decision.answers(*self._given(split), kept))
+        return self.task.score(decision.answers(*self._given(split), untuned))
 
     def tune(self) -> dict[str, float]:
         """Tune the numbers of the decision on the very outputs of the first validation split.
@@ -160,17 +161,12 @@ def write_answers(
         split: The split.
         answers: Those to all its examples, in order.
         origin: What they are of.
-        examples: Left out, no texts are kept.
+        examples: Left out, no texts are written.
     """
     if examples:
         write_texts(examples, answers, folder.texts(split), origin)
     write_predictions(answers, folder.predictions(split), origin)
     folder.write_submission(task.submission(split, answers))
-
-
-def of_split(number: int, split: str, scores: Mapping[str, float]) -> dict[str, float]:
-    """Scores under their names in results: those of a second split behind its name."""
-    return {f"{split}/{name}" if number else name: value for name, value in scores.items()}
 
 
 def score_splits(

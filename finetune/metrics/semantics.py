@@ -140,6 +140,21 @@ def label(metric: str) -> str:
     return metric.replace("_", " ")
 
 
+def of_split(number: int, split: str, scores: Mapping[str, float]) -> dict[str, float]:
+    """Scores under their names in results: those of a second split behind its name.
+
+    >>> from finetune.metrics.semantics import of_split
+    >>> of_split(0, "matched", {"accuracy": 0.5}) | of_split(1, "mismatched", {"accuracy": 0.4})
+    {'accuracy': 0.5, 'mismatched/accuracy': 0.4}
+
+    Args:
+        number: Of the split among those that are scored, from 0.
+        split: Its name.
+        scores: Metric -> value.
+    """
+    return {f"{split}/{name}" if number else name: value for name, value in scores.items()}
+
+
 def axis_title(name: str) -> str:
     """The title of a curve: `val/f1` -> `Validation f1, percent`; `train/loss` -> `Training loss`.
 

@@ -75,13 +75,13 @@ def _bins(confidence: Any, right: Any) -> list[list[float]]:
 
 
 def _curve(confidence: Any, right: Any) -> list[list[float]]:
-    """Points of the curve of coverage, evenly thinned, the last one kept."""
+    """Points of the curve of coverage, evenly thinned, the last one among them."""
     covered, accuracy = coverage(confidence, right)
-    kept = np.flatnonzero(covered >= FEWEST)
-    most = np.unique(np.linspace(0, len(kept) - 1, MOST_POINTS).round().astype(int))
+    points = np.flatnonzero(covered >= FEWEST)
+    most = np.unique(np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int))
     return [
         [round(float(covered[n]), 4), round(float(accuracy[n]), 4), round(covered[n] * len(right))]
-        for n in kept[most]
+        for n in points[most]
     ]
 
 

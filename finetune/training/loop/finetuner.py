@@ -15,6 +15,7 @@ from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
 from finetune.heads import Classification, TaskHead, cross_entropy, head_logits, states_for
+from finetune.metrics.semantics import of_split
 from finetune.task import decision
 from finetune.task.interface import Answer, Example, Outputs, Task
 from finetune.text.features.pairs import Features
@@ -281,8 +282,8 @@ class FineTuner(EncoderWithHead):
                 # On the first split alone, and then applied to all: the others stay unseen.
                 self.decision = decision.tune(*given)
             scores = self.task.score(decision.answers(*given, self.decision))
-            prefix = f"val/{split}/" if number else "val/"
-            values |= {prefix + name: float(value) for name, value in scores.items()}
+            named = of_split(number, split, scores)
+            values |= {f"val/{name}": float(value) for name, value in named.items()}
         return values
 
 
