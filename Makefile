@@ -24,7 +24,7 @@ test-all: $(INSTALLED)  ## all of them: the slow ones too, and with FINETUNE_DAT
 check: $(INSTALLED)  ## format, lint, types, tests
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy --strict finetune tasks
+	$(BIN)/mypy --strict finetune tasks benchmarks
 	$(BIN)/pytest --numprocesses $(WORKERS)
 
 bench: $(INSTALLED)  ## this project beside its peers; on a quiet machine

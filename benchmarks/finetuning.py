@@ -186,7 +186,7 @@ def verdicts(folder: Path, rows: Sequence[Figures]) -> list[str]:
                 [folder / one["contestant"] / f"seed-{seed}" for seed in one["seeds"]]
                 for one in (mine, row)
             ]
-            comparison = compare_folders(*sides)
+            comparison = compare_folders(sides[0], sides[1])
             title = f"{mine['contestant']} - {row['contestant']}"
             lines += [f"{title}: {item.verdict}" for item in comparison.differences]
     return lines

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 EVAL_BATCH = 32
 
@@ -144,6 +145,7 @@ def ours(turn: Turn) -> dict[str, Any]:
     import pytorch_lightning as pl
 
     from finetune.jobs import session
+    from finetune.training.loop.trainer import build_trainer
     from tasks.__main__ import main as command
 
     steps = Steps()
@@ -158,14 +160,12 @@ def ours(turn: Turn) -> dict[str, Any]:
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             steps.stop()
 
-    build = session.build_trainer
-
     def watched(*words: Any, callbacks: Sequence[pl.Callback], **named: Any) -> pl.Trainer:
-        return build(*words, callbacks=[Watch(), *callbacks], **named)
+        return build_trainer(*words, callbacks=[Watch(), *callbacks], **named)
 
-    session.build_trainer = watched  # type: ignore[assignment]
-    if command(our_words(turn)) != 0:
-        raise SystemExit(1)
+    with mock.patch.object(session, "build_trainer", watched):
+        if command(our_words(turn)) != 0:
+            raise SystemExit(1)
     folder = Path(turn.folder)
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -224,6 +224,7 @@ def theirs(turn: Turn) -> dict[str, Any]:
     import numpy as np
     import transformers as hf
     from torch.utils.data import SequentialSampler
+    from transformers.training_args import OptimizerNames
 
     from finetune.machine.circumstances import versions
     from finetune.runs.folder import RunFolder
@@ -232,7 +233,7 @@ def theirs(turn: Turn) -> dict[str, Any]:
 
     steps, folder = Steps(), Path(turn.folder)
 
-    class Watch(hf.TrainerCallback):  # type: ignore[misc]
+    class Watch(hf.TrainerCallback):
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             steps.start()
 
@@ -246,7 +247,7 @@ def theirs(turn: Turn) -> dict[str, Any]:
         flush_denormals()
         keep_freed_memory()
 
-    class InOrder(hf.Trainer):  # type: ignore[misc]
+    class InOrder(hf.Trainer):
         def _get_eval_sampler(self, eval_dataset: Any) -> Any:
             """Grouped by length, Trainer would answer in an order of its own."""
             return SequentialSampler(eval_dataset)
@@ -255,7 +256,7 @@ def theirs(turn: Turn) -> dict[str, Any]:
     tokenizer = hf.AutoTokenizer.from_pretrained(turn.encoder)
     train = task.examples("train")
     development = by_length(tokenizer, task.examples("validation"))
-    asked = encoded(tokenizer, task, development, turn)
+    asked: Any = encoded(tokenizer, task, development, turn)
 
     def answers(predicted: Any) -> Any:
         """Rows of what Trainer predicted, once its labels are seen to be those of `asked`."""
@@ -290,7 +291,7 @@ def theirs(turn: Turn) -> dict[str, Any]:
         "epoch_scores": [e[monitored] for e in trainer.state.log_history if monitored in e],
         "whole_seconds": whole,
         **steps.figures(len(train)),
-        "optimizer": str(trainer.args.optim.value),
+        "optimizer": OptimizerNames(trainer.args.optim).value,
     }
     results = {"task": task.name, "split": "validation", "metrics": figures["metrics"]}
     results |= {"examples": len(rows), "seed": turn.seed, "encoder": turn.encoder}

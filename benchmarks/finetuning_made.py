@@ -58,5 +58,5 @@ def write_made_encoder(folder: Path) -> tuple[Path, bool]:
         intermediate_size=512,
     )
     hf.BertModel(config).save_pretrained(folder)
-    hf.BertTokenizerFast.from_pretrained(str(folder)).save_pretrained(folder)
+    hf.AutoTokenizer.from_pretrained(str(folder)).save_pretrained(folder)
     return folder, True

@@ -82,7 +82,8 @@ def bare(make: Callable[[], EncoderWithHead], data: OrderedData) -> float:
     for number, batch in enumerate(data.train_dataloader()):
         if number == WARM_UP:
             start = time.perf_counter()
-        module.training_step(batch, number)["loss"].backward()
+        step: Any = module.training_step(batch, number)
+        torch.autograd.backward(step["loss"])
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -55,7 +55,7 @@ def turn(
     def step() -> float:
         batch = next(batches)
         start = time.perf_counter()
-        loss_of(batch).backward()
+        torch.autograd.backward(loss_of(batch))
         optimizer.step()
         optimizer.zero_grad()
         return time.perf_counter() - start

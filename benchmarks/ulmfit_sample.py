@@ -13,6 +13,7 @@ from finetune.errors import DataError
 from finetune.files.writing import write_text
 from tasks.own.labelled_texts import LabelledText
 from tasks.own.text_set_files import Imdb
+from tasks.sources.reader import BadRows
 
 SAMPLE_SEED = 20180518
 
@@ -56,7 +57,7 @@ def write_imdb(data: Path, folder: Path, sizes: Sequence[int]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     texts: list[str] = []
     for part, (split, size) in enumerate(zip(("train", "validation", "test"), sizes, strict=False)):
-        rows = sample(source.rows(split), size, part)
+        rows = sample(source.rows(split, BadRows()), size, part)
         lines = [{"id": row.id, "text": row.texts[0], "label": row.label} for row in rows]
         write_text(folder / f"{split}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         texts += [row.texts[0] for row in rows] if split == "train" else []

@@ -33,8 +33,8 @@ from finetune.training.randomness import seed_step
 from finetune.training.schedules import ScheduleConfig
 from finetune.training.unfreezing.phases import Phases
 from finetune.training.unfreezing.plan import Pace
-from finetune.training.unfreezing.plan_table import RatePlan
 from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
+from finetune.training.unfreezing.rates import RatePlan
 
 CLIP = 1.0
 
@@ -195,7 +195,7 @@ class Contestant:
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * factors[group["layer"]]
         seed_step(self.seed, self.batches_done, 0)
-        module.training_step(batch, 0)["loss"].backward()
+        torch.autograd.backward(module.training_step(batch, 0)["loss"])
         module.configure_gradient_clipping(self.optimizer, CLIP)
         self.optimizer.step()
         self.optimizer.zero_grad()

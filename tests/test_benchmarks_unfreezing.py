@@ -152,6 +152,34 @@ def test_a_sample_has_as_many_of_each_class_in_the_files_order(samples: Any) -> 
         samples.sample(every, 70, 0)
 
 
+def test_a_sample_of_imdb_is_written_split_by_split(samples: Any, tmp_path: Path) -> None:
+    for split, label in ((s, c) for s in ("train", "test") for c in ("neg", "pos")):
+        folder = tmp_path / "imdb" / "aclImdb" / split / label
+        folder.mkdir(parents=True)
+        for number in range(20):
+            (folder / f"{number}_1.txt").write_text(f"{split} {label} {number}", encoding="utf-8")
+    unlabelled = tmp_path / "imdb" / "aclImdb" / "train" / "unsup"
+    unlabelled.mkdir()
+    (unlabelled / "0_0.txt").write_text("unlabelled 0", encoding="utf-8")
+    samples.write_imdb(tmp_path, tmp_path / "sample", [20, 2, 10, 1])
+    written = {
+        part: [
+            json.loads(line)["text"]
+            for line in (tmp_path / "sample" / f"{part}.jsonl").read_text().splitlines()
+        ]
+        for part in ("train", "validation", "test", "lm")
+    }
+    assert {part: len(texts) for part, texts in written.items()} == {
+        "train": 20,
+        "validation": 2,
+        "test": 10,
+        "lm": 21,
+    }
+    assert not set(written["train"]) & set(written["validation"])
+    assert all(text.startswith("test") for text in written["test"])
+    assert written["lm"] == [*written["train"], "unlabelled 0"]
+
+
 def test_the_arms_are_the_papers_rows(grid: Any, tables: Any) -> None:
     assert list(grid.ARMS) == list(tables.TITLES) == list(tables.PAPER)
     assert {arm.lm for arm in grid.ARMS.values()} == {None, *grid.LM_ARMS}
