@@ -43,8 +43,8 @@ from finetune.runs.settings import AdaptRun
 from finetune.text.corpus.corpus import CorpusConfig
 from finetune.tracking import TrackingConfig
 from finetune.training.config import LoaderConfig, TrainerConfig
-from finetune.training.loop.checkpointing import Interrupted
 from finetune.training.loop.progress import LengthConfig
+from finetune.training.loop.stopping import Interrupted
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.schedules import ScheduleConfig, ScheduleName
 from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan

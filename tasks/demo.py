@@ -73,7 +73,7 @@ def demo(words: list[str]) -> int:
 @contextlib.contextmanager
 def _stopped_for_good() -> Iterator[None]:
     """Where a run of the demo was stopped, say what to do: it cannot be resumed."""
-    from finetune.training.loop.checkpointing import Interrupted
+    from finetune.training.loop.stopping import Interrupted
 
     try:
         yield

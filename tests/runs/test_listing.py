@@ -19,7 +19,7 @@ from finetune.runs.folder import RunFolder
 from finetune.runs.listing import ListedRun, Listing, list_runs
 from finetune.runs.lock import held
 from finetune.runs.results import over_seeds
-from finetune.training.loop.checkpointing import Interrupted
+from finetune.training.loop.stopping import Interrupted
 
 
 def result(seed: int = 1, score: float = 0.5, **more: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from finetune.runs.folder import RunFolder
-from finetune.training.loop.checkpointing import Interrupted
 from finetune.training.loop.progress import LengthConfig
+from finetune.training.loop.stopping import Interrupted
 from tasks import demo
 from tasks.__main__ import main
 from tasks.sample import sample

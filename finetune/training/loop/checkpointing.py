@@ -7,11 +7,9 @@ never has to guess what had been done. Ctrl-C and SIGTERM are waited for until t
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
@@ -27,34 +25,11 @@ from finetune.training.loop.resume import (
     place_trainer,
     restore_optimizer,
 )
+from finetune.training.loop.stopping import Interrupted, StopSignals
 from finetune.training.loop.trainer import fraction_done, most_of_all, of_first_process
 
 WriteCheckpoint = Callable[[Path, "dict[str, Any] | None"], None]
 """Writes the weights (and a trainer state, if given) into a folder, whole or not at all."""
-
-
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Signals that ask a run to stop; the last one is what a batch system can be asked to send
-(SLURM's --signal=USR1@60)."""
-
-
-class Interrupted(Exception):
-    """The run was asked to stop by `signal`; its state is written, if it has begun."""
-
-    def __init__(self, signal_number: int, folder: Path) -> None:
-        """Keep the signal that asked and the folder of the state."""
-        super().__init__(signal_number, folder)
-        self.signal, self.folder = signal_number, folder
-        self.message: str | None = None
-        """What to say instead, where resuming is not the advice to give."""
-
-    def __str__(self) -> str:
-        """Say where the state is, if there is one by now."""
-        if self.message is not None:
-            return self.message
-        if (self.folder / "config.json").is_file():
-            return f"stopped; checkpoint saved to {self.folder}; continue with --resume"
-        return "stopped before the first checkpoint; nothing was saved"
 
 
 class Checkpointer(pl.Callback):
@@ -87,22 +62,18 @@ class Checkpointer(pl.Callback):
         self.best: float | None = state["best"] if state else None
         self.bad_validations: int = state["bad_validations"] if state else 0
         self._written_step = self.progress.step
-        self._asked_by: int | None = None
-        self._handlers: dict[int, Any] = {}
+        self._signals = StopSignals(folder / "last")
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Place the trainer where the run stands; remember whom Ctrl-C belongs to."""
         place_trainer(trainer, self.progress)
         # From here on: starting trackers and processes is no training.
         self.length.clock.resume(self.state["seconds"] if self.state else 0.0)
-        for number in STOPPING:
-            if (handler := signal.getsignal(number)) is not None:  # None: not one of Python's
-                self._handlers[number] = handler
+        self._signals.remember()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take over Ctrl-C; put back the optimizer's moments and the other callbacks' figures."""
-        for number in self._handlers:
-            signal.signal(number, self._ask_to_stop)
+        self._signals.take_over(trainer)
         if self.state is None:
             return
         restore_optimizer(trainer, self.state)
@@ -110,19 +81,13 @@ class Checkpointer(pl.Callback):
             if callback.state_key in self.state["callbacks"]:
                 callback.load_state_dict(self.state["callbacks"][callback.state_key])
 
-    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        if self._asked_by is not None:  # asked twice: at once
-            raise Interrupted(number, self.folder / "last")
-        self._asked_by = number
-
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """The quiet point between two batches: write the state if it is due."""
         if self.progress.batch % trainer.accumulate_grad_batches:
             return  # gradients of half a step are no part of the state
-        # All processes stop at the same batch, whichever of them the signal reached.
-        asked_by = int(most_of_all(trainer, self._asked_by or 0)) or None
+        asked_by = self._signals.due(trainer, self.progress.step)
         due = self.progress.step - self._written_step >= self.config.checkpoint_every_steps
         if due or asked_by is not None:
             self._write_last(trainer)
@@ -184,7 +149,7 @@ class Checkpointer(pl.Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the final state, marked as finished; stop what follows if that was asked for."""
         self._write_last(trainer, finished=True)
-        asked_by = int(most_of_all(trainer, self._asked_by or 0))
+        asked_by = int(most_of_all(trainer, self._signals.number or 0))
         if asked_by:
             raise Interrupted(asked_by, self.folder / "last")
 
@@ -213,15 +178,10 @@ class Checkpointer(pl.Callback):
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Give Ctrl-C back."""
-        self._release()
+        self._signals.give_back()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Give Ctrl-C back: Lightning calls no teardown after an error."""
-        self._release()
-
-    def _release(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers.clear()
+        self._signals.give_back()

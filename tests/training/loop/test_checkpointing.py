@@ -20,8 +20,9 @@ from finetune.errors import FinetuneError
 from finetune.jobs import session
 from finetune.runs.settings import FitRun, PretrainRun
 from finetune.training.config import CheckpointConfig, TrainerConfig
-from finetune.training.loop.checkpointing import Checkpointer, Interrupted
+from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.progress import Clock, LengthConfig, RunLength
+from finetune.training.loop.stopping import Interrupted, StopSignals
 from finetune.training.schedules import ScheduleConfig, rate_factor
 
 
@@ -207,7 +208,7 @@ def test_a_signal_is_waited_for_until_the_step_is_complete(number: signal.Signal
     run, before = Run(accumulate=2), signal.getsignal(number)
     checkpointer = run.checkpointer()
     checkpointer.length.clock.resume = lambda seconds: None  # type: ignore[method-assign]
-    checkpointer._handlers = {number: before}
+    checkpointer._signals.remember()
     checkpointer.on_train_start(run.trainer, run.module)  # type: ignore[arg-type]
     run.train(checkpointer, 1)
     os.kill(os.getpid(), number)
@@ -218,6 +219,36 @@ def test_a_signal_is_waited_for_until_the_step_is_complete(number: signal.Signal
     assert [state["standing"]["batches"] for state in run.states()] == [2]
     checkpointer.on_exception(run.trainer, run.module, stop.value)  # type: ignore[arg-type]
     assert signal.getsignal(number) is before
+
+
+def test_all_processes_stop_before_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is asked has not begun its step 3 while the other may be in the midst of it."""
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: store)
+    device = SimpleNamespace(root_device=torch.device("cpu"))
+    trainer: Any = SimpleNamespace(world_size=2, strategy=device)
+    asked, other = (StopSignals(Path("RUN/checkpoints/last")) for _ in range(2))
+    assert [each.due(trainer, 2) for each in (asked, other)] == [None, None]
+    assert other.due(trainer, 3) is None
+    asked._ask(signal.SIGTERM, None)
+    assert asked.due(trainer, 3) is None
+    other._ask(signal.SIGINT, None)  # the first one counts
+    assert [each.due(trainer, 4) for each in (asked, other)] == [signal.SIGTERM] * 2
+
+
+def test_a_signal_that_a_launcher_passes_on_is_not_a_second_one() -> None:
+    signals, before = StopSignals(Path("RUN/checkpoints/last")), signal.getsignal(signal.SIGINT)
+    signals.remember()
+    signals.take_over(SimpleNamespace(world_size=2))  # type: ignore[arg-type]
+    try:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        signals._asked = (signal.SIGINT, -10.0)
+        with pytest.raises(Interrupted):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signals.give_back()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_stop_tells_where_the_state_is_only_if_it_is_there(tmp_path: Path) -> None:
@@ -232,7 +263,7 @@ def test_a_signal_in_the_last_step_stops_what_would_come_next() -> None:
     run = Run()
     checkpointer = run.checkpointer()
     run.train(checkpointer, 2)
-    checkpointer._ask_to_stop(signal.SIGINT, None)
+    checkpointer._signals._ask(signal.SIGINT, None)
     with pytest.raises(Interrupted):
         checkpointer.on_train_end(run.trainer, run.module)  # type: ignore[arg-type]
     assert [state["finished"] for state in run.states()] == [True]

@@ -22,10 +22,11 @@ from finetune.errors import ConfigError, FinetuneError
 from finetune.runs.settings import FitRun, PretrainRun
 from finetune.settings import fields as settings
 from finetune.training.config import TrainerConfig
-from finetune.training.loop.checkpointing import Checkpointer, Interrupted
+from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import LengthConfig
 from finetune.training.loop.resume import TrainingProgress
+from finetune.training.loop.stopping import Interrupted
 from finetune.training.optimizer import OptimizerConfig
 
 

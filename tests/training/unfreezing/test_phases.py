@@ -25,9 +25,10 @@ from finetune.training.config import (
     RegularizationConfig,
     TrainerConfig,
 )
-from finetune.training.loop.checkpointing import Checkpointer, Interrupted
+from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.progress import LengthConfig
+from finetune.training.loop.stopping import Interrupted
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix import cache as prefix_cache
 from finetune.training.schedules import ScheduleConfig
