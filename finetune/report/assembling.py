@@ -12,7 +12,7 @@ from finetune.report import costs, overview
 from finetune.report.answers import answers_of
 from finetune.report.collecting import Collection, Problem, ReportedRun, number
 from finetune.report.confusion import matrix_table, scatter, scores_table
-from finetune.report.curves import curves, plans
+from finetune.report.curves import by_examples, curves, plans
 from finetune.report.data import corpus_table, data_tables, made_table
 from finetune.report.differences import describe_settings, differences_tables
 from finetune.report.hardest import examples_list, hardest
@@ -82,6 +82,13 @@ def _body(
     about = "What the runs of each task were trained and scored on, and how they were made."
     yield _part("data", "Data", joined(facts) if facts else None, about)
     yield _part("comparisons", "Comparisons", overview.comparisons(tuned), lead)
+    examples = [
+        block
+        for view in tuned
+        if (block := collection.attempt(view.task, partial(by_examples, view)))
+    ]
+    about = "What more training examples are worth, and where transfer pays."
+    yield _part("examples", "Learning curve", joined(examples) if examples else None, about)
     yield _curves("pretraining", "Pretraining", language, collection)
     yield _curves("curves", "Fine-tuning curves", tuned, collection)
     learn = "The layer groups that learn, by epoch; the stronger, the higher the rate of a group."

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from finetune.metrics.semantics import TOKEN_ACCURACIES, axis_title, meaning
-from finetune.report.collecting import ReportedRun, number
+from finetune.comparison import spread
+from finetune.metrics.semantics import TOKEN_ACCURACIES, axis_title, label, meaning
+from finetune.report.collecting import ReportedRun, nested, number
+from finetune.report.inside.layers import layers_figure
+from finetune.report.inside.layers import series as layers_series
 from finetune.report.markup import Cell, Child, Column, Html, data_table, details, element, joined
 from finetune.report.parts import figure, swatch
 from finetune.report.series import Point, curve, named, names_of, rates
-from finetune.report.view import TaskView
+from finetune.report.view import TRAINING, TaskView
 from finetune.runs.listing import UNEXPECTED
 
 Series = dict[str, Any]
@@ -28,6 +32,10 @@ MORE = {
     "frozen/boundary": "Frozen layer groups",
 }
 """Curves that are folded away at first."""
+WORDS = "best elementary baseline"
+"""A learning curve's line of what needs no net."""
+KIND = (("head", "pooling"), ("unfreezing", "policy"))
+"""Settings beside the encoder that make another line of a learning curve over examples."""
 
 
 def curves(view: TaskView) -> Html | None:
@@ -43,6 +51,60 @@ def curves(view: TaskView) -> Html | None:
     return element(
         "div", _legend(view), grid, rest if more else None, class_="curves", data_group=view.key
     )
+
+
+def by_examples(view: TaskView) -> Html | None:
+    """The headline metric by the number of training examples, a line for each kind of run.
+
+    None unless runs that differ in nothing else were trained on several numbers of examples.
+    """
+    metric = view.headline
+    kinds = _by_kind(view, metric) if metric else {}
+    if not metric or all(len(kinds[kind]) < 2 for kind in kinds if kind != WORDS):
+        return None
+    counts = sorted({count for points in kinds.values() for count in points})
+    lines = [
+        layers_series(
+            kind, index, {f"{count:,}": _spread(points[count]) for count in sorted(points)}
+        )
+        for index, (kind, points) in enumerate(kinds.items())
+    ]
+    names = [f"{count:,}" for count in counts]
+    title = f"{label(metric)} by training examples"
+    percent = meaning(metric).percent
+    note = "Mean over seeds with one standard deviation; each seed draws its own examples."
+    return layers_figure("layers", title, names, lines, percent=percent, note=note)
+
+
+def _by_kind(view: TaskView, metric: str) -> dict[str, dict[int, list[float]]]:
+    """Kind of run -> number of training examples -> values of all seeds; words alone are last."""
+    kinds: dict[str, dict[int, list[float]]] = {}
+    words: dict[int, list[float]] = {}
+    for run in view.runs:
+        count = number(run.results, *TRAINING)
+        if count is None or run.group is None or metric not in run.group.metrics:
+            continue
+        points = kinds.setdefault(_kind(view, run), {})
+        points.setdefault(int(count), []).extend(run.group.values(metric))
+        if best := run.elementary(metric):
+            words.setdefault(int(count), []).append(best[1])
+    return kinds | ({WORDS: words} if words else {})
+
+
+def _kind(view: TaskView, run: ReportedRun) -> str:
+    """Where a run started, and what else tells the runs of a task apart."""
+
+    def said(of: ReportedRun) -> list[str]:
+        return [str(nested(of.config, *path) or "") for path in KIND]
+
+    start = "from scratch" if run.from_scratch else Path(str(run.config.get("encoder_from"))).name
+    own = zip(said(run), zip(*map(said, view.runs), strict=True), strict=True)
+    return ", ".join([start, *(word for word, every in own if word and len({*every}) > 1)])
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    of = spread(values)
+    return {"mean": of.mean, "std": of.std or 0.0}
 
 
 def _first(view: TaskView) -> Iterator[str]:
