@@ -1,4 +1,4 @@
-"""Every command of a sweep is understood and would train, with each of its values."""
+"""Every shipped sweep is understood, and would train with each of its values."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ SIZES = {"hidden-size": 8, "num-hidden-layers": 2, "num-attention-heads": 2}
 each = pytest.mark.parametrize("sweep", SWEEPS, ids=lambda path: path.stem)
 
 
-def read(sweep: Path) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(sweep.read_text(encoding="utf-8"))
+def printed(sweep: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The sweep as `wandb sweep` reads it."""
+    capsys.readouterr()
+    assert main(["sweep", str(sweep), "--out", "runs/sweeps", "--print", "wandb"]) == 0
+    content: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
     return content
 
 
@@ -89,7 +92,7 @@ def test_each_choice_would_train_in_a_folder_of_its_own(
     sweep: Path, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    content = read(sweep)
+    content = printed(sweep, capsys)
     for chosen in choices(content):
         command = words(content, chosen)
         assert command[command.index("--out") + 1] == "runs/sweeps/id12"
@@ -105,34 +108,33 @@ def test_each_choice_would_train_in_a_folder_of_its_own(
 
 
 @each
-def test_the_command_by_hand_is_one_of_its_choices(
+def test_its_header_has_its_command_and_its_runs_are_listed(
     sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    content = read(sweep)
     header = [line[1:].strip() for line in sweep.read_text().splitlines() if line[:1] == "#"]
-    (by_hand,) = [shlex.split(line)[1:] for line in header if line.startswith("finetune ")]
-    chosen = dict(re.findall(r"--([a-z-]+)=(\S+)", " ".join(by_hand)))
-    assert chosen.keys() == content["parameters"].keys()
-    plain = [word if word != "runs/sweeps/by-hand" else "runs/sweeps/id12" for word in by_hand]
-    assert plain == words(content, chosen)
-    assert main([*by_hand, "--print-config"]) == 0, capsys.readouterr().err
-    for name, value in chosen.items():
-        known = values(content["parameters"][name])
-        try:
-            assert min(known) <= float(value) <= max(known)
-        except (TypeError, ValueError):
-            assert value in known
+    (command,) = [shlex.split(line)[1:] for line in header if line.startswith("finetune ")]
+    assert command == ["sweep", f"configs/sweeps/{sweep.name}"]
+    assert main([*command, "--dry-run"]) == 0, capsys.readouterr().err
+    *runs, total = capsys.readouterr().out.splitlines()
+    said = re.search(r"(\d+) runs", sweep.read_text()) or re.search(
+        r"(\d+) draws", sweep.read_text()
+    )
+    assert total.startswith(f"{len(runs)} runs, ")
+    assert said is None or int(said[1]) == len(runs)
 
 
 @each
-def test_what_it_looks_for_is_what_a_summary_has(sweep: Path) -> None:
-    content = read(sweep)
-    wanted = {"pretrain": ("best/loss", "minimize")}
-    command = content["command"][2].split()[1]
-    found = (content["metric"]["name"], content["metric"]["goal"])
-    assert found == wanted.get(command, ("best/headline", "maximize"))
-    assert f"configs/sweeps/{sweep.name}" in sweep.read_text()
+def test_what_weights_and_biases_looks_for_is_what_a_summary_has(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    content = printed(sweep, capsys)
+    of_pretraining = {"name": "best/loss", "goal": "minimize"}
+    of_a_task = {"name": "best/headline", "goal": "maximize"}
+    assert content["metric"] == (of_pretraining if sweep.stem == "masking" else of_a_task)
+    assert content["name"] == sweep.stem
+    assert ("--choose-on-half" in content["command"][2]) == (sweep.stem != "masking")
 
 
 def test_arguments_are_written_as_the_agent_writes_them() -> None:

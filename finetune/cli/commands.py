@@ -47,6 +47,11 @@ PRETRAINING = {
     "adapt": Command("build", "continue pretraining on the texts of a task", f"{HERE}.train:adapt"),
 }
 OTHERS = {
+    "sweep": Command(
+        "build",
+        "train with many settings, and score the best on fresh rows",
+        f"{HERE}.sweep:command",
+    ),
     "baseline": Command(
         "measure",
         "score elementary baselines on a task: bag of words, word overlap",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +35,13 @@ def command(arguments: list[str]) -> int:
         raise ConfigError("compare: name a second run, or a baseline by --baseline bag_of_words")
     from finetune.comparison import as_json, as_text, compare
     from finetune.runs.folder import note
-    from finetune.runs.groups import baseline_group, read_group
+    from finetune.runs.groups import baseline_group, read_group, score_of
 
     note("comparing: the bootstrap over examples may take a minute")
     a = read_group(space.a)
     b = baseline_group(a, space.baseline) if space.baseline else read_group(space.b)
     runs = (*a.runs, *b.runs)
-    score = _score_of(runs)
+    score = score_of(runs)
     _warn_of_other_answers(runs)
     comparison = compare(a, b, space.metric, score=score)
     settings = _settings_that_differ(a, b)
@@ -81,21 +81,6 @@ def _settings_table(settings: dict[str, list[Any]]) -> str:
 def _end(text: str) -> str:
     """The end of a long value: of a path it is that which differs."""
     return text if len(text) <= LONGEST_VALUE else f"…{text[1 - LONGEST_VALUE :]}"
-
-
-def _score_of(runs: Iterable[Run]) -> Callable[..., Any] | None:
-    """How the task of these runs scores answers; None where none of them has its settings."""
-    from finetune.runs.families import make_task
-    from finetune.runs.fits import read_fit
-    from finetune.runs.folder import RunFolder
-
-    for run in runs:
-        if run.folder is not None and RunFolder(run.folder).config_file.is_file():
-            # Of what the run answered, so that no training file is asked for the classes.
-            first = next(iter(run.rows(run.results["split"]) or ()), {})
-            labels = tuple(first.get("probabilities") or ()) or None
-            return make_task(read_fit(run.folder), labels).score
-    return None
 
 
 def _warn_of_other_answers(runs: Iterable[Run]) -> None:

@@ -232,10 +232,10 @@ def _of_settings(source: Path) -> EncoderConfig:
     content = load(source)
     if not isinstance(content, dict):
         raise ConfigError(f"{source}: expected the settings of a run, got none")
-    if "method" in content and "parameters" in content:
+    if "command" in content and "parameters" in content:
         raise ConfigError(
-            f"{source}: expected the settings of a run, got a sweep of Weights & Biases; describe "
-            "the config that its command names"
+            f"{source}: expected the settings of a run, got a sweep; describe the config that its "
+            "command names"
         )
     kind = _kind_of(content)
     missing = {"encoder_from": "none", "corpus": ["-"], "out": "-"}

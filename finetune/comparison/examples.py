@@ -104,14 +104,27 @@ def paired_bootstrap(
     Returns:
         Interval and p.
     """
+    data = np.arange(examples) if isinstance(examples, int) else examples
+    return _bootstrap((data,), statistic, np.mean, seed=seed, resamples=resamples)
+
+
+def _bootstrap(
+    data: Sequence[npt.NDArray[Any]],
+    statistic: Callable[..., float] | None,
+    of_means: Callable[..., Any],
+    *,
+    seed: int,
+    resamples: int,
+) -> Bootstrap:
+    """Resample each of the data by itself; of several the statistic gets one resample each."""
     from scipy import stats
 
-    data = np.arange(examples) if isinstance(examples, int) else examples
+    examples = sum(map(len, data))
     result = stats.bootstrap(
-        (data,),
-        np.mean if statistic is None else statistic,
+        data,
+        of_means if statistic is None else statistic,
         n_resamples=resamples,
-        batch=max(1, _BATCH_ELEMENTS // len(data)),
+        batch=max(1, _BATCH_ELEMENTS // examples),
         vectorized=statistic is None,
         confidence_level=CONFIDENCE,
         method="percentile",
@@ -123,7 +136,7 @@ def paired_bootstrap(
     # The observed data count as one more resample (Davison and Hinkley, 1997, chapter 4): no
     # finite number of resamples can show that p is 0.
     p = min(1.0, 2 * (rarer + 1) / (resamples + 1))
-    return Bootstrap((low, high), p, resamples, len(data))
+    return Bootstrap((low, high), p, resamples, examples)
 
 
 def example_values(
@@ -216,13 +229,17 @@ class Rescored:
         """The bootstrap of one metric."""
 
         def difference(chosen: npt.NDArray[np.int64]) -> float:
-            first, second = (
-                sum(scores.get(metric, 0.0) for scores in group) / len(group)
-                for group in self._scores(chosen)
-            )
+            first, second = self.means(metric, chosen)
             return first - second
 
         return paired_bootstrap(difference, len(self._groups[0][0]), seed=seed, resamples=resamples)
+
+    def means(self, metric: str, chosen: npt.NDArray[np.int64]) -> list[float]:
+        """A metric of these examples for each group, the mean over its seeds."""
+        return [
+            sum(scores.get(metric, 0.0) for scores in group) / len(group)
+            for group in self._scores(chosen)
+        ]
 
     def _scores(self, chosen: npt.NDArray[np.int64]) -> list[list[Mapping[str, float]]]:
         key = hashlib.blake2b(chosen.tobytes(), digest_size=16).digest()
@@ -233,6 +250,52 @@ class Rescored:
                 for group in self._groups
             ]
         return self._cached[key]
+
+
+def unpaired_bootstrap(
+    groups: tuple[Rows, Rows],
+    recorded: tuple[Sequence[float], Sequence[float]],
+    metric: str,
+    score: Score,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Bootstrap | None:
+    """The difference of a metric between two sets of examples, each resampled by itself.
+
+    Args:
+        groups: For each of the two sets, the rows of each seed.
+        recorded: For each, the metric of each seed as its results have it.
+        metric: Its name for `score`.
+        score: Scores rows.
+        seed: Seed of the resamples.
+        resamples: How many, or fewer where scoring them would take more than minutes.
+
+    Returns:
+        Interval and p; None where not even 1,000 resamples can be scored.
+    """
+    values = [
+        example_values([rows], [scores], metric, score)
+        for rows, scores in zip(groups, recorded, strict=True)
+    ]
+    if all(value is not None for value in values):
+        means = [value[0].mean(axis=0) for value in values if value is not None]
+        data = [mean[~np.isnan(mean)] for mean in means]
+        return _bootstrap(data, None, _mean_difference, seed=seed, resamples=resamples)
+    first, second = (Rescored([rows], score) for rows in groups)
+    resamples = min(side.affordable(resamples) for side in (first, second))
+
+    def difference(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> float:
+        return first.means(metric, a)[0] - second.means(metric, b)[0]
+
+    numbers = [np.arange(len(rows[0])) for rows in groups]
+    if not resamples:
+        return None
+    return _bootstrap(numbers, difference, _mean_difference, seed=seed, resamples=resamples)
+
+
+def _mean_difference(first: Floats, second: Floats, axis: int) -> Any:
+    return first.mean(axis=axis) - second.mean(axis=axis)
 
 
 def align(rows: Sequence[Answer], reference: Sequence[Answer], where: str) -> Sequence[Answer]:

@@ -26,7 +26,7 @@ from finetune.runs.predictions import Origin, read_origin, read_predictions
 from finetune.runs.results import Results, over_seeds
 from finetune.runs.settings import FitRun
 from finetune.task.interface import Answer, Task, examples_digest
-from finetune.training.loop.task_data import TaskData
+from finetune.training.loop.task_data import FRESH, TaskData
 
 FILE_SPLITS = ("train", "validation", "test")
 """The splits that a file can be named for."""
@@ -69,7 +69,7 @@ def evaluate(
         return over_seeds([evaluate(seed.path, split, file) for seed in seeds])
     run, split = _with_file(read_fit(run_folder.path), split, file)
     task = make_task(run)
-    splits = [split] if split else list(task.validation_splits or task.test_splits)
+    splits = _splits(run, task, split)
     if task.fixed_answer is not None:
         metrics, more, examples = _score_fixed(task, run_folder, splits)
     else:
@@ -80,7 +80,7 @@ def evaluate(
             _warn_of_other_examples(run_folder, scorer.data, splits)
         metrics, more = score_splits(scorer, run_folder, splits)
         examples = len(scorer.data.examples(splits[0]))
-    if skipped := task.skipped(splits[0]):
+    if skipped := task.skipped(splits[0].removesuffix(FRESH)):
         more["skipped"] = skipped
         for reason, count in skipped.items():
             say(f"{splits[0]}: {reason.replace('_', ' ')} skipped: {count:,}")
@@ -94,6 +94,18 @@ def evaluate(
     }
 
 
+def _splits(run: FitRun, task: Task, split: str | None) -> list[str]:
+    """The splits to score: the one that is named, the fresh halves, or those of validation."""
+    if split != "fresh":
+        return [split] if split else list(task.validation_splits or task.test_splits)
+    if not run.choose_on_half:
+        raise ConfigError(
+            "--split fresh: expected a run that was trained with --choose-on-half, which leaves a "
+            "half of the validation split fresh; name another split"
+        )
+    return [f"{name}{FRESH}" for name in task.validation_splits]
+
+
 def _evaluate_ensemble(folder: RunFolder, split: str | None, file: str | None) -> Results:
     """Score the seeds of a run together, beside each of them and the average of their weights."""
     seeds = member_folders(folder)
@@ -103,7 +115,7 @@ def _evaluate_ensemble(folder: RunFolder, split: str | None, file: str | None) -
     run, split = _with_file(read_fit(seeds[0].path), split, file)
     members, scorer = load_ensemble(folder, run)
     task = scorer.task
-    splits = [split] if split else list(task.validation_splits or task.test_splits)
+    splits = _splits(run, task, split)
     metrics, more = score_splits(scorer, folder, splits)
     more.pop("decision", None)  # means of the seeds' numbers, tuned by none
     mean = Scorer(average_weights(members), task, scorer.data, "")
@@ -143,7 +155,8 @@ def _with_file(run: FitRun, split: str | None, file: str | None) -> tuple[FitRun
         raise ConfigError(f"--file replaces {', '.join(FILE_SPLITS)}, got --split {split}")
     if getattr(table := getattr(run, "table", None), "holdout", None) is not None:
         run = replace(run, table=replace(table, holdout=None))  # type: ignore[call-arg, type-var]
-    return replace(run, limit=None, train_examples=None, **{split: file}), split  # type: ignore[arg-type]
+    whole = replace(run, limit=None, train_examples=None, choose_on_half=False)
+    return replace(whole, **{split: file}), split  # type: ignore[arg-type]
 
 
 def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
@@ -238,7 +251,8 @@ def answer_split(
         folder = RunFolder(folder).one_run().path
         run = read_fit(folder)
     # Each example is to be answered.
-    run = replace(run, data=data or run.data, limit=None, train_examples=None)
+    run = replace(run, data=data or run.data)
+    run = replace(run, limit=None, train_examples=None, choose_on_half=False)
     if task_name:  # the files that the run names are those of its own task
         run = replace(run, task=task_name, train=None, validation=None, test=None)
     task = make_task(run)

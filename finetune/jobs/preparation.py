@@ -286,6 +286,8 @@ def show_data(data: TaskData) -> None:
         say(line)
     if data.train_examples is not None:
         say(f"train examples {data.train_examples:,}: drawn by seed {data.seed}")
+    if data.choose_on_half:
+        say("validating on a half; finetune evaluate RUN --split fresh scores the other half")
     if data.limit is not None:
         say(f"limit {data.limit:,}: a test of the setup; its scores are of a part of each split")
 

@@ -99,6 +99,7 @@ def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
         cache_dir=cache_folder(run.cache_dir),
         limit=run.limit,
         train_examples=run.train_examples,
+        choose_on_half=run.choose_on_half,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,8 @@ from finetune.comparison.groups import Answer
 from finetune.console.output import are, counted
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.metrics.semantics import label
+from finetune.runs.families import make_task
+from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder
 from finetune.runs.listing import Listing, run_folders
 from finetune.runs.predictions import baseline_file, read_predictions
@@ -106,6 +108,21 @@ def _baseline_rows(folder: Path | None, name: str, split: str) -> list[Answer] |
     places = [] if folder is None else [folder, folder.parent]
     files = (baseline_file(place, name, split) for place in places)
     return next((read_predictions(file) for file in files if file.is_file()), None)
+
+
+def score_of(runs: Iterable[Run]) -> Score | None:
+    """How the task of runs scores answers; None where none of them has its settings.
+
+    Args:
+        runs: Read from their folders.
+    """
+    for run in runs:
+        if run.folder is not None and RunFolder(run.folder).config_file.is_file():
+            # Of what the run answered, so that no training file is asked for the classes.
+            first = next(iter(run.rows(run.results["split"]) or ()), {})
+            labels = tuple(first.get("probabilities") or ()) or None
+            return make_task(read_fit(run.folder), labels).score
+    return None
 
 
 def _kind(kind: tuple[str, str]) -> str:

@@ -223,6 +223,9 @@ class FitRun:
     train_examples: int | None = within(1, MOST_STEPS, default=None)
     """Examples to train on, drawn by the seed, each class in proportion; of one seed, the fewer are
     among the more. Other splits are used whole: for learning curves."""
+    choose_on_half: bool = False
+    """Validate on one half of each validation split, drawn by its texts; the other half, on which
+    nothing is chosen, is scored by finetune evaluate RUN --split fresh."""
     monitor: str | None = None
     """Validation metric that chooses the best checkpoint and stops by --patience, such as macro_f1,
     auc or loss; none = the task's first metric."""

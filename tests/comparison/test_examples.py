@@ -11,7 +11,13 @@ from scipy import stats
 from sklearn import metrics
 
 from finetune.comparison import Answer, mcnemar, paired_bootstrap
-from finetune.comparison.examples import Rescored, align, bootstrap_values, example_values
+from finetune.comparison.examples import (
+    Rescored,
+    align,
+    bootstrap_values,
+    example_values,
+    unpaired_bootstrap,
+)
 from finetune.errors import DataError
 from tests.made.groups import accuracy_of, answers
 
@@ -210,3 +216,55 @@ def test_another_gold_of_an_example_is_refused() -> None:
     message = "x: example 0 has the gold 'maybe' in one and '(yes|no)' in the other; compare runs"
     with pytest.raises(DataError, match=message):
         align(others, rows, "x")
+
+
+def test_unpaired_interval_of_accuracies_nears_that_of_two_proportions() -> None:
+    groups = ([answers(0.8, 1, 800), answers(0.8, 2, 800)], [answers(0.7, 3, 500)])
+    recorded = tuple([accuracy_of(rows) for rows in group] for group in groups)
+
+    def score(rows: Sequence[Answer]) -> dict[str, float]:
+        return {"accuracy": accuracy_of(rows)}
+
+    result = unpaired_bootstrap(groups, (recorded[0], recorded[1]), "accuracy", score)
+    assert result is not None
+    right = [
+        np.mean([[row["prediction"] == row["label"] for row in rows] for rows in group], axis=0)
+        for group in groups
+    ]
+    reach = 1.96 * math.sqrt(sum(one.var() / len(one) for one in right))
+    difference = right[0].mean() - right[1].mean()
+    assert result.interval == pytest.approx((difference - reach, difference + reach), abs=0.005)
+    assert (result.examples, result.resamples) == (1_300, 10_000)
+
+
+def quick_f1(rows: Sequence[Answer]) -> dict[str, float]:
+    """As `f1_of`, without the time that scikit-learn takes."""
+    yes = [(row["prediction"] == "yes") + (row["label"] == "yes") for row in rows]
+    return {"f1": 2 * yes.count(2) / max(1, sum(yes))}
+
+
+def test_unpaired_interval_of_a_score_that_is_no_mean_resamples_both_sides() -> None:
+    groups = ([answers(0.8, 1, 60)], [answers(0.7, 3, 40)])
+    recorded = tuple([quick_f1(rows)["f1"] for rows in group] for group in groups)
+    result = unpaired_bootstrap(groups, (recorded[0], recorded[1]), "f1", quick_f1, resamples=1000)
+    assert result is not None
+    rng = np.random.default_rng(0)
+    drawn = [
+        np.subtract(
+            *(
+                quick_f1([rows[number] for number in rng.integers(len(rows), size=len(rows))])["f1"]
+                for (rows,) in groups
+            )
+        )
+        for _ in range(1000)
+    ]
+    assert result.interval == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.03)
+
+
+def test_unpaired_interval_is_left_out_where_scoring_would_take_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("finetune.comparison.examples.MOST_SCORED_BYTES", 1_000)
+    groups = ([answers(0.8, 1, 60)], [answers(0.7, 3, 40)])
+    recorded = ([quick_f1(groups[0][0])["f1"]], [quick_f1(groups[1][0])["f1"]])
+    assert unpaired_bootstrap(groups, recorded, "f1", quick_f1) is None

@@ -23,6 +23,8 @@ from finetune.training.loop.data import Batch, Indices, OrderedData
 T = TypeVar("T")
 TRAIN_EXAMPLES = 16
 """Keys the draw of training examples, apart from all else that a seed draws."""
+FRESH = "_fresh"
+"""Ends the name of the half of a validation split that chooses nothing."""
 FORMAT = "3"
 """Of the features on disk; another number makes older files unknown."""
 
@@ -52,6 +54,7 @@ class TaskData(OrderedData):
         cache_dir: Path | None = None,
         limit: int | None = None,
         train_examples: int | None = None,
+        choose_on_half: bool = False,
     ) -> None:
         """Keep the parts; nothing is read yet.
 
@@ -64,10 +67,13 @@ class TaskData(OrderedData):
             cache_dir: Where tokenized splits are stored; None: in memory alone.
             limit: Examples of each split that are used; None: all.
             train_examples: Examples to train on, drawn by the seed (`stratified`); None: all.
+            choose_on_half: Validation splits are one half of their examples (`halves`); the other
+                half has the split's name with `_fresh` after it.
         """
         super().__init__(loader or LoaderConfig(), seed=seed)
         self.task, self.tokenizer, self.max_length = task, tokenizer, max_length
         self.cache_dir, self.limit, self.train_examples = cache_dir, limit, train_examples
+        self.choose_on_half = choose_on_half
         self._examples: dict[str, list[Example]] = {}
         self._digests: dict[str, str] = {}
         self._features: dict[tuple[str, bool], list[Features]] = {}
@@ -90,7 +96,7 @@ class TaskData(OrderedData):
             DataError: The split has none, or a row is bad; or there are too few to train on.
         """
         if split not in self._examples:
-            examples = limited(self.task.examples(split), self.limit)
+            examples = limited(self._read(split), self.limit)
             if self.train_examples is not None and split == self.task.train_split:
                 examples = self._drawn(examples, self.train_examples)
             self._examples[split] = examples
@@ -99,6 +105,19 @@ class TaskData(OrderedData):
                     f"{self.task.name}: the {split} split has no examples; name another file"
                 )
         return self._examples[split]
+
+    def _read(self, split: str) -> list[Example]:
+        """A split of the task, or the half of it that has this name."""
+        whole = split.removesuffix(FRESH)
+        if not self.choose_on_half or whole not in self.task.validation_splits:
+            return self.task.examples(split)
+        chosen, fresh = halves(self.task.examples(whole))
+        if not chosen or not fresh:
+            raise DataError(
+                f"{self.task.name}: expected a {whole} split of at least two different texts to "
+                "choose on one half of it; name a larger file, or leave --choose-on-half out"
+            )
+        return chosen if split == whole else fresh
 
     def _drawn(self, examples: Sequence[Example], count: int) -> list[Example]:
         if count > len(examples):
@@ -271,6 +290,25 @@ def limited(examples: list[T], limit: int | None) -> list[T]:
         return examples
     chosen = np.random.default_rng(0).choice(len(examples), limit, replace=False)
     return [examples[number] for number in sorted(chosen.tolist())]
+
+
+def halves(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+    """Two halves of a split, each in the split's order: one to choose on, and a fresh one.
+
+    The draw is a function of the texts alone: the same for every run, whatever the order of the
+    rows. Examples that share their longest text, such as the questions about a passage, stay
+    together.
+
+    Args:
+        examples: All of the split.
+    """
+    keys = [hashlib.blake2b(max(one.texts, key=len).encode()).digest() for one in examples]
+    ordered = sorted(keys)
+    second = next((key for key in ordered if key != ordered[0]), b"")  # so that neither is empty
+    middle = max(second, ordered[len(ordered) // 2]) if ordered else b""
+    chosen = [one for one, key in zip(examples, keys, strict=True) if key < middle]
+    fresh = [one for one, key in zip(examples, keys, strict=True) if key >= middle]
+    return chosen, fresh
 
 
 def stratified(examples: Sequence[Example], count: int, seed: int) -> list[Example]:
