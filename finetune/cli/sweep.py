@@ -18,9 +18,8 @@ from finetune.errors import ConfigError, nearest
 from finetune.metrics.semantics import column_title, goodness, label, meaning, shown
 
 if TYPE_CHECKING:
-    from finetune.jobs.sweeping import Planned
     from finetune.runs.settings import FitRun, PretrainRun
-    from finetune.runs.sweeps import Interval, Parameters, Sweep, Values
+    from finetune.runs.sweeps import Interval, Parameters, Planned, Sweep, Values
 
 MORE = """\
 FILE, in YAML:
@@ -84,8 +83,8 @@ def _planned(
     file: Path, sweep: Sweep, runs: Mapping[str, Values], folder: Path
 ) -> tuple[list[Planned], str | None]:
     """The runs with all their settings, and which rows score the best of them."""
-    from finetune.jobs.sweeping import Planned, fresh_rows
     from finetune.runs.settings import FitRun
+    from finetune.runs.sweeps import Planned, fresh_rows
 
     common: dict[str, object] = {}
     fresh = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -23,62 +22,19 @@ from finetune.jobs import fit, pretrain
 from finetune.jobs.evaluation import evaluate
 from finetune.machine.processes import first_process_only
 from finetune.metrics.semantics import best_index, goodness, headline
-from finetune.runs.families import make_task
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.groups import score_of
 from finetune.runs.listing import Listing, read_record, run_folders
 from finetune.runs.opening import check_writable
 from finetune.runs.results import Results, best_elementary, data_of, of_several, summarise
 from finetune.runs.settings import FitRun, PretrainRun
+from finetune.runs.sweeps import Planned
 from finetune.settings.values import load, show, write
 
 RECORD, SUMMARY = "sweep.yaml", "sweep.json"
 """Files of a sweep's folder: what its runs have in common, and what came out."""
 Fresh = Literal["half"] | str | None
 """Which rows score the winner: the other half, a labelled split, or none."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A run of a sweep."""
-
-    name: str
-    """Of its folder in the sweep's."""
-    values: Mapping[str, Any]
-    """Of the settings that vary."""
-    run: FitRun | PretrainRun
-    """All its settings."""
-
-    @property
-    def folder(self) -> RunFolder:
-        """Where it is trained."""
-        return RunFolder(Path(str(self.run.out)))
-
-
-def fresh_rows(run: FitRun, named: str | None) -> str:
-    """Which rows score the winner: those that were named, else a labelled test file, else a half.
-
-    Args:
-        run: One of the sweep's.
-        named: `half` or a split; None where nothing was named.
-
-    Raises:
-        ConfigError: The split that was named has no labels, or the task is not trained.
-        DataError: Its file is missing or damaged.
-    """
-    task = make_task(run)
-    if task.train_split is None or task.fixed_answer is not None:
-        raise ConfigError(f"command: {task.name} is not trained, so there is nothing to choose")
-    if named == "half" or (named is None and run.test is None):
-        return "half"
-    split = named or task.test_splits[0]
-    if split in task.validation_splits:
-        raise ConfigError(f"fresh: {split} chooses the winner; name another split, or half")
-    if all(example.label is not None for example in task.examples(split)):
-        return split
-    if named is None:  # a file to predict
-        return "half"
-    raise ConfigError(f"fresh: expected a labelled split, got {split} without labels; choose half")
 
 
 def sweep(

@@ -1,4 +1,4 @@
-"""A sweep's file: a command, and which of its settings vary. Pure functions; nothing is trained.
+"""A sweep's file: a command, and which of its settings vary. Nothing is trained here.
 
 command: glue sst2 --config configs/glue/tiny.yaml --encoder runs/tiny --data data
 method: random            # or grid: all combinations of lists
@@ -28,6 +28,9 @@ import numpy as np
 
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_SEED, check_values, within
+from finetune.runs.families import make_task
+from finetune.runs.folder import RunFolder
+from finetune.runs.settings import FitRun, PretrainRun
 from finetune.settings.fields import read
 from finetune.settings.keywords import from_keywords
 from finetune.settings.values import load, show
@@ -258,7 +261,7 @@ def _draw(choices: list[Any] | Interval, rng: np.random.Generator) -> Any:
 def folder_name(values: Values) -> str:
     """The name of a run's folder: `pooling=cls,learning_rate=0.001`; `all` where nothing varies."""
     name = ",".join(f"{key}={show(value)}" for key, value in values.items()) or "all"
-    safe = re.sub(r"[^\w.=,+-]", "-", name)
+    safe = re.sub(r"[^\w.=,:+-]", "-", name)
     if safe == name and len(name) <= LONGEST_NAME:
         return name
     digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
@@ -292,3 +295,46 @@ def command_words(sweep: Sweep) -> list[str]:
         raise ConfigError("command: expected a command such as glue rte, got no word")
     check_command(words)
     return words
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a sweep."""
+
+    name: str
+    """Of its folder in the sweep's."""
+    values: Mapping[str, Any]
+    """Of the settings that vary."""
+    run: FitRun | PretrainRun
+    """All its settings."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """Where it is trained."""
+        return RunFolder(Path(str(self.run.out)))
+
+
+def fresh_rows(run: FitRun, named: str | None) -> str:
+    """Which rows score the winner: those that were named, else a labelled test file, else a half.
+
+    Args:
+        run: One of the sweep's.
+        named: `half` or a split; None where nothing was named.
+
+    Raises:
+        ConfigError: The split that was named has no labels, or the task is not trained.
+        DataError: Its file is missing or damaged.
+    """
+    task = make_task(run)
+    if task.train_split is None or task.fixed_answer is not None:
+        raise ConfigError(f"command: {task.name} is not trained, so there is nothing to choose")
+    if named == "half" or (named is None and run.test is None):
+        return "half"
+    split = named or task.test_splits[0]
+    if split in task.validation_splits:
+        raise ConfigError(f"fresh: {split} chooses the winner; name another split, or half")
+    if all(example.label is not None for example in task.examples(split)):
+        return split
+    if named is None:  # a file to predict
+        return "half"
+    raise ConfigError(f"fresh: expected a labelled split, got {split} without labels; choose half")

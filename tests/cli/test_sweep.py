@@ -202,7 +202,7 @@ def test_frozen_states_are_computed_once_for_all_runs(
     def noted(*arguments: Any) -> Any:
         caches = plain(*arguments)
         filled.append(
-            ",".join(sorted(f"{p.name} {p.stat().st_mtime_ns}" for p in cache.rglob("*.npy")))
+            ",".join(sorted(f"{p.name} {p.stat().st_mtime_ns}" for p in cache.rglob("*.states")))
         )
         return caches
 

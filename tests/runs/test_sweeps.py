@@ -87,7 +87,7 @@ def test_a_folder_has_a_safe_name_and_another_one_for_other_values() -> None:
     long = [folder_name({"tags": "x" * 500 + end}) for end in "ab"]
     assert len(set(long)) == 2
     assert all(len(name) <= LONGEST_NAME for name in long)
-    assert all(re.fullmatch(r"[\w.=,+-]+", name) for name in paths + long)
+    assert all(re.fullmatch(r"[\w.=,:+-]+", name) for name in paths + long)
     assert folder_name({}) == "all"
 
 
