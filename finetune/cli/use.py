@@ -8,10 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.cli.parser import add_ensemble, add_json, check_is_there, command_parser, positive
+from finetune.cli.parser import (
+    add_ensemble,
+    add_json,
+    check_is_there,
+    command_parser,
+    positive,
+    whole,
+)
 from finetune.cli.results_table import show_results
 from finetune.console.output import counted
 from finetune.errors import ConfigError
+from finetune.machine.processes import is_first_process
 
 if TYPE_CHECKING:
     from finetune.export.card import Terms
@@ -79,14 +87,26 @@ def evaluate(arguments: list[str]) -> int:
         "--file", help="another file with labels, scored as the split --split (default: test)"
     )
     add_ensemble(parser, "score")
+    _add_devices(parser)
     add_json(parser)
     space = parser.parse_args(arguments)
     check_is_there(space.run)
     from finetune.jobs import evaluation
 
-    results = evaluation.evaluate(space.run, space.split, space.file, ensemble=space.ensemble)
+    results = evaluation.evaluate(
+        space.run, space.split, space.file, ensemble=space.ensemble, devices=space.devices
+    )
     show_results(results, space.run, arguments)
     return 0
+
+
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--devices",
+        type=whole(1, 1024),
+        default=1,
+        help="number of processes on this machine, each with one device (default: 1)",
+    )
 
 
 def predict(arguments: list[str]) -> int:
@@ -107,8 +127,9 @@ def predict(arguments: list[str]) -> int:
         batch_size=space.batch_size,
         top=space.top_k,
         ensemble=space.ensemble,
+        devices=space.devices,
     )
-    if space.json:
+    if space.json and is_first_process():
         print(json.dumps({"answers": count, "output": space.output}))
     return 0
 
@@ -141,6 +162,7 @@ def _predict_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--top-k", type=positive, help="candidates for each [MASK] (default: 5)")
     add_ensemble(parser, "predict")
+    _add_devices(parser)
     add_json(parser, "print the number of answers written to --output, as JSON on stdout")
     return parser
 

@@ -18,11 +18,11 @@ from finetune.encoder import Encoder
 from finetune.errors import ConfigError, DataError
 from finetune.files.writing import write_text
 from finetune.jobs.estimate import estimate_steps
-from finetune.jobs.find_lr import check_search, find
+from finetune.jobs.find_lr import check_search, find, left_to_first
 from finetune.jobs.inputs import corpus_inputs, encoder_inputs
 from finetune.jobs.pretraining import check_length, corpus_data, train_language_model, with_dropout
-from finetune.jobs.session import check_machine
-from finetune.machine.processes import join
+from finetune.jobs.session import check_machine, with_devices
+from finetune.machine.processes import is_first_process
 from finetune.runs.families import family_of, make_task
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.inputs import Input, Inputs
@@ -31,6 +31,7 @@ from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, fit_settings
 from finetune.task.interface import Task
 from finetune.text.corpus.corpus import build_corpus, source_digests
+from finetune.training.loop.launching import taking_part
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.task_data import limited
 from finetune.training.loop.trainer import check_training
@@ -55,7 +56,13 @@ def adapt(run: AdaptRun, task: Task | None = None) -> Results:
         )
     if run.find_lr:
         check_search(run)
-    join(run.trainer.devices)
+    with taking_part(run.trainer.devices) as devices:
+        return _adapt(with_devices(run, devices), task)
+
+
+def _adapt(run: AdaptRun, task: Task | None) -> Results:
+    if run.find_lr and not is_first_process():
+        return left_to_first(run, "adapt")
     check_machine(run)
     folder = RunFolder(Path(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)

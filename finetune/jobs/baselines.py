@@ -127,7 +127,7 @@ def ngrams_of(data: CorpusData, vocab_size: int) -> Scores:
     chosen = np.linspace(0, len(blocks) - 1, min(len(blocks), most)).round().astype(np.int64)
     model = NGrams(blocks.blocks(chosen).input_ids, vocab_size)
     losses = [np.empty(0)]
-    for batch in data.val_dataloader():
+    for batch in data.validation_loader():
         inputs, positions = batch["input_ids"].numpy(), batch["positions"].numpy()
         row, column = np.divmod(positions, inputs.shape[1])
         losses.append(-model.log_probabilities(inputs)[row, column])  # of the token after it

@@ -23,6 +23,7 @@ from finetune.training.prefix.cache import (
 )
 from finetune.training.prefix.states import arithmetic_key
 from finetune.training.prefix.store import GIB, token_bytes
+from finetune.training.ranks import ALONE, Ranks
 from finetune.training.unfreezing.phases import Phases
 from finetune.training.unfreezing.plan import Phase
 
@@ -75,7 +76,12 @@ def choose(run: FitRun, module: FineTuner, sets: dict[str, RowSet]) -> Choice:
 
 
 def open_caches(
-    run: FitRun, module: FineTuner, data: TaskData, sets: dict[str, RowSet], choice: Choice
+    run: FitRun,
+    module: FineTuner,
+    data: TaskData,
+    sets: dict[str, RowSet],
+    choice: Choice,
+    ranks: Ranks = ALONE,
 ) -> dict[str, PrefixCache]:
     """Find or fill the hidden states of each set; the encoder is as it was given.
 
@@ -85,6 +91,7 @@ def open_caches(
         data: The splits.
         sets: Split -> its sequences.
         choice: What to cache.
+        ranks: Processes of this machine, which each fill a part.
 
     Returns:
         Split -> its cached states.
@@ -102,10 +109,11 @@ def open_caches(
                 module.encoder,
                 replace(rows, encoder=run.encoder_from),
                 depths,
-                data.all_rows(split, training=split == data.train_split),
+                data.all_rows(split, training=split == data.train_split, ranks=ranks),
                 folder=cache_folder(run.cache_dir) / "hidden",
                 config=run.caching,
                 arithmetic=arithmetic_key(device, run.trainer.precision),
+                ranks=ranks,
             )
     return caches
 

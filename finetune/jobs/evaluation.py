@@ -17,6 +17,7 @@ from finetune.jobs.ensembles import (
     member_folders,
 )
 from finetune.jobs.scoring import Scorer, load_scorer, score_splits, write_answers
+from finetune.jobs.session import with_devices
 from finetune.metrics.semantics import of_split
 from finetune.runs.families import make_task
 from finetune.runs.fits import read_fit
@@ -26,7 +27,10 @@ from finetune.runs.predictions import Origin, read_origin, read_predictions
 from finetune.runs.results import Results, over_seeds
 from finetune.runs.settings import FitRun
 from finetune.task.interface import Answer, Task, examples_digest
+from finetune.training.loop.launching import taking_part
 from finetune.training.loop.task_data import FRESH, TaskData
+from finetune.training.loop.trainer import start_ranks
+from finetune.training.ranks import Ranks
 
 FILE_SPLITS = ("train", "validation", "test")
 """The splits that a file can be named for."""
@@ -38,6 +42,7 @@ def evaluate(
     file: str | None = None,
     *,
     ensemble: bool = False,
+    devices: int = 1,
 ) -> Results:
     """Score the best checkpoint of a finished fine-tuning run again.
 
@@ -52,6 +57,7 @@ def evaluate(
         file: Another file, which is scored as that split (default `test`), all of it.
         ensemble: Score all seeds of the run together: the average of their probabilities (of
             numbers, of the scores of passages), besides each of them.
+        devices: Processes on this machine that divide the batches; with the same scores.
 
     Returns:
         `task`, `split` and `metrics`; for several seeds in the form of results.json. Of an ensemble
@@ -62,12 +68,29 @@ def evaluate(
             or an ensemble is wanted of one seed, or of seeds that have not all ended.
         DataError: The split has no labels (its predictions are written even so).
     """
-    run_folder = RunFolder(Path(folder))
-    if ensemble:
-        return _evaluate_ensemble(run_folder, split, file)
+    score = _evaluate_ensemble if ensemble else _evaluate
+    with taking_part(devices) as count:
+        return score(RunFolder(Path(folder)), _Wanted(split, file, count))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be scored, and by how many processes on this machine."""
+
+    split: str | None
+    file: str | None
+    devices: int
+
+    def of(self, folder: Path) -> tuple[FitRun, str | None]:
+        """The settings of a run with what is to be scored, and the split."""
+        run, split = _with_file(read_fit(folder), self.split, self.file)
+        return with_devices(run, self.devices), split
+
+
+def _evaluate(run_folder: RunFolder, wanted: _Wanted) -> Results:
     if seeds := run_folder.planned_seeds:
-        return over_seeds([evaluate(seed.path, split, file) for seed in seeds])
-    run, split = _with_file(read_fit(run_folder.path), split, file)
+        return over_seeds([_evaluate(seed, wanted) for seed in seeds])
+    run, split = wanted.of(run_folder.path)
     task = make_task(run)
     splits = _splits(run, task, split)
     if task.fixed_answer is not None:
@@ -76,8 +99,9 @@ def evaluate(
         if run.limit is not None:
             say(f"limit {run.limit:,} of the run: scores are of a part of each split")
         scorer = load_scorer(checkpoint_of(run_folder.path, run, task), run)
-        if file is None:
+        if wanted.file is None:
             _warn_of_other_examples(run_folder, scorer.data, splits)
+        scorer = replace(scorer, ranks=_start(run, scorer, splits))
         metrics, more = score_splits(scorer, run_folder, splits)
         examples = len(scorer.data.examples(splits[0]))
     if skipped := task.skipped(splits[0].removesuffix(FRESH)):
@@ -106,19 +130,27 @@ def _splits(run: FitRun, task: Task, split: str | None) -> list[str]:
     return [f"{name}{FRESH}" for name in task.validation_splits]
 
 
-def _evaluate_ensemble(folder: RunFolder, split: str | None, file: str | None) -> Results:
+def _start(run: FitRun, scorer: Scorer, splits: Sequence[str]) -> Ranks:
+    """The processes that answer, when all that one can complain of has been read."""
+    for split in splits:
+        scorer.data.features(split)
+    return start_ranks(run.trainer)
+
+
+def _evaluate_ensemble(folder: RunFolder, wanted: _Wanted) -> Results:
     """Score the seeds of a run together, beside each of them and the average of their weights."""
     seeds = member_folders(folder)
-    each = over_seeds([evaluate(seed.path, split, file) for seed in seeds])
+    each = over_seeds([_evaluate(seed, wanted) for seed in seeds])
     if "fixed_answer" in each["runs"][0]:
         raise ConfigError(f"{folder.path} was not trained: all of its seeds answer the same")
-    run, split = _with_file(read_fit(seeds[0].path), split, file)
+    run, split = wanted.of(seeds[0].path)
     members, scorer = load_ensemble(folder, run)
     task = scorer.task
     splits = _splits(run, task, split)
+    scorer = replace(scorer, ranks=_start(run, scorer, splits))
     metrics, more = score_splits(scorer, folder, splits)
     more.pop("decision", None)  # means of the seeds' numbers, tuned by none
-    mean = Scorer(average_weights(members), task, scorer.data, "")
+    mean = Scorer(average_weights(members), task, scorer.data, "", scorer.ranks)
     weights: dict[str, float] = {}
     for number, name in enumerate(splits):
         weights |= of_split(number, name, task.score(mean.answers(name)))

@@ -20,6 +20,7 @@ from finetune.text.features.pairs import Features, collate, encode_pairs, length
 from finetune.text.tokenizer.stated import ROLES
 from finetune.text.tokenizer.tokenizer import Tokenizer, token_text
 from finetune.training.loop.pretrainer import Pretrainer
+from finetune.training.ranks import ALONE
 
 TOP = 5
 """Candidates for each mask, unless more are asked for."""
@@ -54,6 +55,8 @@ class MaskFiller:
         """
         self.module, self.tokenizer = module, tokenizer.reading_masks()
         self.max_length, self.batch_size, self.top = max_length, batch_size, top
+        self.ranks = ALONE
+        """Processes that divide each window of rows, which all of them get."""
         self.mask = tokenizer.special_tokens["mask_token"]
         # Whoever writes `[MASK]` means it, whatever the vocabulary calls it.
         names = {self.mask, ROLES["mask_token"][0]}
@@ -103,8 +106,11 @@ class MaskFiller:
             self._check(where, len(starts), feature)
         candidates: list[list[list[dict[str, Any]]]] = [[] for _ in window]
         lengths = np.array([len(feature.input_ids) for feature in features])
-        for rows in length_batches(lengths, self.batch_size, seed=0, epoch=0, shuffle=False):
-            filled = iter(self._candidates(features, rows.tolist()))
+        batches = length_batches(lengths, self.batch_size, seed=0, epoch=0, shuffle=False)
+        own = [rows.tolist() for rows in self.ranks.part(batches) if len(rows)]
+        found = self.ranks.merged([self._candidates(features, rows) for rows in own])
+        for rows, batch in zip(batches, found, strict=True):
+            filled = iter(batch)
             for row in rows.tolist():
                 candidates[row] = [next(filled) for _ in places[row]]
         return [

@@ -87,6 +87,11 @@ def find(
     return results | {"suggestion": dataclasses.asdict(curve.suggestion)}
 
 
+def left_to_first(run: PretrainRun | AdaptRun | FitRun, task: str) -> Results:
+    """What the other processes of a run return: the first one alone tries rates."""
+    return {"task": task, "split": "train", "metrics": {}, "seed": run.seed, "suggestion": None}
+
+
 def training_batches(data: OrderedData) -> Iterator[Batch]:
     """All training batches in the order of a run, epoch after epoch, without an end.
 

@@ -21,9 +21,9 @@ from finetune.jobs.estimate import estimate_fit
 from finetune.jobs.evaluation import warn_of_other_answers
 from finetune.jobs.preparation import Preparation, prepare, show_data
 from finetune.jobs.scoring import Scorer, score_splits, write_answers
-from finetune.jobs.session import Session, check_machine
+from finetune.jobs.session import Session, check_machine, with_devices
 from finetune.jobs.untrained import answer_without_training, check_untrained, is_trained
-from finetune.machine.processes import is_first_process, join
+from finetune.machine.processes import is_first_process, place
 from finetune.runs.families import family_of, make_task
 from finetune.runs.fits import complete, folder_of, with_recorded_name
 from finetune.runs.folder import RunFolder, say
@@ -31,12 +31,18 @@ from finetune.runs.opening import check_folder, open_folder, opened, settle_fold
 from finetune.runs.results import Results, over_seeds
 from finetune.runs.settings import AdaptRun, FitRun
 from finetune.task.interface import Task
+from finetune.training.loop.launching import taking_part
 from finetune.training.loop.trainer import pick_device
+from finetune.training.ranks import ALONE, Ranks
 
 
 def fit(run: FitRun) -> Results:
     """Fine-tune on a task: one run, or one for each seed; see `finetune.fit`."""
-    join(run.trainer.devices)
+    with taking_part(run.trainer.devices) as devices:
+        return _fit(with_devices(run, devices))
+
+
+def _fit(run: FitRun) -> Results:
     run = with_recorded_name(complete(dataclasses.replace(run, out=folder_of(run))))
     task = make_task(run)
     run = family_of(run.task).resolve(run, task)
@@ -130,6 +136,8 @@ def plan(run: FitRun, task: Task) -> Results:
 def find_lr(run: FitRun, task: Task) -> Results:
     """Try learning rates, as the first of several seeds would start, and train nothing."""
     run = dataclasses.replace(run, seed=run.seeds[0] if run.seeds else run.seed)
+    if not is_first_process():
+        return rate_search.left_to_first(run, task.name)
     preparation = prepare(run, task)
     show_data(preparation.data)
     folder = RunFolder(Path(str(run.out)))
@@ -224,12 +232,15 @@ def _train(
         seeds_to_come=seeds_to_come,
     )
     preparation.show()
+    ranks = session.start_ranks()
     if session.length.extension is None:  # beyond the plan the frozen layers may have been trained
-        module.caches = open_caches(run, module, data, preparation.sets, preparation.choice)
+        module.caches = open_caches(
+            run, module, data, preparation.sets, preparation.choice, _filling(ranks)
+        )
     session.train(monitor=f"val/{run.monitor or task.monitor}", task=task.name)
     for cache in module.caches.values():
         cache.close()
-    metrics, more = _score_best(folder, preparation, session.save_tuned)
+    metrics, more = _score_best(folder, preparation, session.save_tuned, session.ranks)
     split = task.validation_splits[0]
     results = session.results(task.name, split, metrics, len(data.examples(split))) | more
     results |= {"baselines": dict(baselines), "data": data.description()}
@@ -243,8 +254,13 @@ def _train(
     return results
 
 
+def _filling(ranks: Ranks) -> Ranks:
+    """The processes that fill a cache together: those of one machine, which share its files."""
+    return ranks if place().machines == 1 else ALONE
+
+
 def _score_best(
-    folder: RunFolder, preparation: Preparation, save_tuned: Callable[[], None]
+    folder: RunFolder, preparation: Preparation, save_tuned: Callable[[], None], ranks: Ranks
 ) -> tuple[dict[str, float], Results]:
     """Score the best checkpoint on the validation splits, and on a test file that was named."""
     run, module = preparation.run, preparation.module
@@ -253,7 +269,7 @@ def _score_best(
     best.load_into(module)
     module.decision = dict(best.decision)
     module.to(pick_device(run.trainer.accelerator))
-    scorer = Scorer(module, module.task, preparation.data, best.digest)
+    scorer = Scorer(module, module.task, preparation.data, best.digest, ranks)
     if scorer.tune() != best.decision:
         save_tuned()
         if is_first_process():  # which alone writes it, and what the answers are of

@@ -14,7 +14,7 @@ import numpy as np
 
 from finetune.console.output import counted, put
 from finetune.errors import ConfigError, DataError
-from finetune.jobs.answer_files import Inputs, check_target, write_answer_file
+from finetune.jobs.answer_files import Inputs, Row, check_target, write_answer_file
 from finetune.jobs.ensembles import Ensemble, load_members, member_folders
 from finetune.jobs.ensembles import average_weights as average_weights_of
 from finetune.jobs.evaluation import checkpoint_of
@@ -32,11 +32,19 @@ from finetune.text.features.pairs import length_batches
 from finetune.text.features.rows import read_rows
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.unknown import UnknownTexts
+from finetune.training.config import TrainerConfig
 from finetune.training.loop.finetuner import Answering, FineTuner, predict
+from finetune.training.loop.launching import taking_part
 from finetune.training.loop.task_data import UnitBatches, examples_of, longest_rows
+from finetune.training.loop.trainer import start_ranks
+from finetune.training.ranks import ALONE, Ranks
 
 WINDOW_BATCHES = 32
 """Batches of examples that are read ahead and sorted by length together."""
+
+
+SHARED_ROWS = 1024
+"""Rows that are sent to the other processes at a time."""
 
 
 class Predictor:
@@ -71,6 +79,8 @@ class Predictor:
         self.max_length, self.batch_size = max_length, batch_size
         self.task = module.task
         self._run: FitRun | None = None  # its settings, if it was loaded from a run
+        self.ranks = ALONE
+        """Processes that divide each window of rows, which all of them get."""
 
     def save(self, folder: str | Path, *, score: bool = True, **settings: Any) -> None:
         """Save the model as a run, so that `load`, `evaluate`, `export` and `report` work on it.
@@ -136,6 +146,8 @@ class Predictor:
         unknown = UnknownTexts(self.tokenizer)
         while window := list(islice(examples, WINDOW_BATCHES * self.batch_size)):
             yield from self._answers(window, unknown)
+        if self.ranks.rank > 0:  # of what the first process warns
+            return
         if number := unknown.empty:
             warnings.warn(
                 f"{number:,} of {counted(unknown.texts, 'text')} "
@@ -156,7 +168,8 @@ class Predictor:
         longest = longest_rows(lengths, task.sequences_per_example)
         batches = length_batches(longest, self.batch_size, seed=0, epoch=0, shuffle=False)
         made = UnitBatches(features, self.tokenizer.pad_token_id, task.sequences_per_example)
-        outputs = predict(self.module, (made[batch] for batch in batches))
+        own = self.ranks.part(batches)
+        outputs = predict(self.module, (made[batch] for batch in own), self.ranks)
         answers = decision.answers(task, outputs, examples, features, self.module.decision)
         if task.sequences_per_example == 1:
             return answers
@@ -248,6 +261,7 @@ def predict_file(
     batch_size: int | None = None,
     top: int | None = None,
     ensemble: bool = False,
+    devices: int = 1,
 ) -> int:
     """Answer the rows of a file, in order; a pretraining run fills their masks.
 
@@ -260,6 +274,7 @@ def predict_file(
         batch_size: Units in a batch; left out, that of the run.
         top: Candidates for each mask; left out, 5.
         ensemble: Answer by all seeds of the run, as `load` does.
+        devices: Processes on this machine that divide the rows; with the same answers.
 
     Returns:
         How many rows were answered.
@@ -274,13 +289,30 @@ def predict_file(
     check_target(Path(target))
     if "-" not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise ConfigError(f"--output {target}: is the input; name another file")
-    predictor = _answerer(run, batch_size, top, ensemble)
-    inputs = Inputs(read_rows(source, kind))
+    with taking_part(devices) as count:
+        predictor = _answerer(run, batch_size, top, ensemble)
+        predictor.ranks = start_ranks(_trainer(predictor, count))
+        return _answer_rows(predictor, source, target, kind)
+
+
+def _trainer(predictor: Predictor | MaskFiller, devices: int) -> TrainerConfig:
+    """What starts the processes of a run, each with its device."""
+    device = next(predictor.module.parameters()).device
+    return TrainerConfig(accelerator="gpu" if device.type == "cuda" else "cpu", devices=devices)
+
+
+def _answer_rows(
+    predictor: Predictor | MaskFiller, source: str, target: str, kind: str | None
+) -> int:
+    ranks = predictor.ranks
+    inputs = Inputs(_shared(read_rows(source, kind) if ranks.rank == 0 else iter(()), ranks))
     stream = inputs.beside(predictor.stream(inputs))
     first = list(islice(stream, 1))
     if not first:
         raise DataError(f"{source}: expected rows to answer, got none")
     answers = _Counted(chain(first, stream))
+    if ranks.rank > 0:  # which the first process writes
+        return sum(1 for _ in answers)
     if target == "-":
         for answer in answers:
             put(json.dumps(answer, ensure_ascii=False, allow_nan=False))
@@ -288,6 +320,15 @@ def predict_file(
         write_answer_file(answers, Path(target))
     say(counted(answers.count, "answer") + ("" if target == "-" else f": {target}"))
     return answers.count
+
+
+def _shared(rows: Iterator[Row], ranks: Ranks) -> Iterator[Row]:
+    """The rows of the first process, which alone reads them, in every process."""
+    if ranks.size == 1:
+        yield from rows
+        return
+    while window := ranks.of_first(list(islice(rows, SHARED_ROWS))):
+        yield from window
 
 
 def _answerer(

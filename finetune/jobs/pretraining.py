@@ -15,10 +15,10 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.files.writing import new_folder
 from finetune.jobs.baselines import ngrams_of
-from finetune.jobs.find_lr import check_search, find
+from finetune.jobs.find_lr import check_search, find, left_to_first
 from finetune.jobs.inputs import corpus_inputs, tokenizer_input
-from finetune.jobs.session import Session, check_machine
-from finetune.machine.processes import is_first_process, join, place
+from finetune.jobs.session import Session, check_machine, with_devices
+from finetune.machine.processes import is_first_process
 from finetune.runs.folder import RunFolder, cache_folder, note, say
 from finetune.runs.opening import check_folder, check_inputs, check_writable, opened
 from finetune.runs.results import Results
@@ -29,9 +29,11 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.tokenizer_files import holds_tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.loop.data import CorpusData
+from finetune.training.loop.launching import taking_part
 from finetune.training.loop.pretrainer import Pretrainer, masked_lm_metrics
 from finetune.training.loop.trainer import check_training, pick_device
 from finetune.training.randomness import seed_weights
+from finetune.training.ranks import Ranks
 
 
 def make_tokenizer(run: TokenizerRun) -> Tokenizer:
@@ -91,12 +93,18 @@ def pretrain(run: PretrainRun) -> Results:
     Returns:
         What RUN/results.json holds.
     """
-    folder = RunFolder(Path(run.out))
     if not any(dataclasses.astuple(run.length)):
         raise ConfigError(
             "how long to train is not said: give --max-steps, --max-epochs or --max-minutes"
         )
-    join(run.trainer.devices)
+    with taking_part(run.trainer.devices) as devices:
+        return _pretrain(with_devices(run, devices))
+
+
+def _pretrain(run: PretrainRun) -> Results:
+    folder = RunFolder(Path(run.out))
+    if run.find_lr and not is_first_process():
+        return left_to_first(run, "pretrain")
     check_machine(run)
     if run.find_lr:
         check_search(run)
@@ -170,7 +178,8 @@ def train_language_model(
         unigram_entropy=corpus.statistics.unigram_entropy,
     )
     scored = min(len(corpus.validation), run.loader.validation_batches * run.loader.batch_size)
-    metrics = _score_best(folder, module, data, pick_device(run.trainer.accelerator))
+    device = pick_device(run.trainer.accelerator)
+    metrics = _score_best(folder, module, data, device, session.ranks)
     results = session.results(task, "validation", metrics, scored)
     results["data"] = {"corpus": sources, **dataclasses.asdict(corpus.statistics)}
     # An n-gram model sees what a causal encoder sees, and not what a masked token is read off.
@@ -205,18 +214,18 @@ def corpus_data(
 
 
 def _score_best(
-    folder: RunFolder, module: Pretrainer, data: CorpusData, device: torch.device
+    folder: RunFolder, module: Pretrainer, data: CorpusData, device: torch.device, ranks: Ranks
 ) -> dict[str, float]:
     """Score the best checkpoint on the validation blocks; nothing where there are none."""
     load_checkpoint(folder.path).load_into(module)
-    return masked_lm_metrics(module.to(device), data.val_dataloader())
+    return masked_lm_metrics(module.to(device), data.validation_loader(ranks), ranks)
 
 
 def _tokenizer_for(run: PretrainRun, folder: RunFolder) -> Tokenizer:
     """The tokenizer that is named, or that of the resumed run, or one trained now."""
     if run.tokenizer is not None:
         return find_tokenizer(run.tokenizer)
-    if place().follows or (run.resume and holds_tokenizer(folder.tokenizer)):
+    if not is_first_process() or (run.resume and holds_tokenizer(folder.tokenizer)):
         return Tokenizer.load(folder.tokenizer)
     return _train_tokenizer(
         run.corpus,

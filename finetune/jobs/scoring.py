@@ -26,6 +26,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.finetuner import Answering, FineTuner, is_degenerate, predict
 from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import pick_device
+from finetune.training.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Scorer:
     data: TaskData
     checkpoint: str
     """Digest of the checkpoint that the model is of."""
+    ranks: Ranks = ALONE
+    """Processes that divide the batches; all of them must ask for the same splits."""
     _read: dict[str, Outputs] = field(default_factory=dict, repr=False)
 
     def origin(self, split: str) -> Origin:
@@ -84,7 +87,9 @@ class Scorer:
     def _outputs(self, split: str) -> Outputs:
         """The head's outputs on a split; computed once."""
         if split not in self._read:
-            self._read[split] = predict(self.module, self.data.loader(split))
+            self._read[split] = predict(
+                self.module, self.data.loader(split, self.ranks), self.ranks
+            )
         return self._read[split]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
@@ -40,9 +40,13 @@ from finetune.training.loop.trainer import (
     fraction_done,
     pick_device,
     quiet_lightning,
+    start_ranks,
     tell_lightning,
 )
 from finetune.training.loop.validation_report import ValidationReport
+from finetune.training.ranks import ALONE, Ranks
+
+R = TypeVar("R", PretrainRun, AdaptRun, FitRun)
 
 
 def check_machine(run: PretrainRun | AdaptRun | FitRun) -> None:
@@ -54,6 +58,11 @@ def check_machine(run: PretrainRun | AdaptRun | FitRun) -> None:
     tracking.check_packages(run.tracking)
     with quiet_lightning():
         build_trainer(run.trainer, run.length.or_default(), callbacks=[], loggers=[])
+
+
+def with_devices(run: R, devices: int) -> R:
+    """The settings with the number of processes that there are, which torchrun may decide."""
+    return dataclasses.replace(run, trainer=dataclasses.replace(run.trainer, devices=devices))
 
 
 class Session:
@@ -93,10 +102,23 @@ class Session:
         self.length = self._length()
         self.seeds_to_come = seeds_to_come
         self.loggers: list[Logger] = []
+        self.ranks = ALONE
+        """The processes that train; of a run that has ended there is one."""
         self.seconds = 0.0
         self.rows_seen, self.largest_gib = 0, 0.0
         self.best: float | None = None
         """Value of the monitored metric by which the best checkpoint was chosen."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.state is not None and bool(self.state["finished"])
+
+    def start_ranks(self) -> Ranks:
+        """Start the other processes, if there are any and something is to be trained."""
+        if not self.has_ended:
+            self.ranks = start_ranks(self.run.trainer)
+        return self.ranks
 
     def train(
         self,
@@ -113,6 +135,7 @@ class Session:
             unigram_entropy: Of the corpus, nats; logged beside the loss of a language model.
         """
         state, length = self.state, self.length
+        self.start_ranks()
         tell_lightning()
         self.loggers = self._open_loggers(task)
         watch = self._monitor(length, task, unigram_entropy)

@@ -1,6 +1,6 @@
 """The rank of this process in its run: only the first process writes files and messages.
 
-A run has one process, or `devices` of them on one machine. The first one starts the others; or
+A run has one process, or several on one machine or more. The first one starts the others; or
 torchrun or srun starts all of them. RANK, LOCAL_RANK or SLURM_PROCID alone do not count, as a shell
 may have them by accident: a process that was not started as one of several is the first and only
 one.
@@ -12,15 +12,21 @@ import contextlib
 import ctypes
 import functools
 import os
+import re
 import signal
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ParamSpec
 
 from finetune.errors import ConfigError
 
 P = ParamSpec("P")
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_HERE = "127.0.0.1"
+_FIRST_RESERVED_STEP = 0xFFFFFFF0
+"""SLURM's numbers of steps from here on are no steps of srun: the batch script, a terminal."""
 
 MARK = "FINETUNE_PROCESS"
 """Variable that the first process sets for those that it starts: RANK/SIZE/ITS PROCESS ID/PORT."""
@@ -35,30 +41,61 @@ class Place:
     launched: bool = False
     """Whether all processes have been started; if not, the first one starts them."""
     port: int | None = None
-    """Port at which they connect on this machine; None: the first process chooses."""
+    """Port at which they connect; None: the first process chooses."""
     follows: bool = False
     """Whether the first process started this one, after its preparation."""
+    machines: int = 1
+    address: str = _HERE
+    """The machine of the first process."""
+    by_torchrun: bool = False
+    """Whether torchrun is running and has started all processes, which are then of one run."""
+
+    @property
+    def here(self) -> int:
+        """Processes on each machine."""
+        return self.size // self.machines
+
+    @property
+    def machine(self) -> int:
+        """Number of this process's machine."""
+        return self.rank // self.here
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this process on its machine."""
+        return self.rank % self.here
 
 
 def find_place(devices: int, environment: Mapping[str, str], parent: int) -> Place:
     """The place of a process in a run of several, by the variables of its launcher.
 
     Args:
-        devices: Number of processes of the run.
+        devices: Number of processes of the run on each machine.
         environment: The environment variables.
         parent: Id of the parent process.
 
     Returns:
         The first place if no launcher's variables are complete and agree with `devices`.
+
+    Raises:
+        ConfigError: torchrun has started another number of processes.
     """
     by_us = _started_by_us(environment, parent)
     if by_us is not None:
         return by_us
-    if devices > 1:
-        for read in (_started_by_torchrun, _started_by_srun):
-            place = read(environment)
-            if place is not None and place.size == devices and 0 <= place.rank < devices:
-                return place
+    place = _started_by_torchrun(environment)
+    if place is not None and _is_child_of_torchrun(environment, place, parent):
+        if devices not in (1, place.here):
+            raise ConfigError(
+                f"devices {devices}: expected {place.here}, the number of processes that torchrun "
+                "has started on this machine; leave --devices out"
+            )
+        return replace(place, by_torchrun=True)
+    if devices > 1 and place is not None and place.here == devices:
+        return place
+    place = _started_by_srun(environment)
+    if devices > 1 and place is not None and place.here == devices:
+        return place
     return Place(size=devices)
 
 
@@ -72,17 +109,56 @@ def _started_by_torchrun(environment: Mapping[str, str]) -> Place | None:
         return None
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
     rank, size, local, here, port = _numbers([environment.get(name, "") for name in names], 5)
-    return Place(rank, size, True, port) if rank == local and size == here > 1 else None
+    address = environment.get("MASTER_ADDR", _HERE)
+    return _checked(rank, size, local, here, port, address)
 
 
 def _started_by_srun(environment: Mapping[str, str]) -> Place | None:
-    """The place in a job step of several tasks; a batch script itself has no SLURM_STEP_ID."""
-    names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID")
-    rank, size, local, job, step = _numbers([environment.get(name, "") for name in names], 5)
-    if rank != local or size < 2 or min(job, step) < 0:
+    """The place in a job step of several tasks; a batch script itself has no SLURM_STEP_ID.
+
+    Nor is a terminal in an allocation such a task: its step has one, whatever SLURM_NTASKS says.
+    """
+    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "")
+    nodes = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES", "1")
+    names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    texts = [tasks, nodes, *(environment.get(name, "") for name in names)]
+    size, machines, rank, local, job, step = _numbers(texts, 6)
+    if machines < 1 or not 0 <= step < _FIRST_RESERVED_STEP:
         return None
+    address = _HERE
+    if machines > 1:
+        listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
+        address = _first_host(listed)
     # All tasks must choose the same port without a connection; jobs on one machine another one.
-    return Place(rank, size, True, 15000 + (10 * job + step) % 15000)
+    port = 10000 + (10 * job + step) % 10000
+    return _checked(rank, size, local, size // machines, port, address)
+
+
+def _checked(rank: int, size: int, local: int, here: int, port: int, address: str) -> Place | None:
+    """A place among several, if the numbers fit together: as many processes on each machine."""
+    if size < 2 or here < 1 or size % here or not 0 <= rank < size or rank % here != local:
+        return None
+    return Place(rank, size, True, port, machines=size // here, address=address)
+
+
+def _is_child_of_torchrun(environment: Mapping[str, str], place: Place, parent: int) -> bool:
+    """Whether torchrun is still there, and has started this very process and no parent of it."""
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or place.port is None:
+        return False
+    try:
+        variables = Path(f"/proc/{parent}/environ").read_bytes().split(b"\0")
+        if any(one.startswith(b"TORCHELASTIC_RUN_ID=") for one in variables):
+            return False
+        socket.create_connection((place.address, place.port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def _first_host(nodes: str) -> str:
+    """The first machine of a list as SLURM writes it: `node[03-05,07],other` -> `node03`."""
+    match = re.match(r"([^\[,\s]+)(?:\[([^,\-\]]+))?", nodes)
+    return "" if match is None else match[1] + (match[2] or "")
 
 
 def _numbers(texts: list[str], count: int) -> list[int]:
@@ -99,19 +175,19 @@ def join(devices: int) -> Place:
     """Take this process's place at the start of a run.
 
     Args:
-        devices: Number of processes of the run.
+        devices: Number of processes of the run on each machine.
 
     Raises:
-        ConfigError: An earlier run started another number of processes.
+        ConfigError: An earlier run, or torchrun, started another number of processes.
     """
     global _place
     if _place.follows:
         _end_with_the_first()
     if not _place.launched:
         _place = find_place(devices, os.environ, os.getppid())
-    elif devices not in (1, _place.size):
+    elif devices not in (1, _place.here):
         raise ConfigError(
-            f"devices {devices}: expected {_place.size}, as an earlier run started this number of "
+            f"devices {devices}: expected {_place.here}, as an earlier run started this number of "
             "processes; start this run by another command"
         )
     return _place

@@ -28,6 +28,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.resume import TrainingProgress
 from finetune.training.randomness import keyed_seed
+from finetune.training.ranks import ALONE, Ranks
 
 Batch = dict[str, Tensor]
 Indices = npt.NDArray[np.int64]
@@ -252,7 +253,15 @@ class CorpusData(OrderedData):
         return MaskedBlocks(self.corpus.train, seed=self.seed, epoch=epoch, **self._make)  # type: ignore[arg-type]
 
     def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
-        """The first validation blocks, under the same masks each time."""
+        """The first validation blocks; of several processes, this one's part."""
+        return self.validation_loader(Ranks.of(self.trainer))
+
+    def validation_loader(self, ranks: Ranks = ALONE) -> DataLoader[Batch] | list[Any]:
+        """The first validation blocks, under the same masks each time.
+
+        Args:
+            ranks: Processes that divide them.
+        """
         blocks = self.corpus.validation
         if not len(blocks):
             return []
@@ -263,7 +272,7 @@ class CorpusData(OrderedData):
             epoch=0,
             **self._make,  # type: ignore[arg-type]
         )
-        return self.batch_loader(dataset, batches[: self.config.validation_batches])
+        return self.batch_loader(dataset, ranks.part(batches[: self.config.validation_batches]))
 
 
 class MaskedBlocks(Dataset[Batch]):
@@ -290,7 +299,12 @@ class MaskedBlocks(Dataset[Batch]):
         }
 
     def __getitem__(self, indices: Indices) -> Batch:
-        """The batch of these blocks: `input_ids` (B, T), `positions` (N,), `labels` (N,)."""
+        """The batch of these blocks: `input_ids` (B, T), `positions` (N,), `labels` (N,).
+
+        Of no blocks it is empty: see `Ranks.part`.
+        """
+        if not len(indices):
+            return {}
         block = self.blocks.blocks(indices)
         if self.causal:
             inputs, labels = block.input_ids, _next_tokens(block.input_ids)

@@ -26,6 +26,7 @@ from finetune.training.loop.task_data import TaskData, rows_of
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix.cache import PrefixCache
 from finetune.training.prefix.states import frozen_hidden, frozen_states
+from finetune.training.ranks import ALONE, Ranks
 from finetune.training.regularization import (
     check_regularization,
     pretrained_weights,
@@ -246,37 +247,49 @@ class FineTuner(EncoderWithHead):
                 "with datamodule=TaskData(...), or give it validation={split: Scored(...)}"
             )
         super().on_validation_epoch_start()
-        self._outputs: dict[str, list[Tensor]] = {split: [] for split in self.validation}
-        self._order: dict[str, list[Tensor]] = {split: [] for split in self.validation}
-        self._losses: list[Tensor] = []
+        self._read: dict[str, list[_Read]] = {split: [] for split in self.validation}
 
     def validation_step(
         self, batch: Mapping[str, Tensor], batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Keep the outputs on their device; add up the loss of the first split."""
+        """Keep the outputs on their device, and the loss of the first split."""
+        if not batch:  # another process has one, and this one none
+            return
         split = self.split = list(self.validation)[dataloader_idx]
         logits = self(batch)
-        self._outputs[split].append(self.outputs(logits, batch))
-        self._order[split].append(batch["index"])
+        loss = torch.zeros(2, device=logits.device)
         if dataloader_idx == 0:
-            loss = self.head.loss(logits, batch["labels"])
-            self._losses.append(torch.stack([loss, labelled(batch["labels"])]))
+            mean = self.head.loss(logits, batch["labels"])
+            loss = torch.stack([mean, labelled(batch["labels"])])
+        self._read[split].append(_Read(self.outputs(logits, batch), batch["index"], loss))
+
+    def _read_by_all(self) -> dict[str, list[_Read]]:
+        """What all processes have read, by split, in the order of the loaders' batches."""
+        ranks = Ranks.of(self._trainer)
+        if ranks.size == 1:
+            return self._read
+        return {
+            split: ranks.merged([one.cpu() for one in read]) for split, read in self._read.items()
+        }
 
     def validation_metrics(self) -> dict[str, float]:
         """`val/loss`, `val/METRIC` of the first split and `val/SPLIT/METRIC` of others.
 
-        Of a split that was read in part (Lightning's sanity check, `limit_val_batches`) there is
-        no score: answers are read off all of its outputs.
+        Several processes, which must all ask, get the same: each example counts once. Of a split
+        that was read in part (Lightning's sanity check, `limit_val_batches`) there is no score:
+        answers are read off all of its outputs.
         """
+        read = self._read_by_all()
+        first = next(iter(read.values()))
         # In double precision: the sum over a large split would lose digits of small losses.
-        losses, sizes = torch.stack(self._losses).cpu().double().unbind(1)
+        losses, sizes = torch.stack([one.loss for one in first]).cpu().double().unbind(1)
         values = {"val/loss": float(losses @ sizes / sizes.sum().clamp(min=1))}
         for number, (split, scored) in enumerate(self.validation.items()):
-            if sum(map(len, self._order[split])) * self.task.sequences_per_example < len(
-                scored.features
-            ):
+            if not read[split]:
                 continue
-            outputs = in_order(self._outputs[split], self._order[split])
+            outputs = in_order(*_outputs_of(read[split]))
+            if len(outputs) * self.task.sequences_per_example < len(scored.features):
+                continue
             given = (self.task, outputs, scored.examples, scored.features)
             if number == 0:
                 # On the first split alone, and then applied to all: the others stay unseen.
@@ -287,6 +300,25 @@ class FineTuner(EncoderWithHead):
         return values
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A validation batch that was read."""
+
+    outputs: Tensor
+    """(B, …)."""
+    order: Tensor
+    """Numbers of its units, int64 (B,)."""
+    loss: Tensor
+    """Mean and count, (2,)."""
+
+    def cpu(self) -> _Read:
+        return _Read(self.outputs.cpu(), self.order.cpu(), self.loss.cpu())
+
+
+def _outputs_of(read: Sequence[_Read]) -> tuple[list[Tensor], list[Tensor]]:
+    return [one.outputs for one in read], [one.order for one in read]
+
+
 def in_order(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Outputs:
     """Put the outputs of shuffled batches into the order of their units.
 
@@ -295,28 +327,34 @@ def in_order(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Outputs:
         order: Unit numbers of each batch, int64 (B,).
 
     Returns:
-        Outputs of units 0 … U-1, float32 (U, …).
+        Outputs of units 0 … U-1, float32 (U, …); of a unit that several batches have, one.
     """
-    numbers = torch.cat(list(order))
-    result: npt.NDArray[np.float32] = torch.cat(list(outputs))[numbers.argsort()].cpu().numpy()
+    numbers = torch.cat(list(order)).cpu().numpy()
+    _, first = np.unique(numbers, return_index=True)
+    result: npt.NDArray[np.float32] = torch.cat(list(outputs)).cpu().numpy()[first]
     return result
 
 
 @torch.no_grad()
-def predict(module: Answering, batches: Iterable[Mapping[str, Tensor]]) -> Outputs:
+def predict(
+    module: Answering, batches: Iterable[Mapping[str, Tensor]], ranks: Ranks = ALONE
+) -> Outputs:
     """Outputs of every unit of some batches, in the units' order; in eval mode and full precision.
 
     Args:
         module: On the device where it is to run.
         batches: With `index`: a loader, or any others.
+        ranks: Processes that each have a part of the batches; all of them get all outputs.
     """
     module.eval()
     device = next(module.parameters()).device
-    outputs, order = [], []
-    for batch in batches:
+    pairs = []
+    for batch in filter(None, batches):
         moved = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        outputs.append(module.outputs(module(moved), moved))
-        order.append(moved["index"])
+        pairs.append((module.outputs(module(moved), moved), batch["index"]))
+    if ranks.size > 1:
+        pairs = ranks.merged([(outputs.cpu(), order) for outputs, order in pairs])
+    outputs, order = zip(*pairs, strict=True)
     return in_order(outputs, order)
 
 

@@ -1,8 +1,9 @@
-"""Several processes for one training: started, watched and ended together.
+"""Several processes for one job: started, watched and ended together.
 
 The first process runs the same command again for each of the others and gives them their place.
-Their stderr is collected, and printed only if one of them fails. Whichever
-fails, all end soon, with its error: one that waits for an answer of another cannot notice it.
+Their stderr is collected, and printed only if one of them fails. Or torchrun or srun starts all of
+them. Either way the others begin when the first one has prepared the job; and whichever fails, all
+end soon, with its error: one that waits for an answer of another cannot notice it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
+import torch
 from lightning_fabric.plugins.environments.lightning import (
     LightningEnvironment,
     find_free_network_port,
@@ -29,16 +31,18 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 
 from finetune.errors import FinetuneError
-from finetune.machine.processes import MARK, Place, others_are_started
+from finetune.machine.lifeline import END_OF_FIRST, Lifeline
+from finetune.machine.processes import MARK, Place, join, others_are_started, place
+from finetune.training.ranks import ALONE, Ranks
 
 GRACE_SECONDS = 10.0
 """How long a process whose partner has failed may take to notice it by itself."""
 LOOK_SECONDS = 0.2
-_HERE = "127.0.0.1"
+OTHER_ENDED = "another process of the run has ended; see its error"
 
 
-class OneMachine(LightningEnvironment):
-    """The processes of a run on this machine, as `finetune.machine.processes` finds them.
+class KnownPlace(LightningEnvironment):
+    """The processes of a run, as `finetune.machine.processes` finds them.
 
     In place of what Lightning would guess from the variables of a shell, a batch system's too: its
     own checkpoint at a batch system's signal would be another one than the run's.
@@ -57,8 +61,8 @@ class OneMachine(LightningEnvironment):
 
     @property
     def main_address(self) -> str:
-        """This machine."""
-        return _HERE
+        """The machine of the first process."""
+        return self.place.address
 
     @property
     def main_port(self) -> int:
@@ -68,12 +72,12 @@ class OneMachine(LightningEnvironment):
         return self._port
 
     def local_rank(self) -> int:
-        """Number of this process."""
-        return self.place.rank
+        """Number of this process on its machine."""
+        return self.place.local_rank
 
     def node_rank(self) -> int:
-        """There is one machine."""
-        return 0
+        """Number of this machine."""
+        return self.place.machine
 
     def teardown(self) -> None:
         """Leave the variables as they are."""
@@ -83,8 +87,30 @@ class Processes(DDPStrategy):
     """Lightning's DDP with this module's way to start and watch the processes."""
 
     def _configure_launcher(self) -> None:
-        assert isinstance(self.cluster_environment, OneMachine)
+        assert isinstance(self.cluster_environment, KnownPlace)
         self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def setup_environment(self) -> None:
+        """Meet the other processes."""
+        with _ending_at_once():
+            super().setup_environment()
+
+
+@contextlib.contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Let SIGTERM end the process in the block, in which Python would not see it for minutes.
+
+    So torchrun ends those that wait for one that will not come.
+    """
+    if threading.current_thread() is not threading.main_thread() or _others:
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Launcher(_SubprocessScriptLauncher):
@@ -99,12 +125,88 @@ class Launcher(_SubprocessScriptLauncher):
             FinetuneError: Another process has failed.
         """
         environment = self.cluster_environment
-        assert isinstance(environment, OneMachine)
+        assert isinstance(environment, KnownPlace)
         if not environment.creates_processes_externally:
             _start_others(self.num_processes, environment.main_port)
+        else:
+            _let_others_go()
         _set_num_threads_if_needed(num_processes=self.num_processes)
         with _ending_together():
             return function(*args, **more)
+
+
+_lifeline: Lifeline | None = None
+"""To the other processes, where torchrun or srun has started them."""
+
+
+@contextlib.contextmanager
+def taking_part(devices: int) -> Iterator[int]:
+    """Take this process's place in a job while the block runs; all its processes end together.
+
+    Those that torchrun or srun has started enter when the first one has prepared the job.
+
+    Args:
+        devices: Processes on each machine that the settings want.
+
+    Yields:
+        How many there are, which torchrun decides where it has started them.
+
+    Raises:
+        ConfigError: An earlier job, or torchrun, started another number of processes.
+        FinetuneError: Another process has failed.
+    """
+    global _lifeline
+    here = join(devices)
+    count = here.here if here.by_torchrun else devices
+    if _over is not None:  # a stage of a job
+        yield count
+        return
+    if here.launched and not here.follows and not _others and _lifeline is None:
+        _lifeline = Lifeline(here, _end_lost)
+    with _ending_together():
+        _wait_for_first(count)
+        yield count
+        _let_others_go()
+        if _lifeline is not None:
+            _lifeline.end()
+
+
+_waiting_ranks = ALONE
+"""In the first process: those that wait in a job after the first one until this one is prepared."""
+
+
+def _wait_for_first(devices: int) -> None:
+    """Wait until the first process has prepared the job; that one keeps in mind who waits.
+
+    Raises:
+        FinetuneError: It has failed.
+    """
+    global _waiting_ranks
+    if _lifeline is not None:
+        _lifeline.wait()
+    if not torch.distributed.is_initialized() or devices != place().here:
+        return
+    ranks = Ranks(place().rank, place().size)
+    if ranks.rank == 0:
+        _waiting_ranks = ranks
+    elif not ranks.of_first(False):
+        raise FinetuneError(END_OF_FIRST)
+
+
+def _let_others_go(*, failed: bool = False) -> None:
+    """Let the processes that wait for this one begin the job, or fail."""
+    global _waiting_ranks
+    if _lifeline is not None:
+        _lifeline.fail() if failed else _lifeline.release()
+    waiting, _waiting_ranks = _waiting_ranks, ALONE
+    waiting.of_first(not failed)
+
+
+def _end_lost() -> None:
+    """End this process if it does not notice by itself that another one has ended early."""
+    time.sleep(GRACE_SECONDS)
+    print(f"finetune: {OTHER_ENDED}", file=sys.stderr, flush=True)
+    os._exit(2)
 
 
 @dataclass
@@ -164,6 +266,8 @@ def _start_others(count: int, port: int) -> None:
         _others.append(_Other(rank, process, stderr))
     atexit.register(end_others)
     others_are_started()
+    if _over is not None:
+        threading.Thread(target=_watch, args=(_over,), daemon=True).start()
 
 
 def _own_command() -> list[str]:
@@ -183,10 +287,18 @@ class StoppedTogether(Exception):
         self.signal = signal_number
 
 
+_over: threading.Event | None = None
+"""Set at the end of the job that this process takes part in; None outside of one."""
+
+
 @contextlib.contextmanager
 def _ending_together() -> Iterator[None]:
     """End with the error of another process where that has failed; and the others with this one."""
-    over = threading.Event()
+    global _over
+    if _over is not None:  # the training of a job
+        yield
+        return
+    _over = over = threading.Event()
     if _others:
         threading.Thread(target=_watch, args=(over,), daemon=True).start()
     try:
@@ -196,10 +308,16 @@ def _ending_together() -> Iterator[None]:
         if _lost_another(error) and (failure := _failure(GRACE_SECONDS)) is not None:
             raise failure from error
         end_others()
+        if not _others:
+            with contextlib.suppress(RuntimeError):
+                _let_others_go(failed=True)
+            if _lifeline is not None and hasattr(error, "signal"):  # all were asked to stop
+                _lifeline.end()
         if _lost_another(error):  # started by torchrun or srun: it prints its error itself
-            raise FinetuneError("another process of the run has ended; see its error") from error
+            raise FinetuneError(OTHER_ENDED) from error
         raise
     finally:
+        _over = None
         over.set()
 
 
@@ -212,16 +330,22 @@ def _lost_another(error: BaseException) -> bool:
 def _failure(seconds: float) -> Exception | None:
     """What to end with if one of the others fails within so many seconds."""
     until = time.monotonic() + seconds
+    complaints: list[tuple[_Other, str]] = []
     while _others and time.monotonic() < until:
-        for other in _others:
-            complaint = other.failure()
-            if complaint is not None:
-                stopped_by = (other.process.returncode or 0) - 128
-                if stopped_by in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-                    return StoppedTogether(complaint, stopped_by)
-                return FinetuneError(complaint)
+        complaints = [(one, text) for one in _others if (text := one.failure()) is not None]
+        # Of several the one that failed first, which does not complain of another one.
+        causes = [one for one in complaints if one[1] != OTHER_ENDED]
+        if causes:
+            return _as_error(*causes[0])
         time.sleep(LOOK_SECONDS)
-    return None
+    return _as_error(*complaints[0]) if complaints else None
+
+
+def _as_error(other: _Other, complaint: str) -> Exception:
+    stopped_by = (other.process.returncode or 0) - 128
+    if stopped_by in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        return StoppedTogether(complaint, stopped_by)
+    return FinetuneError(complaint)
 
 
 def _watch(over: threading.Event) -> None:

@@ -20,6 +20,7 @@ from finetune.metrics.semantics import TOKEN_ACCURACIES
 from finetune.training.loop.accumulation import labelled
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.optimizer import OptimizerConfig
+from finetune.training.ranks import ALONE, Ranks
 from finetune.training.schedules import ScheduleConfig
 
 
@@ -105,11 +106,13 @@ class Pretrainer(EncoderWithHead):
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Keep the figures of a batch on its device."""
-        self._figures.append(self._measure(batch))
+        if batch:  # otherwise another process has one, and this one none
+            self._figures.append(self._measure(batch))
 
     def validation_metrics(self) -> dict[str, float]:
-        """`val/loss`, `val/perplexity` and the accuracy."""
-        metrics = _metrics(self._figures, self.accuracy)
+        """`val/loss`, `val/perplexity` and the accuracy; of all processes, which must all ask."""
+        figures = _of_all(self._figures, Ranks.of(self._trainer))
+        metrics = _metrics(figures, self.accuracy)
         return {f"val/{name}": value for name, value in metrics.items()}
 
     def _measure(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -118,6 +121,11 @@ class Pretrainer(EncoderWithHead):
         loss = self.head.loss(logits, labels)
         right = (logits.argmax(-1) == labels).sum()
         return torch.stack([loss, right.float(), labelled(labels)])
+
+
+def _of_all(figures: Sequence[Tensor], ranks: Ranks) -> Sequence[Tensor]:
+    """The figures of all processes' batches, in order."""
+    return figures if ranks.size == 1 else ranks.merged([one.cpu() for one in figures])
 
 
 def _metrics(figures: Sequence[Tensor], accuracy: str) -> dict[str, float]:
@@ -139,13 +147,14 @@ def _metrics(figures: Sequence[Tensor], accuracy: str) -> dict[str, float]:
 
 @torch.no_grad()
 def masked_lm_metrics(
-    module: Pretrainer, loader: Iterable[Mapping[str, Tensor]]
+    module: Pretrainer, loader: Iterable[Mapping[str, Tensor]], ranks: Ranks = ALONE
 ) -> dict[str, float]:
     """Loss (nats), accuracy and perplexity over all labelled tokens of a loader.
 
     Args:
         module: On the device where it is to run; put into eval mode.
         loader: Batches as for training.
+        ranks: Processes that each have a part of the batches.
 
     Returns:
         The three metrics; empty where there is no batch.
@@ -154,6 +163,7 @@ def masked_lm_metrics(
     device = next(module.parameters()).device
     figures = [
         module._measure({name: tensor.to(device) for name, tensor in batch.items()})
-        for batch in loader
+        for batch in filter(None, loader)
     ]
+    figures = list(_of_all(figures, ranks))
     return _metrics(figures, module.accuracy) if figures else {}

@@ -19,6 +19,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.unknown import UnknownTexts
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.data import Batch, Indices, OrderedData
+from finetune.training.ranks import ALONE, Ranks
 
 T = TypeVar("T")
 TRAIN_EXAMPLES = 16
@@ -202,23 +203,35 @@ class TaskData(OrderedData):
     def _unit_batches(self, features: Sequence[Features]) -> UnitBatches:
         return UnitBatches(features, self.tokenizer.pad_token_id, self.task.sequences_per_example)
 
-    def loader(self, split: str) -> DataLoader[Batch]:
-        """All units of a split, longest together; the same batches each time."""
+    def loader(self, split: str, ranks: Ranks = ALONE) -> DataLoader[Batch]:
+        """All units of a split, longest together; the same batches each time.
+
+        Args:
+            split: The split.
+            ranks: Processes that divide the batches.
+        """
         features = self.features(split)
         batches = self._batched(self.lengths(split), epoch=0, shuffle=False)
-        return self.batch_loader(self._unit_batches(features), batches)
+        return self.batch_loader(self._unit_batches(features), ranks.part(batches))
 
-    def all_rows(self, split: str, *, training: bool) -> Iterator[tuple[Indices, Batch]]:
-        """Each sequence of a split once: the numbers of a batch's sequences, and the batch."""
+    def all_rows(
+        self, split: str, *, training: bool, ranks: Ranks = ALONE
+    ) -> Iterator[tuple[Indices, Batch]]:
+        """Each sequence of a split once: the numbers of a batch's sequences, and the batch.
+
+        Of several processes each gets its part.
+        """
         features = self.features(split, training=training)
         lengths = self.lengths(split, training=training)
         batches = self._unit_batches(features)
-        for units in self._batched(lengths, epoch=0, shuffle=False):
-            yield rows_of(units, self.task.sequences_per_example), batches[units]
+        for units in ranks.part(self._batched(lengths, epoch=0, shuffle=False)):
+            if len(units):
+                yield rows_of(units, self.task.sequences_per_example), batches[units]
 
     def val_dataloader(self) -> list[DataLoader[Batch]]:
-        """A loader for each validation split."""
-        return [self.loader(split) for split in self.task.validation_splits]
+        """A loader for each validation split; of several processes, of this one's part."""
+        ranks = Ranks.of(self.trainer)
+        return [self.loader(split, ranks) for split in self.task.validation_splits]
 
     def description(self) -> dict[str, Any]:
         """What the splits hold, what they share, and what padding costs, for results.json.
@@ -376,5 +389,7 @@ class UnitBatches(Dataset[Batch]):
         self.features, self.pad_token_id, self.rows = features, pad_token_id, rows
 
     def __getitem__(self, indices: Indices) -> Batch:
-        """The batch of these units, padded to its longest sequence."""
+        """The batch of these units, padded to its longest sequence; of no units it is empty."""
+        if not len(indices):
+            return {}
         return collate(self.features, indices, self.pad_token_id, rows=self.rows)

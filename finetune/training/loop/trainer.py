@@ -28,8 +28,9 @@ from finetune.machine.memory import FLOAT, TRAINED, check_fits
 from finetune.machine.processes import place
 from finetune.training.config import TrainerConfig
 from finetune.training.loop.freed_memory import FreedMemory, keep_freed_memory
-from finetune.training.loop.launching import OneMachine, Processes
+from finetune.training.loop.launching import KnownPlace, Processes
 from finetune.training.loop.progress import LengthConfig, RunLength
+from finetune.training.ranks import Ranks
 
 T = TypeVar("T")
 
@@ -93,6 +94,7 @@ def build_trainer(
         trainer = pl.Trainer(
             accelerator=config.accelerator,
             devices=config.devices,
+            num_nodes=_machines(config),
             strategy=_strategy(config),
             precision=config.precision,  # type: ignore[arg-type]
             accumulate_grad_batches=config.accumulate_grad_batches,
@@ -110,7 +112,7 @@ def build_trainer(
             logger=list(loggers) or False,
             log_every_n_steps=1,  # training figures are written by Monitor, at its own interval
             callbacks=[*callbacks, *validation, FreedMemory()],
-            plugins=[OneMachine(place())],
+            plugins=[KnownPlace(place())],
             # Lightning keeps no file of its own, and finds none: under a batch system it would
             # start from any hpc_ckpt_*.ckpt in this folder, whatever it is given.
             default_root_dir=os.devnull,
@@ -132,13 +134,19 @@ class _NoSignals(_SignalConnector):
         """Take over none."""
 
 
+def _machines(config: TrainerConfig) -> int:
+    """Machines of a run; one where this process trains by itself."""
+    return place().machines if place().here == config.devices else 1
+
+
 def _strategy(config: TrainerConfig) -> str | Processes:
     """Lightning's strategy of one device by its name, or this package's of several processes.
 
     Raises:
         ConfigError: Several processes are wanted where the first one cannot start the others.
     """
-    if config.devices == 1 or config.strategy not in ("auto", *DDP):
+    one = config.devices * _machines(config) == 1
+    if one or config.strategy not in ("auto", *DDP):
         return config.strategy
     if _IS_INTERACTIVE:
         raise ConfigError(
@@ -156,7 +164,26 @@ def tell_lightning() -> None:
 def pick_device(accelerator: str) -> torch.device:
     """The device that Lightning takes under this name, for what is computed outside its Trainer."""
     wants_gpu = accelerator in ("auto", "gpu", "cuda")
-    return torch.device("cuda" if wants_gpu and torch.cuda.is_available() else "cpu")
+    if not wants_gpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", place().local_rank) if place().size > 1 else torch.device("cuda")
+
+
+def start_ranks(config: TrainerConfig) -> Ranks:
+    """Start the processes of a job, or meet those that were started, before anything is trained.
+
+    Raises:
+        ConfigError: As for `build_trainer`.
+        FinetuneError: One of them has failed.
+    """
+    if config.devices * _machines(config) == 1:
+        return Ranks()
+    with quiet_lightning():
+        trainer = build_trainer(config, LengthConfig(max_steps=1), callbacks=[], loggers=[])
+        strategy = trainer.strategy
+        assert isinstance(strategy, Processes)
+        strategy.launcher.launch(strategy.setup_environment, trainer=trainer)  # type: ignore[union-attr]
+    return Ranks(trainer.global_rank, trainer.world_size)
 
 
 def most_of_all(trainer: pl.Trainer, value: float) -> float:

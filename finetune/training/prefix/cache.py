@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from finetune.encoder import Encoder
@@ -34,6 +35,7 @@ from finetune.training.prefix.store import (
     free_space,
     token_bytes,
 )
+from finetune.training.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -204,20 +206,24 @@ def open_cache(
     config: CacheConfig,
     arithmetic: str,
     note: Note = _warn,
+    ranks: Ranks = ALONE,
 ) -> PrefixCache:
     """Find the hidden states of a set, or fill them in one forward pass.
 
-    Any number of processes may ask at once: one fills, the others wait for it and read.
+    Any number of runs may ask at once: one fills, the others wait for it and read. The processes
+    of a run fill together, each its part.
 
     Args:
         encoder: Frozen up to the highest depth at least.
         rows: The sequences.
         depths: Boundaries to cache, the most useful first (`choose_depths`).
-        batches: Numbers (B,) and batch, each sequence once; used only if something is missing.
+        batches: Numbers (B,) and batch, each sequence once (of several processes, this one's part);
+            used only if something is missing.
         folder: The cache.
         config: Budget and precision.
         arithmetic: Part of the key (`arithmetic_key`).
         note: Called with one line on what was damaged, did not fit, or could not be written.
+        ranks: Processes that share the folder, all of which ask for this set.
 
     Returns:
         What is cached; possibly fewer depths, or none.
@@ -227,20 +233,33 @@ def open_cache(
     entries = _entries(encoder, rows, depths, config, arithmetic)
     opened: dict[int, States] = {}
     try:
-        _open_entries(opened, folder, entries, rows, note)
-        if len(opened) == len(entries):
-            return PrefixCache(opened)
-        with filling(folder, next(iter(entries.values())).group, note):
-            # Again behind the lock: another run may have filled it while this one waited.
-            _open_entries(opened, folder, entries, rows, note)
-            missing = {d: entry for d, entry in entries.items() if d not in opened}
-            missing = _fitting(folder, missing, entries, config, note)
+        with ExitStack() as stack:
+
+            def look() -> dict[int, Entry]:
+                _open_entries(opened, folder, entries, rows, note)
+                if len(opened) == len(entries):
+                    return {}
+                stack.enter_context(filling(folder, next(iter(entries.values())).group, note))
+                # Again behind the lock: another run may have filled it while this one waited.
+                _open_entries(opened, folder, entries, rows, note)
+                absent = {d: entry for d, entry in entries.items() if d not in opened}
+                return _fitting(folder, absent, entries, config, note)
+
+            missing = ranks.agreed(lambda: look() if ranks.rank == 0 else {})[0]
             if missing:
-                _fill(encoder, folder, missing, rows, batches)
-                _open_entries(opened, folder, missing, rows, note)
+                _fill(encoder, folder, missing, rows, batches, ranks)
+            if missing or ranks.rank > 0:
+                _open_entries(opened, folder, entries, rows, note)
     except OSError as error:
-        note(f"{folder}: hidden states cannot be cached ({error.strerror or error})")
-    return PrefixCache(opened)
+        if ranks.rank == 0:
+            note(f"{folder}: hidden states cannot be cached ({error.strerror or error})")
+    return PrefixCache(_opened_by_all(opened, ranks))
+
+
+def _opened_by_all(opened: dict[int, States], ranks: Ranks) -> dict[int, States]:
+    """What every process has opened: they are to compute alike."""
+    depths = set.intersection(*ranks.gathered(set(opened)))
+    return {depth: states for depth, states in opened.items() if depth in depths}
 
 
 def _entries(
@@ -305,16 +324,39 @@ def _fill(
     entries: Mapping[int, Entry],
     rows: RowSet,
     batches: Iterable[tuple[Rows, Mapping[str, Tensor]]],
+    ranks: Ranks,
+) -> None:
+    """Let every process write its part; the first one makes the files, and lets them appear."""
+    depths, is_first = sorted(entries), ranks.rank == 0
+    writers: list[Writer] = []
+    with ExitStack() as stack:
+
+        def open_writers(is_due: bool) -> None:
+            for depth in depths if is_due else ():
+                writer = Writer(folder, entries[depth], rows.lengths, makes=is_first)
+                writers.append(stack.enter_context(writer))
+
+        ranks.agreed(lambda: open_writers(is_first))
+        ranks.agreed(lambda: open_writers(not is_first))  # what the first one has made by now
+        ranks.agreed(lambda: _write_part(encoder, depths, writers, batches))
+        written = ranks.gathered([writer.written for writer in writers])
+        ranks.agreed(lambda: _finish(writers, written) if is_first else None)
+
+
+def _write_part(
+    encoder: Encoder,
+    depths: Sequence[int],
+    writers: Sequence[Writer],
+    batches: Iterable[tuple[Rows, Mapping[str, Tensor]]],
 ) -> None:
     device = next(encoder.parameters()).device
-    depths = sorted(entries)
-    with ExitStack() as stack:
-        writers = [
-            stack.enter_context(Writer(folder, entries[depth], rows.lengths)) for depth in depths
-        ]
-        for numbers, batch in batches:
-            moved = {name: t.to(device, non_blocking=True) for name, t in batch.items()}
-            for writer, states in zip(writers, frozen_states(encoder, moved, depths), strict=True):
-                writer.write(numbers, states.cpu())
-        for writer in writers:
-            writer.finish()
+    for numbers, batch in batches:
+        moved = {name: t.to(device, non_blocking=True) for name, t in batch.items()}
+        for writer, states in zip(writers, frozen_states(encoder, moved, depths), strict=True):
+            writer.write(numbers, states.cpu())
+
+
+def _finish(writers: Sequence[Writer], written: Sequence[Sequence[NDArray[np.bool_]]]) -> None:
+    for number, writer in enumerate(writers):
+        writer.written = np.logical_or.reduce([part[number] for part in written])
+        writer.finish()

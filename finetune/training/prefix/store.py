@@ -181,19 +181,28 @@ def _unlock(file: int) -> None:
 class Writer:
     """Fills an entry; it appears only when every sequence was written."""
 
-    def __init__(self, folder: Path, entry: Entry, lengths: Rows) -> None:
+    def __init__(self, folder: Path, entry: Entry, lengths: Rows, *, makes: bool = True) -> None:
         """Reserve the file under another name.
+
+        Args:
+            folder: The cache.
+            entry: What is written.
+            lengths: Tokens of each sequence (N,).
+            makes: Whether to make the file; if not, another process of the run has, and finishes.
 
         Raises:
             OSError: The folder cannot be written.
         """
         self.folder, self.entry, self.lengths = folder, entry, lengths
         self._starts = (np.cumsum(lengths) - lengths) * token_bytes(entry.width, entry.precision)
-        self._written = np.zeros(len(lengths), dtype=bool)
+        self.written = np.zeros(len(lengths), dtype=bool)
+        """Which sequences were written (N,)."""
+        self._makes = makes
         self._partial = folder / f"{entry.name}.partial"
         # Locked until the manifest is there: whoever frees space must not take it for a remnant.
-        self._file = open(locked_file(self._partial), "r+b")
-        os.ftruncate(self._file.fileno(), entry.bytes)  # so that others count it whole
+        self._file = open(locked_file(self._partial) if makes else self._partial, "r+b")
+        if makes:
+            os.ftruncate(self._file.fileno(), entry.bytes)  # so that others count it whole
 
     def __enter__(self) -> Writer:
         """Enter."""
@@ -207,7 +216,8 @@ class Writer:
     ) -> None:
         """Leave nothing behind unless it was finished."""
         self._file.close()
-        self._partial.unlink(missing_ok=True)
+        if self._makes:
+            self._partial.unlink(missing_ok=True)
 
     def write(self, rows: Sequence[int] | Rows, hidden: Tensor) -> None:
         """Store the states of some sequences without their padding.
@@ -222,7 +232,7 @@ class Writer:
         numbers = np.asarray(rows, dtype=np.int64)
         for states, row in zip(stored.numpy(), numbers.tolist(), strict=True):
             self._put(states[: self.lengths[row]], int(self._starts[row]))
-        self._written[numbers] = True
+        self.written[numbers] = True
 
     def _put(self, states: npt.NDArray[Any], offset: int) -> None:
         # Through the file and not a map: on a full disk a map kills the process.
@@ -238,8 +248,8 @@ class Writer:
             ValueError: A sequence is missing.
             OSError: The disk is full.
         """
-        if not self._written.all():
-            missing = int(np.flatnonzero(~self._written)[0])
+        if not self.written.all():
+            missing = int(np.flatnonzero(~self.written)[0])
             raise ValueError(f"the batches to fill the cache from lack sequence {missing}")
         os.fsync(self._file.fileno())  # the states before the manifest that vouches for them
         manifest = {**asdict(self.entry), "content": self._content(), "format": FORMAT}
