@@ -24,6 +24,7 @@ from contest import TINY, Sentences, classifier, masked_batches, prepare, senten
 from torch.utils.data import Dataset
 
 from finetune.encoder import Encoder
+from finetune.encoder.benchmark import wait_for
 from finetune.tracking import JsonlLogger
 from finetune.training.config import CheckpointConfig, LoaderConfig, TrainerConfig
 from finetune.training.loop.checkpointing import Checkpointer
@@ -74,23 +75,35 @@ class Watch(pl.Callback):
         self.seconds = time.perf_counter() - self.start
 
 
-def bare(make: Callable[[], EncoderWithHead], data: OrderedData) -> float:
+CPU = torch.device("cpu")
+
+
+def bare(
+    make: Callable[[], EncoderWithHead], data: OrderedData, device: torch.device = CPU
+) -> float:
     """Run the loop that one would write by hand; returns its seconds."""
-    module = make().train()
+    module = make().train().to(device)
     optimizer = module.configure_optimizers()
     start = 0.0
     for number, batch in enumerate(data.train_dataloader()):
         if number == WARM_UP:
             start = time.perf_counter()
-        step: Any = module.training_step(batch, number)
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        step: Any = module.training_step(moved, number)
         torch.autograd.backward(step["loss"])
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+    wait_for(device)
     return time.perf_counter() - start
 
 
-def lightning(make: Callable[[], EncoderWithHead], data: OrderedData, folder: Path) -> float:
+def lightning(
+    make: Callable[[], EncoderWithHead],
+    data: OrderedData,
+    folder: Path,
+    accelerator: str = "cpu",
+) -> float:
     """Run the loop of a run; returns its seconds."""
     limit = LengthConfig(max_epochs=1)
     length = RunLength(limit, len(data.order(0)), Clock())
@@ -105,7 +118,7 @@ def lightning(make: Callable[[], EncoderWithHead], data: OrderedData, folder: Pa
     with quiet_lightning(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = build_trainer(
-            TrainerConfig(accelerator="cpu"),
+            TrainerConfig(accelerator=accelerator),
             limit,
             callbacks=[Monitor(length, 50, show_progress=False), checkpointer, watch],
             loggers=[JsonlLogger(folder)],

@@ -63,6 +63,8 @@ class TrainerConfig:
     """Precision, as Lightning names it: 32-true, bf16-mixed or 16-mixed."""
     accumulate_grad_batches: int = within(1, 1_000_000, default=1)
     """Batches per optimizer step; the result is that of one large batch."""
+    deterministic: bool = False
+    """Same seed, same numbers, bit for bit, on a GPU too; slower (a CPU needs no such setting)."""
     gradient_clip: float | None = within(0, 1e12, default=1.0)
     """Maximum norm of the gradient over all weights; none = no clipping."""
     log_every_steps: int | None = within(1, MOST_STEPS, default=None)

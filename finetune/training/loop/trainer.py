@@ -97,6 +97,7 @@ def build_trainer(
             num_nodes=_machines(config),
             strategy=_strategy(config),
             precision=config.precision,  # type: ignore[arg-type]
+            deterministic=config.deterministic or None,  # None: as the caller of torch has it
             accumulate_grad_batches=config.accumulate_grad_batches,
             gradient_clip_val=config.gradient_clip,
             max_steps=length.max_steps or -1,
