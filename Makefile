@@ -10,7 +10,7 @@ EXECUTE := import sys, nbclient, nbformat; name = sys.argv[1]; notebook = nbform
 	nbclient.NotebookClient(notebook, record_timing=False, resources=place).execute(); \
 	nbformat.write(notebook, name)
 
-.PHONY: demo test test-all check bench notebooks docs clean
+.PHONY: demo test test-all check bench gpu notebooks docs clean
 
 demo: $(INSTALLED)  ## pretrain, fine-tune and compare on the embedded sample
 	$(BIN)/finetune demo
@@ -32,6 +32,9 @@ bench: $(INSTALLED)  ## this project beside its peers; on a quiet machine
 	$(BIN)/python benchmarks/pretraining.py
 	$(BIN)/python benchmarks/finetuning.py
 	$(BIN)/python benchmarks/lightning_overhead.py
+
+gpu:  ## checks and times on one CUDA device, into runs/gpu; eight minutes, installs nothing
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu.py
 
 notebooks: $(INSTALLED)  ## execute the notebooks in their order, in place; some minutes
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[minilm,notebooks]'

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.heads import Classification, HeadConfig
+from finetune.heads import Classification, HeadConfig, TaskHead
 from finetune.task.interface import Task
 from finetune.text.features.pairs import Features, length_batches
 from finetune.training.config import LoaderConfig
@@ -111,6 +111,11 @@ def masked_batches(size: Size, rows: int, length: int, rate: float) -> Iterator[
         }
 
 
+def ours_of(batch: dict[str, Any]) -> dict[str, Any]:
+    """The same batch with the labels that are wanted, as ours has them."""
+    return batch | {"labels": batch["labels"].flatten()[batch["positions"]]}
+
+
 def sentences(count: int, vocab_size: int) -> list[Features]:
     """Make sentences of random tokens with SST-2's lengths, and random labels."""
     rng = np.random.default_rng(0)
@@ -147,8 +152,13 @@ class Unscored(Task):
     train_split, validation_splits, test_splits = "train", (), ()
 
 
+def unscored(encoder: Encoder, head: TaskHead) -> FineTuner:
+    """Put a head on an encoder, for steps that nothing scores."""
+    task: Any = Unscored  # what would score it is missing on purpose
+    return FineTuner(encoder, head, task)
+
+
 def classifier(size: Size) -> FineTuner:
     """Make an encoder with a head of two classes."""
     config = size.ours()
-    unscored: Any = Unscored  # what would score it is missing on purpose
-    return FineTuner(Encoder(config), Classification(config, HeadConfig(), 2), unscored())
+    return unscored(Encoder(config), Classification(config, HeadConfig(), 2))

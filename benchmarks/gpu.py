@@ -25,15 +25,15 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]  # neither has to be installed
+from gpu_bench import FULL, ROOT, TINY, Bench, Row, Scale, reason
 
-Row = dict[str, Any]
+sys.path.insert(0, str(ROOT))  # finetune need not be installed
+
 LEAVE = 12.0
 """Seconds of a part's limit that its figures do not get: imports, and the end."""
 
@@ -58,114 +58,9 @@ PARTS = {
     "interruption": Part("gpu_checks:interruption", 150, alone=False),
     "pretraining": Part("gpu_speed:pretraining", 110, alone=True),
     "fine-tuning": Part("gpu_speed:fine_tuning", 90, alone=True),
-    "loop": Part("gpu_speed:loop", 90, alone=True),
+    "loop": Part("gpu_loop:loop", 90, alone=True),
 }
 """Together less than eight minutes: the checks at the same time, then the times one by one."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How large the parts are."""
-
-    base: Row
-    """What differs from `configs/pretrain/base.yaml` in the encoder of the measured steps."""
-    small: Row
-    """The encoder of the checks."""
-    pretrain_lengths: tuple[int, ...]
-    tuning_lengths: tuple[int, ...]
-    batch_tokens: int
-    """Tokens of a pretraining batch, whatever its length."""
-    tuning_rows: int
-    """Sequences of a fine-tuning batch."""
-    check_vocabulary: int
-    check_length: int
-    check_rows: int
-    check_steps: int
-    """Steps of the runs that are compared."""
-    corpus_tokens: int
-    """Of the random text that the loop reads."""
-    measured_seconds: float
-    """Of one figure, at most."""
-
-
-BLOCKS = "num_hidden_layers"
-FULL = Scale(
-    base={},
-    small={
-        "hidden_size": 256,
-        BLOCKS: 4,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
-    },
-    pretrain_lengths=(128, 512),
-    tuning_lengths=(128, 384),
-    batch_tokens=32 * 512,
-    tuning_rows=32,
-    check_vocabulary=2000,
-    check_length=128,
-    check_rows=32,
-    check_steps=300,
-    corpus_tokens=1_500_000,
-    measured_seconds=4.0,
-)
-TINY = Scale(
-    base={"hidden_size": 16, BLOCKS: 1, "num_attention_heads": 2, "intermediate_size": 16},
-    small={"hidden_size": 16, BLOCKS: 2, "num_attention_heads": 2, "intermediate_size": 32},
-    pretrain_lengths=(16,),
-    tuning_lengths=(16,),
-    batch_tokens=32,
-    tuning_rows=4,
-    check_vocabulary=300,
-    check_length=16,
-    check_rows=4,
-    check_steps=12,
-    corpus_tokens=4_000,
-    measured_seconds=0.01,
-)
-
-
-@dataclass
-class Bench:
-    """What a part is given, and where it puts its figures."""
-
-    scale: Scale
-    device: Any
-    """torch's."""
-    seconds: float
-    """How long the part may take."""
-    save: Callable[[dict[str, list[Row]]], None] = lambda tables: None
-    """Takes the figures so far: those of a part that is stopped are not lost."""
-    tables: dict[str, list[Row]] = field(default_factory=dict)
-    """Title -> rows."""
-    start: float = field(default_factory=time.perf_counter)
-
-    def left(self) -> float:
-        """Seconds that the part has left."""
-        return self.start + self.seconds - time.perf_counter()
-
-    def add(self, table: str, **row: Any) -> None:
-        """Put down a row of figures."""
-        self.tables.setdefault(table, []).append(row)
-        self.save(self.tables)
-
-    def check(self, what: str, value: float, limit: float) -> None:
-        """Put down a figure that must not exceed a limit; one that is no number does."""
-        self.add("checks", check=what, value=value, limit=limit, passed=bool(value <= limit))
-
-    def attempt(self, table: str, title: Row, figures: Callable[[], Row]) -> None:
-        """Put down what a measurement gives, or why it gives nothing; the part goes on."""
-        try:
-            self.add(table, **title, **figures())
-        except (ModuleNotFoundError, TimeoutError) as error:  # no fault of what is measured
-            self.add(table, **title, left_out=str(error))
-        except Exception as error:
-            traceback.print_exc()
-            self.add(table, **title, failed=_reason(error))
-
-
-def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:300]
 
 
 def take(part: str, bench: Bench) -> Row:
@@ -175,7 +70,7 @@ def take(part: str, bench: Bench) -> Row:
         getattr(importlib.import_module(module), function)(bench)
     except Exception as error:
         traceback.print_exc()
-        return {"status": "failed", "reason": _reason(error), "tables": bench.tables}
+        return {"status": "failed", "reason": reason(error), "tables": bench.tables}
     return {"status": "done", "tables": bench.tables}
 
 
@@ -285,7 +180,7 @@ def about(device: Any) -> Row:
         properties = torch.cuda.get_device_properties(device)
         facts |= {"device": properties.name, "memory_gib": properties.total_memory / 2**30}
         facts |= {"capability": f"{properties.major}.{properties.minor}"}
-        facts |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+        facts |= {"cuda": torch.version.cuda}
     return facts | {"float32_matmul": torch.get_float32_matmul_precision()} | circumstances()
 
 
@@ -385,7 +280,8 @@ def _all(options: argparse.Namespace, scale: Scale, device: Any) -> int:
     together = max(1, min(5, cores // 3))
 
     def limits(part: str) -> float:
-        return min(PARTS[part].seconds, began + 60 * options.minutes - time.perf_counter())
+        left: float = began + 60 * options.minutes - time.perf_counter()
+        return min(PARTS[part].seconds, left)
 
     def run(part: str, limit: float) -> Row:
         if options.here:

@@ -25,8 +25,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import torch
-from contest import Size, Unscored, masked_batches, sentences
-from gpu import ROOT, Bench, Row
+from contest import Size, masked_batches, ours_of, sentences, unscored
+from gpu_bench import ROOT, Bench, Row
 
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.heads import Classification, HeadConfig, Span, SpanConfig
@@ -47,6 +47,8 @@ INTERRUPTED_STEPS = 400
 """Long enough to be interrupted after its first checkpoint."""
 
 Batch = dict[str, torch.Tensor]
+MakeRun = Callable[..., PretrainRun]
+"""(name, what differs) -> settings."""
 
 
 def tests(bench: Bench) -> None:
@@ -88,7 +90,7 @@ def _cases(bench: Bench) -> Iterator[tuple[str, Callable[[], EncoderWithHead], l
     rows, length = min(16, scale.check_rows), scale.check_length
     size = Size(2, 64, bench.scale.check_vocabulary)
     source = masked_batches(size, rows, length, rate=0.15)
-    masked = [_ours(next(source)) for _ in range(8)]
+    masked = [ours_of(next(source)) for _ in range(8)]
     variants: dict[str, Row] = {
         "masked LM, BERT's form": {},
         "masked LM, rotary positions, pre-norm": {"position": "rotary", "norm_position": "pre"},
@@ -102,10 +104,6 @@ def _cases(bench: Bench) -> Iterator[tuple[str, Callable[[], EncoderWithHead], l
     yield "classification, padded", partial(_classifier, bench), [_batch(texts, n) for n in numbers]
     asked = [dataclasses.replace(text, label=(1, len(text.input_ids) - 2)) for text in texts]
     yield "spans, padded", partial(_spans, bench), [_batch(asked, n) for n in numbers]
-
-
-def _ours(batch: dict[str, Any]) -> Batch:
-    return batch | {"labels": batch["labels"].flatten()[batch["positions"]]}
 
 
 def _batch(texts: Sequence[Features], numbers: Sequence[int]) -> Batch:
@@ -129,12 +127,12 @@ def _pretrainer(bench: Bench, changes: Row) -> Pretrainer:
 def _classifier(bench: Bench) -> FineTuner:
     encoder = _encoder(bench)
     head = Classification(encoder.config, HeadConfig(head_dropout=0.0), 2)
-    return FineTuner(encoder, head, Unscored())
+    return unscored(encoder, head)
 
 
 def _spans(bench: Bench) -> FineTuner:
     encoder = _encoder(bench)
-    return FineTuner(encoder, Span(encoder.config, HeadConfig(), SpanConfig()), Unscored())
+    return unscored(encoder, Span(encoder.config, HeadConfig(), SpanConfig()))
 
 
 def _compare(bench: Bench, make: Callable[[], EncoderWithHead], batches: Sequence[Batch]) -> Row:
@@ -149,9 +147,10 @@ def _compare(bench: Bench, make: Callable[[], EncoderWithHead], batches: Sequenc
     figures: Row = {"outputs": difference.nan_to_num(posinf=0.0, neginf=0.0).max().item()}
     losses = 0.0
     for number, batch in enumerate(batches):
-        pair = [here.training_step(batch, number), there.training_step(moved[number], number)]
+        pair: list[Any] = [here.training_step(batch, number)]
+        pair.append(there.training_step(moved[number], number))
         for outputs in pair:
-            outputs["loss"].backward()
+            torch.autograd.backward(outputs["loss"])
         if number == 0:
             figures["gradients"] = _gradients_apart(here, there)
         for optimizer in optimizers:
@@ -181,8 +180,8 @@ def precision(bench: Bench) -> None:
     with _runs(bench) as run:
         curves = {}
         for name in ("32-true", "bf16-mixed"):
-            results = _pretrain(run(name, precision=name))
-            curves[name] = _curve(Path(run(name).out)) | {"validation": results["loss"]}
+            validation = _pretrain(run(name, precision=name))
+            curves[name] = _curve(Path(run(name).out)) | {"validation": validation}
     for step, loss in curves["32-true"].items():
         other = curves["bf16-mixed"].get(step, torch.nan)
         row = {"step": step, "loss_32_true": loss, "loss_bf16_mixed": other}
@@ -199,22 +198,25 @@ def _curve(folder: Path) -> dict[Any, float]:
 
 def determinism(bench: Bench) -> None:
     """The same run twice, as it is and with `deterministic`: are the weights the same bits?"""
-    for name, exact in product(("32-true", "bf16-mixed"), (False, True)):
-        title = {"precision": name, "deterministic": exact}
-        bench.attempt("the same run twice", title, partial(_twice, bench, name, exact))
+    with _runs(bench) as run:
+        for name, exact in product(("32-true", "bf16-mixed"), (False, True)):
+            title = {"precision": name, "deterministic": exact}
+            bench.attempt("the same run twice", title, partial(_twice, run, name, exact))
     rows = [row for row in bench.tables["the same run twice"] if row["deterministic"]]
     apart = max(float(row.get("weights_apart", torch.inf)) for row in rows)
     bench.check("deterministic: largest difference of the weights of two runs", apart, 0.0)
 
 
-def _twice(bench: Bench, name: str, exact: bool) -> Row:
-    with _runs(bench) as run:
-        began = time.perf_counter()
-        for copied in ("first", "second"):
-            _pretrain(run(copied, precision=name, deterministic=exact))
-        torch.use_deterministic_algorithms(False)  # the Trainer leaves it on
-        seconds = time.perf_counter() - began
-        apart = _apart(Path(run("first").out), Path(run("second").out))
+def _twice(run: MakeRun, name: str, exact: bool) -> Row:
+    runs = [
+        run(f"{name}-{exact}-{number}", precision=name, deterministic=exact) for number in (1, 2)
+    ]
+    began = time.perf_counter()
+    for each in runs:
+        _pretrain(each)
+    torch.use_deterministic_algorithms(False)  # the Trainer leaves it on
+    seconds = time.perf_counter() - began
+    apart = _apart(*(Path(each.out) for each in runs))
     return {"weights_apart": apart, "same_bits": apart == 0.0, "seconds": seconds}
 
 
@@ -293,7 +295,7 @@ def _apart(first: Path, second: Path) -> float:
 
 
 @contextmanager
-def _runs(bench: Bench) -> Iterator[Callable[..., PretrainRun]]:
+def _runs(bench: Bench) -> Iterator[MakeRun]:
     """Settings of small pretraining runs on this project's own text, by name and what differs."""
     with tempfile.TemporaryDirectory() as made:
         folder, scale = Path(made), bench.scale
@@ -337,10 +339,11 @@ def _own_text(most_tokens: int) -> list[str]:
     return [part for part in text.split("\n\n") if part.strip()]
 
 
-def _pretrain(run: PretrainRun) -> dict[str, float]:
+def _pretrain(run: PretrainRun) -> float:
+    """Make the run; its validation loss."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the text: it is code, and repeats itself
-        return pretrain(run)["metrics"]
+        return float(pretrain(run)["metrics"]["loss"])
 
 
 def _prepare(run: PretrainRun) -> None:

@@ -120,6 +120,13 @@ def peak_gib(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
+def forget_peak(device: torch.device) -> None:
+    """Let `peak_gib` count from now on where that is possible: on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what is free now is no part of what is to come
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def ceiling_share(tokens_per_second: float, flops_per_token: float, ceiling_gflops: float) -> float:
     """The fraction of the machine's matrix-product speed that a training run uses.
 

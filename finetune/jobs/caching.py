@@ -12,7 +12,7 @@ from finetune.runs.folder import cache_folder, note, say
 from finetune.runs.settings import FitRun
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.task_data import TaskData
-from finetune.training.loop.trainer import pick_device
+from finetune.training.loop.trainer import MIXED, pick_device
 from finetune.training.prefix.cache import (
     PrefixCache,
     RowSet,
@@ -120,7 +120,4 @@ def open_caches(
 
 def as_trained(name: str, device: torch.device) -> AbstractContextManager[object]:
     """As the trainer computes under this name."""
-    kinds = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-    if name not in kinds:
-        return nullcontext()
-    return torch.autocast(device.type, dtype=kinds[name])
+    return torch.autocast(device.type, dtype=MIXED[name]) if name in MIXED else nullcontext()

@@ -13,7 +13,7 @@ from pytorch_lightning.loggers import Logger
 
 from finetune import tracking
 from finetune.checkpoints.folder import load_checkpoint, load_trainer_state, save_checkpoint
-from finetune.encoder.benchmark import matmul_ceiling, peak_gib
+from finetune.encoder.benchmark import forget_peak, matmul_ceiling, peak_gib
 from finetune.errors import ConfigError
 from finetune.jobs.artifacts import artifacts_of
 from finetune.machine.circumstances import circumstances
@@ -35,6 +35,7 @@ from finetune.training.loop.progress_bar import position
 from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import (
     FREEZING,
+    MIXED,
     build_trainer,
     flush_denormals,
     fraction_done,
@@ -139,6 +140,7 @@ class Session:
         tell_lightning()
         self.loggers = self._open_loggers(task)
         watch = self._monitor(length, task, unigram_entropy)
+        forget_peak(pick_device(self.run.trainer.accelerator))  # of the ceiling, of seeds before
         checkpointer = Checkpointer(
             self.folder.checkpoints,
             self._write,
@@ -288,7 +290,8 @@ class Session:
         if self.task is not None or not is_first_process():
             return None
         device = pick_device(self.run.trainer.accelerator)
-        ceiling = matmul_ceiling(device, torch.float32)
+        dtype = MIXED.get(self.run.trainer.precision, torch.float32)
+        ceiling = matmul_ceiling(device, dtype if device.type == "cuda" else torch.float32)
         # Processes share the cores that this one has used, unless each gets as many.
         shared = device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ
         return ceiling if shared else ceiling * self.run.trainer.devices

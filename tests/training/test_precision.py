@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from finetune import jobs as runs
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
+from finetune.jobs import session
 from finetune.runs.settings import PretrainRun
 from finetune.settings import fields as settings
 from finetune.training.config import CheckpointConfig, LoaderConfig, TrainerConfig
@@ -226,3 +228,40 @@ def test_each_step_has_the_rate_of_the_steps_behind(plain: Callable[..., Pretrai
     peak, shape = run.optimizer.learning_rate, run.schedule
     rates = [line["lr/head"] for line in lines(run) if "lr/head" in line]
     assert rates == [peak * rate_factor(step / 5, shape) for step in range(5)]
+
+
+def test_deterministic_is_asked_of_torch_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", asked.append)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    for deterministic in (False, True):
+        config = TrainerConfig(accelerator="cpu", deterministic=deterministic)
+        build_trainer(config, LengthConfig(max_steps=1), callbacks=[], loggers=[])
+    assert asked == [True]  # otherwise it stays as the caller has it
+    assert "CUBLAS_WORKSPACE_CONFIG" in os.environ
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "dtype"),
+    [
+        ("cuda", "32-true", torch.float32),
+        ("cuda", "bf16-mixed", torch.bfloat16),
+        ("cuda", "16-mixed", torch.float16),
+        ("cpu", "bf16-mixed", torch.float32),
+    ],
+)
+def test_a_gpus_ceiling_is_that_of_the_precision_that_the_run_computes_in(
+    device: str,
+    precision: str,
+    dtype: torch.dtype,
+    pretraining: Callable[..., PretrainRun],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In float32 alone a run in bfloat16 would use several times what a GPU can do."""
+    asked: list[torch.dtype] = []
+    monkeypatch.setattr(session, "pick_device", lambda accelerator: torch.device(device))
+    monkeypatch.setattr(session, "matmul_ceiling", lambda device, dtype: asked.append(dtype) or 1.0)
+    run = pretraining("unused", trainer=TrainerConfig(precision=precision))
+    made: Any = SimpleNamespace(task=None, run=run)
+    assert session.Session._ceiling(made) is not None
+    assert asked == [dtype]

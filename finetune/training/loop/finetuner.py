@@ -139,6 +139,7 @@ class FineTuner(EncoderWithHead):
         """Split -> the frozen part's hidden states that are cached."""
         self.split: str | None = None
         """The split that is being read."""
+        self._index: tuple[Tensor, Tensor] | None = None  # of the last batch, before and after
         self.decision: dict[str, float] = {}
         """Numbers that were tuned on the first validation split when it was last scored."""
 
@@ -150,6 +151,18 @@ class FineTuner(EncoderWithHead):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._pretrained = {name: fn(weight) for name, weight in self._pretrained.items()}
         return self
+
+    def _apply_batch_transfer_handler(
+        self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
+    ) -> Any:
+        """Move a batch as Lightning does, and remember the numbers that cached states are read by.
+
+        Its public hook would warn of a datamodule, whose hook it takes the place of.
+        """
+        moved = super()._apply_batch_transfer_handler(batch, device, dataloader_idx)
+        if self.caches:
+            self._index = batch["index"], moved["index"]
+        return moved
 
     def setup(self, stage: str) -> None:
         """Score against the splits of the data that the Trainer was given, or against others."""
@@ -203,7 +216,10 @@ class FineTuner(EncoderWithHead):
         cache = self.caches.get(self.split or "")
         if cache is None or self.phases is None or not self.phases.prefix_is_original:
             return None
-        rows = rows_of(batch["index"].cpu().numpy(), self.task.sequences_per_example)
+        index, known = batch["index"], self._index
+        if known is not None and index is known[1]:
+            index = known[0]  # a look at the numbers on a GPU would wait for its last step
+        rows = rows_of(index.cpu().numpy(), self.task.sequences_per_example)
         return cache.read(rows, batch["input_ids"].shape[1], depth)
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from finetune.encoder.benchmark import wait_for
 from finetune.metrics.semantics import TOKEN_ACCURACIES
 from finetune.training.loop.accumulation import LabelledMean, labelled
 from finetune.training.loop.module import EncoderWithHead, epochs_done
@@ -279,6 +280,7 @@ class Monitor(pl.Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the window's clock."""
+        wait_for(pl_module.device)  # a GPU has steps to do that belong to the window
         self._seconds += time.perf_counter() - self._since
         if self._bar:
             self._bar.note(trainer.global_step, "validating")

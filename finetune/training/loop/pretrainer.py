@@ -162,7 +162,7 @@ def masked_lm_metrics(
     module.eval()
     device = next(module.parameters()).device
     figures = [
-        module._measure({name: tensor.to(device) for name, tensor in batch.items()})
+        module._measure({name: t.to(device, non_blocking=True) for name, t in batch.items()})
         for batch in filter(None, loader)
     ]
     figures = list(_of_all(figures, ranks))

@@ -38,6 +38,8 @@ FREEZING = "ddp_find_unused_parameters_true"
 """Lightning's name of the strategy for processes that leave some tensors without gradients."""
 DDP = ("ddp", FREEZING)
 SMALLER = "lower vocab_size, hidden_size, intermediate_size or num_hidden_layers"
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""Lightning's name of a mixed precision -> the type in which matrices are multiplied."""
 REPLICATED = ("auto", "ddp")
 """Strategies under which each device has all weights."""
 

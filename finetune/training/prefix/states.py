@@ -112,7 +112,8 @@ def _cut_back(hidden: Tensor, mask: Tensor | None) -> Tensor:
 def _layout(batch: Mapping[str, Tensor]) -> Padded:
     """Without padding, if there is some and each token sees the same ones."""
     mask = batch.get("attention_mask")
-    if mask is None or mask.dim() != 2 or bool(mask.all()):
+    # To count the tokens the host would wait for a GPU, which has more time than like lengths pad.
+    if mask is None or mask.dim() != 2 or mask.device.type == "cuda" or bool(mask.all()):
         return PADDED
     return Unpadded.from_mask(mask, TILE)
 
@@ -178,9 +179,10 @@ def frozen_hidden(
     Returns:
         float32 (B, T, D).
     """
-    start = None
+    start, device = None, batch["input_ids"].device
     if cached is not None:
-        start = (cached[0].to(batch["input_ids"].device, non_blocking=True), cached[1])
+        states = cached[0].pin_memory() if device.type == "cuda" else cached[0]  # else it waits
+        start = (states.to(device, non_blocking=True), cached[1])
         if cached[1] == depth:
             return start[0]
     return frozen_states(encoder, batch, [depth], start)[0]

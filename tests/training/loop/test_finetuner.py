@@ -340,3 +340,19 @@ def test_a_pretrained_pooler_starts_afresh_with_the_blocks_above_it(
     else:
         assert float(weight.detach().std()) == pytest.approx(CONFIG.initializer_range, rel=0.2)
         assert not bias.any()
+
+
+def test_cached_states_are_read_without_a_look_at_the_batch_on_the_device(
+    task_data: TaskData,
+) -> None:
+    """A look at numbers on a GPU waits for all that it has to do; `meta` refuses any look."""
+    module, asked = fine_tuner(task_data.task), []
+    cache: Any = SimpleNamespace(read=lambda rows, length, depth: asked.append(rows.tolist()))
+    module.caches, module.split = {"train": cache}, "train"
+    module.phases = SimpleNamespace(prefix_is_original=True)  # type: ignore[assignment]
+    batch = {"index": torch.tensor([3, 1]), "input_ids": torch.ones(2, 4, dtype=torch.int64)}
+    moved = module._apply_batch_transfer_handler(batch, torch.device("meta"))
+    module._cached(moved, 1)
+    module._cached(batch, 1)  # as it came, without a Trainer
+    assert moved["index"].is_meta
+    assert asked == [[3, 1], [3, 1]]

@@ -70,7 +70,9 @@ class Run:
             world_size=1,
             fit_loop=SimpleNamespace(total_batch_idx=-1),
         )
-        self.module: Any = SimpleNamespace(gradient_norm=torch.tensor(0.5))
+        self.module: Any = SimpleNamespace(
+            gradient_norm=torch.tensor(0.5), device=torch.device("cpu")
+        )
         self.per_epoch, self.batch = batches_per_epoch, 0
 
     def train(self, monitor: Monitor, losses: list[float], **batch: torch.Tensor) -> None:
@@ -187,6 +189,19 @@ def test_the_time_of_a_validation_does_not_count(time: FakeTime) -> None:
     monitor.on_validation_end(run.trainer, run.module)
     run.train(monitor, [1.0])
     assert run.log.lines[2]["perf/tokens_per_second"] == pytest.approx(20 / 2)
+
+
+def test_what_a_gpu_has_still_to_do_when_a_validation_begins_counts(
+    time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "wait_for", lambda device: setattr(time, "now", time.now + 2))
+    run = Run(time)
+    monitor = started(run)
+    run.train(monitor, [1.0])
+    monitor.on_validation_start(run.trainer, run.module)
+    monitor.on_validation_end(run.trainer, run.module)
+    run.train(monitor, [1.0])
+    assert run.log.lines[2]["perf/tokens_per_second"] == pytest.approx(20 / (2 + 2))
 
 
 def test_the_share_of_the_ceiling_is_the_arithmetic_done_over_what_could_be(time: FakeTime) -> None:
