@@ -39,8 +39,8 @@ def alone(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")  # of others' packages, whose versions there are not ours
-def test_every_part_without_processes_of_its_own_runs_to_its_end(gpu: Any, tmp_path: Path) -> None:
-    parts = [part for part in gpu.PARTS if part not in ("tests", "interruption")]
+def test_the_parts_that_take_seconds_run_to_their_end(gpu: Any, tmp_path: Path) -> None:
+    parts = ["parity", "precision", "pretraining", "fine-tuning", "loop"]
     status = gpu.main(["--tiny", "--here", "--parts", *parts, "--out", str(tmp_path)])
     torch.set_flush_denormal(False)
     figures = json.loads((tmp_path / "gpu.json").read_text())
@@ -71,7 +71,7 @@ def check_speed(parts: dict[str, Any]) -> None:
     assert loop["a run of base.yaml with four workers"][0]["batches_a_step"] == 8
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # a process a part, and five runs that are interrupted or compared
 def test_the_session_needs_no_package_that_the_machine_may_lack(tmp_path: Path) -> None:
     blocked = f"import sys\nfor name in {BLOCKED}:\n    sys.modules[name] = None\n"
     (tmp_path / "sitecustomize.py").write_text(blocked)
