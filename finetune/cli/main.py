@@ -28,8 +28,8 @@ LOOP = "Symlink loop from "
 FAILURE, USER_ERROR, SIGNALLED = 1, 2, 128
 MACHINE_FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 SMALLER = (
-    "lower batch_size (and raise accumulate_grad_batches as much: the steps stay the same) or "
-    "max_length, or use gradient_checkpointing"
+    "raise micro_batches (the steps stay the same), lower batch_size or max_length, or use "
+    "gradient_checkpointing"
 )
 WORKER_LOST = (
     "a worker process that prepares batches was killed; if memory ran out, lower num_workers or "

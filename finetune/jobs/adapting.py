@@ -110,8 +110,7 @@ def show_plan(run: AdaptRun, task: Task) -> Results:
     data = corpus_data(run, module, tokenizer, corpus, text)
     steps = run.length.max_steps
     if run.length.max_epochs is not None:
-        batches = data.batches_for(run.trainer.devices)
-        steps = run.length.max_epochs * -(-batches // run.trainer.accumulate_grad_batches)
+        steps = run.length.max_epochs * data.batches_per_epoch
     estimate = estimate_steps(module, data, run.trainer, run.length)
     facts = corpus.statistics
     say(

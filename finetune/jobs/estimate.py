@@ -37,11 +37,12 @@ class Estimate:
 def batch_cost(
     module: EncoderWithHead, data: OrderedData, trainer: TrainerConfig
 ) -> tuple[float, float]:
-    """Train on a few batches without a step, all parameters trainable.
+    """Train on parts of a few batches without a step, all parameters trainable.
 
     Returns:
-        Mean seconds of a batch, and the most memory in GiB, optimizer included. On a CPU these are
-        seconds of the processor, as on a machine that does nothing else.
+        Mean seconds in which the processes compute a batch, and the most memory in GiB, optimizer
+        included. On a CPU these are seconds of the processor, as on a machine that does nothing
+        else.
     """
     device = pick_device(trainer.accelerator)
     # This thread takes part in all that torch computes, whatever the number of threads.
@@ -51,7 +52,9 @@ def batch_cost(
     chosen = [order[number * len(order) // BATCHES] for number in range(BATCHES)]
     times: list[float] = []
     begun = time.perf_counter()
-    for batch in data.batch_loader(data.training_set(0), chosen):
+    micro_batches = data.config.micro_batches
+    first = slice(0, 1)  # the parts of a batch take about as long
+    for batch in data.parts_loader(0, trainer.devices * micro_batches, chosen, first):
         if times and time.perf_counter() - begun > SECONDS:
             break
         start = now()
@@ -64,7 +67,9 @@ def batch_cost(
         times.append(now() - start)
     measured = times[1:] or times  # the first one warms up
     weights = sum(parameter.numel() for parameter in module.parameters())
-    return sum(measured) / len(measured), peak_gib(device) + MOMENTS * weights / 2**30
+    return micro_batches * sum(measured) / len(measured), peak_gib(
+        device
+    ) + MOMENTS * weights / 2**30
 
 
 def estimate_steps(
@@ -74,9 +79,9 @@ def estimate_steps(
     seconds, memory = batch_cost(module, data, trainer)
     if length.max_minutes is not None:
         return Estimate(60 * length.max_minutes, memory)
-    batches = (length.max_steps or 0) * trainer.accumulate_grad_batches
+    batches = length.max_steps or 0
     if length.max_epochs is not None:
-        batches = length.max_epochs * data.batches_for(trainer.devices)
+        batches = length.max_epochs * data.batches_per_epoch
     return Estimate(batches * seconds, memory)
 
 
@@ -91,12 +96,11 @@ def estimate_fit(preparation: Preparation) -> Estimate:
         (row["steps"][1] - row["steps"][0]) * _fraction(preparation, row["boundary"])
         for row in preparation.plan
     ]
-    last, batches = preparation.plan[-1]["steps"][1], data.batches_for(run.trainer.devices)
-    steps_per_epoch = -(-batches // run.trainer.accumulate_grad_batches)
-    validations = last / (run.trainer.validate_every_steps or steps_per_epoch)
+    last, batches = preparation.plan[-1]["steps"][1], data.batches_per_epoch
+    validations = last / (run.trainer.validate_every_steps or batches)
     # A pass that only reads costs a third of one that also goes back.
     validation = seconds * batches * _validation_size(preparation) / 3
-    total = sum(training) * run.trainer.accumulate_grad_batches * seconds
+    total = sum(training) * seconds
     caching = seconds * batches / 3 + validation if preparation.choice else 0.0
     return Estimate(total + validations * validation + caching, memory)
 

@@ -66,17 +66,16 @@ def find(
             another process holds it.
     """
     check_search(run)
-    trainer = run.trainer
-    data.batches_for(trainer.devices)
+    trainer, parts = run.trainer, run.trainer.devices * run.loader.micro_batches
     flush_denormals()
     keep_freed_memory()
     note(f"trying {STEPS} learning rates")
     curve = find_rate(
         module,
-        training_batches(data),
+        training_batches(data, parts),
         pick_device(trainer.accelerator),
         gradient_clip=trainer.gradient_clip,
-        accumulate=trainer.accumulate_grad_batches * trainer.devices,
+        accumulate=parts,
         half_precision="16" in trainer.precision,
     )
     with folder.hold():
@@ -92,13 +91,13 @@ def left_to_first(run: PretrainRun | AdaptRun | FitRun, task: str) -> Results:
     return {"task": task, "split": "train", "metrics": {}, "seed": run.seed, "suggestion": None}
 
 
-def training_batches(data: OrderedData) -> Iterator[Batch]:
+def training_batches(data: OrderedData, parts: int) -> Iterator[Batch]:
     """All training batches in the order of a run, epoch after epoch, without an end.
 
-    Those of several processes follow one another, as they stand side by side in a step.
+    The parts of a batch follow one another, as those of several processes stand side by side.
     """
     for epoch in itertools.count():
-        yield from data.batch_loader(data.training_set(epoch), data.order(epoch))
+        yield from data.parts_loader(epoch, parts)
 
 
 def save_curve(folder: RunFolder, curve: RateCurve) -> str:

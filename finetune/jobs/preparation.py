@@ -267,12 +267,10 @@ def put_plan(run: FitRun, module: FineTuner, data: TaskData) -> list[Row]:
 
 def _pace(run: FitRun, data: TaskData) -> Pace:
     length = run.length.or_default()
-    accumulate = run.trainer.accumulate_grad_batches
-    batches = data.batches_for(run.trainer.devices)
-    steps = length.max_steps
+    batches, steps = data.batches_per_epoch, length.max_steps
     if length.max_epochs is not None:
-        steps = length.max_epochs * -(-batches // accumulate)
-    return Pace(batches, accumulate, steps)
+        steps = length.max_epochs * batches
+    return Pace(batches, steps)
 
 
 def show_data(data: TaskData) -> None:

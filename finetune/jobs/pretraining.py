@@ -122,7 +122,8 @@ def _pretrain(run: PretrainRun) -> Results:
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
     cache = cache_folder(run.cache_dir)
     corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache, digests=digests)
-    sequences = min(run.loader.batch_size, len(corpus.train))
+    parts = run.trainer.devices * run.loader.micro_batches
+    sequences = -(-min(run.loader.batch_size, len(corpus.train)) // parts)
     check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
     say(exports_as(config, "masked_lm"))  # when nothing can be refused any more
     seed_weights(run.seed)

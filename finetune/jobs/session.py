@@ -27,7 +27,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.config import TrainerConfig
 from finetune.training.loop.chance import ChanceWatch
 from finetune.training.loop.checkpointing import Checkpointer
-from finetune.training.loop.data import OrderedData
+from finetune.training.loop.data import OrderedData, check_parts
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.monitor import Monitor
 from finetune.training.loop.progress import Clock, Extension, LengthConfig, RunLength
@@ -54,11 +54,13 @@ def check_machine(run: PretrainRun | AdaptRun | FitRun) -> None:
     """Refuse a device, a precision or a logger that is not to be had, before anything is written.
 
     Raises:
-        ConfigError: Lightning refuses the settings of `run.trainer`, or a package is missing.
+        ConfigError: Lightning refuses the settings of `run.trainer`, or a package is missing; or a
+            batch has fewer examples than parts.
     """
     tracking.check_packages(run.tracking)
     with quiet_lightning():
         build_trainer(run.trainer, run.length.or_default(), callbacks=[], loggers=[])
+    check_parts(run.loader, run.trainer.devices)
 
 
 def with_devices(run: R, devices: int) -> R:
@@ -148,6 +150,7 @@ class Session:
             self.run.checkpoints,
             monitor=monitor,
             state=state,
+            micro_batches=self.run.loader.micro_batches,
         )
         if state is not None:
             last = load_checkpoint(self.last)
@@ -178,8 +181,7 @@ class Session:
         Raises:
             ConfigError: It was extended by more epochs already, or its extension has not ended.
         """
-        batches = self.data.batches_for(self.run.trainer.devices)
-        steps = -(-batches // self.run.trainer.accumulate_grad_batches)
+        steps = self.data.batches_per_epoch
         length = RunLength(self.run.length.or_default(), steps, Clock())
         if self.state is None:
             return length
@@ -214,6 +216,7 @@ class Session:
                     limit,
                     callbacks=callbacks,
                     loggers=self.loggers,
+                    micro_batches=self.run.loader.micro_batches,
                 )
                 self._say_hello(trainer)
                 self.module.progress = lambda: fraction_done(trainer, length)

@@ -23,6 +23,10 @@ NAMES = {
 VALUES = {"unfreezing.optimizer_state": {"kept": "keep", "cleared": "reset"}}
 """Dotted key of now -> old spelling of a value -> new spelling."""
 
+OLD_ACCUMULATION, DEFAULT_SIZE = "accumulate_grad_batches", 32
+"""The key of `trainer` that said how many batches of `loader` a step had, and how large they were,
+and a validation, where nothing was said."""
+
 OTHER_TOOLS = {
     # the Trainer of Hugging Face, and its example scripts
     "lr": "--learning-rate",
@@ -58,7 +62,7 @@ OTHER_TOOLS = {
     "n_best_size": "--n-best",
     "version_2_with_negative": "--without-answer",
     "mlm_probability": "--mask-rate",
-    "gradient_accumulation_steps": "--accumulate-grad-batches",
+    "gradient_accumulation_steps": "--micro-batches",
     "max_grad_norm": "--gradient-clip",
     "lr_scheduler_type": "--schedule",
     "warmup_steps": "--warmup-ratio",
@@ -96,6 +100,7 @@ OTHER_TOOLS = {
     "seq_len": "--max-length",
     # Lightning
     "gpus": "--devices",
+    "accumulate_grad_batches": "--micro-batches",
     "gradient_clip_val": "--gradient-clip",
     "val_check_interval": "--validate-every-steps",
     "log_every_n_steps": "--log-every-steps",
@@ -132,6 +137,8 @@ def with_new_names(content: Any, *, warn: bool = False, source: str = "", prefix
     """
     if not isinstance(content, Mapping):
         return content
+    if not prefix:
+        content = _with_whole_batches(content, warn=warn, source=source)
     renamed = {}
     for old, value in content.items():
         key = NAMES.get(f"{prefix}{old}", f"{prefix}{old}")
@@ -145,6 +152,38 @@ def with_new_names(content: Any, *, warn: bool = False, source: str = "", prefix
         value = new_value(key, value, warn=warn)
         renamed[new] = with_new_names(value, warn=warn, source=source, prefix=f"{key}.")
     return renamed
+
+
+def _with_whole_batches(
+    content: Mapping[str, Any], *, warn: bool, source: str
+) -> Mapping[str, Any]:
+    """Settings whose batch is that of a step, where they said how many batches a step has.
+
+    Raises:
+        ConfigError: Both are said.
+    """
+    trainer, loader = content.get("trainer"), content.get("loader") or {}
+    if not isinstance(trainer, Mapping) or OLD_ACCUMULATION not in trainer:
+        return content
+    count = trainer[OLD_ACCUMULATION]
+    trainer = {key: value for key, value in trainer.items() if key != OLD_ACCUMULATION}
+    if "micro_batches" in loader:
+        raise ConfigError(
+            f"{source}: trainer.{OLD_ACCUMULATION} is the old name of loader.micro_batches, and "
+            f"both are given; remove {OLD_ACCUMULATION}"
+        )
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"{source}: trainer.{OLD_ACCUMULATION}: expected 1 or more, got {count}")
+    if count > 1:
+        sizes = {key: loader.get(key, DEFAULT_SIZE) for key in ("batch_size", "validation_batches")}
+        whole, read = count * sizes["batch_size"], -(-sizes["validation_batches"] // count)
+        loader = {**loader, "batch_size": whole, "micro_batches": count, "validation_batches": read}
+        if warn:
+            warn_of_rename(
+                f"{OLD_ACCUMULATION} {count} with batch_size {sizes['batch_size']}",
+                f"micro_batches {count} with batch_size {whole}, the examples of a step",
+            )
+    return {**content, "trainer": trainer, "loader": loader}
 
 
 def new_value(key: str, value: Any, *, warn: bool = False) -> Any:

@@ -17,7 +17,7 @@ PRECISIONS = ("fp32", "bf16")
 
 @dataclass
 class LoaderConfig:
-    """Size of batches, and the processes that prepare them.
+    """Size of batches, how they are divided, and the processes that prepare them.
 
     >>> from finetune import FitRun, LoaderConfig
     >>> run = FitRun("runs/pretrained", "glue/cola", loader=LoaderConfig(batch_size=16))
@@ -26,11 +26,15 @@ class LoaderConfig:
     """
 
     batch_size: int = within(1, 1_000_000, default=32)
-    """Sequences in a batch, per process."""
+    """Examples of an optimizer step, over all processes: the same step on any number of devices."""
+    micro_batches: int = within(1, 1_000_000, default=1)
+    """Gradient accumulation: micro-batches that each process makes of its part of a batch, one
+    after the other; the same result in less memory. A device computes batch_size / (devices ×
+    micro_batches) examples at once."""
     num_workers: int = within(0, 1024, default=0)
     """Processes that prepare batches; 0 = the training process itself."""
     validation_batches: int = within(1, MOST_STEPS, default=32)
-    """Pretraining: number of batches in a validation."""
+    """Pretraining: number of batches (of batch_size examples) in a validation."""
 
     def __post_init__(self) -> None:
         """Check the counts.
@@ -43,10 +47,10 @@ class LoaderConfig:
 
 @dataclass
 class TrainerConfig:
-    """Settings of Lightning's Trainer: hardware, precision, accumulation, intervals.
+    """Settings of Lightning's Trainer: hardware, precision, clipping, intervals.
 
     >>> from finetune import TrainerConfig
-    >>> trainer = TrainerConfig(accelerator="cpu", accumulate_grad_batches=4)
+    >>> trainer = TrainerConfig(accelerator="cpu", devices=2)
     >>> trainer.gradient_clip
     1.0
     """
@@ -61,8 +65,6 @@ class TrainerConfig:
         default="32-true", metadata={"words": ("32-true", "bf16-mixed", "16-mixed")}
     )
     """Precision, as Lightning names it: 32-true, bf16-mixed or 16-mixed."""
-    accumulate_grad_batches: int = within(1, 1_000_000, default=1)
-    """Batches per optimizer step; the result is that of one large batch."""
     deterministic: bool = False
     """Same seed, same numbers, bit for bit, on a GPU too; slower (a CPU needs no such setting)."""
     gradient_clip: float | None = within(0, 1e12, default=1.0)

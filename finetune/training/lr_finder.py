@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from finetune.errors import DataError
-from finetune.training.loop.accumulation import labelled
+from finetune.training.loop.accumulation import labels_of
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.optimizer import make_optimizer
 from finetune.training.randomness import seed_step
@@ -290,7 +290,7 @@ class _Steps:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["peak_lr"] / self.topmost
         # Each labelled token or example counts the same, as in the run (`loop/accumulation.py`).
-        counts = [labelled(batch["labels"]).cpu() for batch in batches]
+        counts = [labels_of(batch).cpu() for batch in batches]
         count = torch.stack(counts).sum().clamp(min=1)
         fractions = [float(part / count) for part in counts]
         total = sum(map(self._backward, batches, fractions))

@@ -81,7 +81,7 @@ def fine_tuner(policy: str | None = None, rate_decay: float = 1.0, **more: Any) 
     )
     if policy is not None:
         config = UnfreezeConfig(policy)
-        plan, pace = make_plan(config, 2, 9), Pace(6, 1, 54)
+        plan, pace = make_plan(config, 2, 9), Pace(6, 54)
         module.phases = Phases(RatePlan(plan, pace, ScheduleConfig()), config)
     return module
 

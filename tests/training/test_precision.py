@@ -54,12 +54,12 @@ def weights(run: PretrainRun) -> dict[str, torch.Tensor]:
 def plain(pretraining: Callable[..., PretrainRun]) -> Callable[..., PretrainRun]:
     """A run of a few steps without dropout, every step logged."""
 
-    def make(out: str, *, batch_size: int = 16, steps: int = 3, **trainer: Any) -> PretrainRun:
+    def make(out: str, *, micro_batches: int = 1, steps: int = 3, **trainer: Any) -> PretrainRun:
         return pretraining(
             out,
             encoder=PLAIN,
             optimizer=SMOOTH,
-            loader=LoaderConfig(batch_size=batch_size),
+            loader=LoaderConfig(batch_size=16, micro_batches=micro_batches),
             length=LengthConfig(max_steps=steps),
             trainer=TrainerConfig(log_every_steps=1, progress=False, **trainer),
             checkpoints=CheckpointConfig(),
@@ -97,8 +97,8 @@ def test_variants_train_in_bfloat16(
     assert losses[-1] < losses[0]
 
 
-def test_two_batches_of_eight_are_one_of_sixteen(plain: Callable[..., PretrainRun]) -> None:
-    one, two = plain("one"), plain("two", batch_size=8, accumulate_grad_batches=2)
+def test_two_micro_batches_are_one_batch(plain: Callable[..., PretrainRun]) -> None:
+    one, two = plain("one"), plain("two", micro_batches=2)
     runs.pretrain(one)
     runs.pretrain(two)
     assert_close(weights(two), weights(one))

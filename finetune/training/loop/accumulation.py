@@ -8,19 +8,29 @@ so the gradient is that of one batch with all of them.
 
 Dividing by the total when the step is complete, instead of counting ahead, needs nothing from the
 loader, which may be a user's own. It costs a pass over the gradients, and only where a step has
-several batches; several processes add up one number a batch. Dropout and batch normalization still
-see one batch at a time.
+several batches. Between processes the counts travel with the gradient, in the same all-reduce, as
+do the loss and the clock, which all must know in every step: a step has no other collective.
+Dropout and batch normalization still see one batch at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
 
 from finetune.heads import IGNORED
+
+FILLER = "filler"
+"""Key of a batch that only stands where a process would have none, and counts nowhere."""
 
 
 def labelled(labels: Tensor) -> Tensor:
@@ -37,6 +47,12 @@ def labelled(labels: Tensor) -> Tensor:
         return torch.full((), float(len(labels)), device=labels.device)
     takes_part = labels != IGNORED
     return (takes_part if labels.ndim == 1 else takes_part.flatten(1).any(dim=1)).sum().float()
+
+
+def labels_of(batch: Mapping[str, Tensor]) -> Tensor:
+    """What `labelled` counts in a batch; none in one that is a filler."""
+    count = labelled(batch["labels"])
+    return torch.zeros_like(count) if FILLER in batch else count
 
 
 class LabelledMean:
@@ -69,28 +85,157 @@ class LabelledMean:
         return sums[0] / sums[1].clamp(min=1)
 
 
+class SharedSums:
+    """Numbers of each process, added up over all of them together with a step's gradient.
+
+    DDP hands its gradients to a hook in pieces, to be added up; here the numbers are put behind the
+    first piece, the smallest. Where that cannot be done (another strategy than DDP, a hook that a
+    Trainer brings, gradients in half precision) they take an all-reduce of their own, one a step.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a Trainer."""
+        self.travel = False
+        """Whether the numbers travel with the gradient, which is then a sum over the processes."""
+        self.clock: Callable[[], float] = float
+        """Gives the fraction of the run that is behind, in one of the processes; 0 elsewhere."""
+        self._own = torch.zeros(2)  # labels, and the sum of their losses
+        self._sums = torch.zeros(3)
+        self._copies: deque[_Copy] = deque(maxlen=2)
+        self._unit: float | None = None
+
+    def attach(self, trainer: pl.Trainer) -> None:
+        """Begin a training, whose model is wrapped by now."""
+        model = trainer.strategy.model
+        self._unit = None
+        self._copies.clear()
+        self.travel = (
+            isinstance(model, DistributedDataParallel)
+            and not model._comm_hooks  # there can be one
+            # In half precision a count would be rounded.
+            and all(weight.dtype == torch.float32 for weight in model.parameters())
+        )
+        if self.travel:
+            assert isinstance(model, DistributedDataParallel)
+            # A lambda: of a function torch would compare the annotations, which are text here.
+            model.register_comm_hook(self, lambda shared, bucket: _added_with(shared, bucket))
+
+    @property
+    def fraction(self) -> float | None:
+        """What the clock gave, the same in all processes; None before the first step.
+
+        On a GPU it is that of the step before the last: reading the last would wait for it.
+        """
+        late = bool(self._copies) and self._copies[-1].on_gpu
+        return self._copies[-1 - late].read(2) if len(self._copies) > late else None
+
+    def unit(self, trainer: pl.Trainer, count: Tensor) -> float:
+        """About what is labelled in a batch, the same number in all processes.
+
+        A power of two: to divide by another one after an interruption changes no digit.
+        """
+        if self._unit is None:  # once in a training
+            mean = float(_added_up(trainer, count)) / trainer.world_size
+            self._unit = 2.0 ** round(math.log2(max(1.0, mean)))
+        return self._unit
+
+    def begin(self) -> None:
+        """Forget this process's numbers: a new step begins."""
+        self._own = torch.zeros(2)
+
+    def add(self, count: Tensor, loss: Tensor) -> None:
+        """Add a batch: what is labelled in it, and the sum of its losses."""
+        self._own = self._own.to(count.device) + torch.stack([count, loss.detach().float()])
+
+    def to_send(self) -> Tensor:
+        """This process's numbers, float32 (3,)."""
+        clock = torch.tensor([self.clock()]).to(self._own.device, non_blocking=True)
+        return torch.cat([self._own, clock])
+
+    def arrive(self, sums: Tensor) -> None:
+        """Take the sums that came with the gradient."""
+        self._sums = sums
+
+    def complete(self, trainer: pl.Trainer) -> None:
+        """Let the sums of a step be read, once its gradient is complete."""
+        if not self.travel:
+            self._sums = _added_up(trainer, self.to_send())
+        self._copies.append(_Copy(self._sums))
+
+    @property
+    def count(self) -> Tensor:
+        """All that is labelled in the step, scalar."""
+        return self._sums[0]
+
+    @property
+    def loss(self) -> Tensor:
+        """The step's mean loss, as it was propagated back, scalar."""
+        return self._sums[1] / self._sums[0].clamp(min=1)
+
+
+class _Copy:
+    """Numbers of a GPU on their way to the CPU, for which nobody waits before they are read."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.on_gpu = numbers.device.type == "cuda"
+        self._numbers = numbers
+        if self.on_gpu:
+            pinned = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._numbers = pinned.copy_(numbers, non_blocking=True)
+            self._arrival = torch.Event("cuda")
+            self._arrival.record()
+
+    def read(self, column: int) -> float:
+        if self.on_gpu:
+            self._arrival.synchronize()
+        return float(self._numbers[column])
+
+
+def _added_with(shared: SharedSums, bucket: Any) -> Future[Tensor]:
+    """DDP's hook: add up a piece of the gradient, and our numbers with the first one."""
+    gradient = bucket.buffer()
+    if bucket.index() > 0:
+        return _all_reduced(gradient).then(lambda done: done.value()[0])
+    size = len(gradient)
+
+    def part(done: Future[list[Tensor]]) -> Tensor:
+        (sums,) = done.value()
+        shared.arrive(sums[size:].clone())
+        return sums[:size]
+
+    return _all_reduced(torch.cat([gradient, shared.to_send()])).then(part)
+
+
+def _all_reduced(tensor: Tensor) -> Future[list[Tensor]]:
+    future: Future[list[Tensor]] = dist.all_reduce(tensor, async_op=True).get_future()
+    return future
+
+
 class StepWeights:
     """Weights the batches of an optimizer step, then divides its gradient by what they add up to.
 
-    The unit of the weights is the count of the step's first batch (its mean over processes): the
-    weights are near 1, which keeps fp16 in range, and a step of one batch needs no division.
+    The unit of the weights is about the count of a batch, so that the weights are near 1, which
+    keeps fp16 in range. A step of one batch in one process needs no division.
     """
 
     def __init__(self) -> None:
         """Begin with no batch."""
+        self.shared = SharedSums()
         self.begin()
 
     def begin(self) -> None:
         """Forget the batches: a new step begins."""
         self.batches = 0
-        self._unit = self._count = torch.zeros(())
+        self._unit: Tensor | float = 1.0
+        self._count = torch.zeros(())
+        self.shared.begin()
 
-    def weigh(self, loss: Tensor, labels: Tensor, trainer: pl.Trainer) -> Tensor:
+    def weigh(self, loss: Tensor, batch: Mapping[str, Tensor], trainer: pl.Trainer) -> Tensor:
         """Give a batch its weight in the step.
 
         Args:
             loss: The batch's mean, as Lightning divided it (and scaled it, under fp16).
-            labels: The batch's.
+            batch: With its labels.
             trainer: Its accumulation and processes.
 
         Returns:
@@ -98,12 +243,14 @@ class StepWeights:
         """
         if trainer.accumulate_grad_batches == 1 and trainer.world_size == 1:
             return loss
-        count = labelled(labels)
+        count = labels_of(batch)
         if self.batches == 0:
-            # Of all processes: a unit of its own in each would weigh their gradients apart.
-            self._unit = (_added_up(trainer, count) / trainer.world_size).clamp(min=1)
+            alone = trainer.world_size == 1
+            self._unit = count.clamp(min=1) if alone else self.shared.unit(trainer, count)
         self._count = count if self.batches == 0 else self._count + count
         self.batches += 1
+        if trainer.world_size > 1:
+            self.shared.add(count, loss * trainer.accumulate_grad_batches * count)
         return loss * (trainer.accumulate_grad_batches * count / self._unit)
 
     @torch.no_grad()
@@ -114,8 +261,13 @@ class StepWeights:
             parameters: Those that are trained; one without a gradient is left out.
             trainer: Its processes.
         """
-        total = _added_up(trainer, self._count).clamp(min=1)
-        factor = self._unit * trainer.world_size / total
+        alone = trainer.world_size == 1
+        if alone and self.batches == 1:
+            return
+        total = (self._count if alone else self.shared.count).clamp(min=1)
+        # What is added up by another than our hook is divided by the processes.
+        sums = 1 if alone or self.shared.travel else trainer.world_size
+        factor = self._unit * sums / total
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)

@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 import torch
 
 from finetune.metrics.semantics import chance_level
+from finetune.training.loop.accumulation import FILLER
 
 WATCHED_FRACTION = 1 / 3
 """The part of the run whose losses are averaged."""
@@ -70,9 +71,10 @@ class ChanceWatch(pl.Callback):
         """Add a batch; judge when the first third is behind."""
         if self._judged:
             return
-        # Lightning divided the loss. Detached: a sum with a graph would keep every batch's.
-        self._total = self._total + outputs["loss"].detach() * trainer.accumulate_grad_batches
-        self._batches += 1
+        if FILLER not in batch:
+            # Lightning divided the loss. Detached: a sum with a graph would keep every batch's.
+            self._total = self._total + outputs["loss"].detach() * trainer.accumulate_grad_batches
+            self._batches += 1
         if self.fraction_done() >= WATCHED_FRACTION:
             self._judged = True
             self._judge(trainer)

@@ -18,6 +18,8 @@ import torch
 from finetune.errors import FinetuneError
 from finetune.metrics.semantics import goodness
 from finetune.training.config import CheckpointConfig
+from finetune.training.loop.accumulation import SharedSums
+from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.progress import RunLength
 from finetune.training.loop.resume import (
     TrainingProgress,
@@ -44,6 +46,7 @@ class Checkpointer(pl.Callback):
         *,
         monitor: str,
         state: dict[str, Any] | None = None,
+        micro_batches: int = 1,
     ) -> None:
         """Say where and when.
 
@@ -54,11 +57,14 @@ class Checkpointer(pl.Callback):
             config: Interval and patience.
             monitor: Name of the logged value that chooses the best checkpoint.
             state: What an earlier session of this run wrote, to continue from.
+            micro_batches: Of each process in a step, which earlier states counted.
         """
         self.folder, self.write, self.length, self.config = folder, write, length, config
         self.monitor = monitor
         self.state = state
-        self.progress = TrainingProgress(**state["standing"]) if state else TrainingProgress()
+        self.progress = TrainingProgress()
+        if state:
+            self.progress = TrainingProgress.read(state["standing"], micro_batches)
         self.best: float | None = state["best"] if state else None
         self.bad_validations: int = state["bad_validations"] if state else 0
         self._written_step = self.progress.step
@@ -74,6 +80,9 @@ class Checkpointer(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take over Ctrl-C; put back the optimizer's moments and the other callbacks' figures."""
         self._signals.take_over(trainer)
+        if trainer.world_size > 1 and trainer.is_global_zero and self.length.total_steps is None:
+            clock = self.length.fraction  # of this process for all
+            self._shared(trainer).clock = lambda: clock(trainer.global_step)
         if self.state is None:
             return
         restore_optimizer(trainer, self.state)
@@ -81,11 +90,17 @@ class Checkpointer(pl.Callback):
             if callback.state_key in self.state["callbacks"]:
                 callback.load_state_dict(self.state["callbacks"][callback.state_key])
 
+    @staticmethod
+    def _shared(trainer: pl.Trainer) -> SharedSums:
+        module = trainer.lightning_module
+        assert isinstance(module, EncoderWithHead)
+        return module.step_weights.shared
+
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """The quiet point between two batches: write the state if it is due."""
-        if self.progress.batch % trainer.accumulate_grad_batches:
+        if batch_idx % trainer.accumulate_grad_batches:
             return  # gradients of half a step are no part of the state
         asked_by = self._signals.due(trainer, self.progress.step)
         due = self.progress.step - self._written_step >= self.config.checkpoint_every_steps
@@ -98,8 +113,19 @@ class Checkpointer(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
         """Stop at a loss that is no number; on a GPU each look waits, so on logged steps only."""
-        if loss.device.type == "cpu" or getattr(pl_module, "is_logged_step", True):
+        if trainer.world_size == 1 and self._looks(loss, pl_module):
             self._check_finite(float(loss.detach()), trainer)
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Stop at a loss that is no number in any process, in all of them and with one message."""
+        if trainer.world_size > 1 and self._looks(loss := self._shared(trainer).loss, pl_module):
+            self._check_finite(float(loss), trainer)
+
+    @staticmethod
+    def _looks(loss: torch.Tensor, module: pl.LightningModule) -> bool:
+        return loss.device.type == "cpu" or getattr(module, "is_logged_step", True)
 
     def _check_finite(self, loss: float, trainer: pl.Trainer) -> None:
         if not math.isfinite(loss):
@@ -122,7 +148,9 @@ class Checkpointer(pl.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Count the batch; stop when the time is over."""
+        """Count the batch with its last micro-batch; stop when the time is over."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
         self.progress = self.progress.after_batch(
             trainer.global_step,
             trainer.datamodule.batches_per_epoch,  # type: ignore[attr-defined]

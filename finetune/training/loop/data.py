@@ -1,7 +1,10 @@
 """Batches in an order that can be taken up anywhere, and a corpus to pretrain on.
 
-The batches of an epoch are a pure function of (seed, epoch), and an epoch can begin at any of its
-batches: the position in the data is two numbers, and taking it up again costs nothing.
+A batch has the examples of one optimizer step. The batches of an epoch are a pure function of
+(seed, epoch); each is divided among the processes, and there into the micro-batches that a process
+computes one after the other. So the examples of a step do not depend on how many take part, and the
+position in the data is two numbers, the epoch and its batches behind: a run can be taken up
+anywhere, by another number of processes too, and that costs nothing.
 """
 
 from __future__ import annotations
@@ -19,19 +22,35 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from finetune.errors import ConfigError, DataError
+from finetune.errors import ConfigError
 from finetune.text.corpus.corpus import Corpus
 from finetune.text.corpus.masking import MaskingConfig, mask_blocks
 from finetune.text.corpus.packing import Blocks, document_mask, document_positions
 from finetune.text.features.pairs import IGNORED
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.config import LoaderConfig
+from finetune.training.loop.accumulation import FILLER
 from finetune.training.loop.resume import TrainingProgress
 from finetune.training.randomness import keyed_seed
 from finetune.training.ranks import ALONE, Ranks
 
 Batch = dict[str, Tensor]
 Indices = npt.NDArray[np.int64]
+
+
+def check_parts(loader: LoaderConfig, processes: int) -> None:
+    """Refuse a batch that has not an example for each micro-batch of each process.
+
+    Raises:
+        ConfigError: It has not.
+    """
+    parts = processes * loader.micro_batches
+    if loader.batch_size < parts:
+        raise ConfigError(
+            f"batch_size {loader.batch_size}: expected at least {parts}, an example for each "
+            f"of devices ({processes}) × micro_batches ({loader.micro_batches}); raise it, or "
+            "lower one of them"
+        )
 
 
 class OrderedData(pl.LightningDataModule):
@@ -41,7 +60,7 @@ class OrderedData(pl.LightningDataModule):
         """Keep the settings.
 
         Args:
-            loader: Batch size and workers.
+            loader: Batch size, micro-batches and workers.
             seed: Keys the order.
         """
         super().__init__()
@@ -54,7 +73,8 @@ class OrderedData(pl.LightningDataModule):
         """Have each epoch's batches asked for again, whatever the Trainer's settings are.
 
         Raises:
-            ConfigError: The Trainer would divide again what is divided among processes already.
+            ConfigError: The Trainer would divide again what is divided among processes already, or
+                does not accumulate the micro-batches; or a batch has fewer examples than parts.
         """
         if self.trainer is None:
             return
@@ -62,13 +82,27 @@ class OrderedData(pl.LightningDataModule):
         self.trainer.reload_dataloaders_every_n_epochs = 1  # type: ignore[attr-defined]
         if self.trainer.world_size > 1 and shares_out(self.trainer):
             raise ConfigError(
-                "each process gets batches of its own already; make the Trainer with "
+                "each process gets its part of a batch already; make the Trainer with "
                 "use_distributed_sampler=False"
             )
+        accumulated, parts = self.trainer.accumulate_grad_batches, self.config.micro_batches
+        if accumulated % parts:
+            raise ConfigError(
+                f"a batch has {parts} micro-batches, and the Trainer accumulates {accumulated}; "
+                f"make it with accumulate_grad_batches={parts}"
+            )
+        check_parts(self.config, self.trainer.world_size)
 
     def order(self, epoch: int) -> list[Indices]:
         """Example numbers of each batch of an epoch, over all processes."""
         raise NotImplementedError
+
+    def divide(self, batch: Indices, parts: int) -> list[Indices]:
+        """Divide a batch into parts that take about as long; without enough examples, some empty.
+
+        A batch that stays whole keeps its order.
+        """
+        return np.array_split(batch, parts)
 
     def training_set(self, epoch: int) -> Dataset[Batch]:
         """Makes the batch of given example numbers, as it is in that epoch."""
@@ -78,25 +112,22 @@ class OrderedData(pl.LightningDataModule):
         """Let the epoch in which a run stands begin where it stands."""
         self._start = progress
 
-    def batches_for(self, processes: int) -> int:
-        """Batches of an epoch for each of so many processes.
-
-        Raises:
-            DataError: There is not a batch for each.
-        """
-        if self._batches is None:
-            self._batches = len(self.order(0))  # the same in every epoch
-        if self._batches < processes:
-            raise DataError(
-                f"an epoch has {self._batches} batches, too few for {processes} processes; "
-                "lower devices or batch_size"
-            )
-        return self._batches // processes
-
     @property
     def batches_per_epoch(self) -> int:
-        """Batches of an epoch, for each process."""
-        return self.batches_for(self.trainer.world_size if self.trainer else 1)
+        """Batches of an epoch, each one optimizer step, whatever the number of processes."""
+        if self._batches is None:
+            self._batches = len(self.order(0))  # the same in every epoch
+        return self._batches
+
+    @property
+    def micro_batches_per_epoch(self) -> int:
+        """What each process computes in an epoch."""
+        return self.batches_per_epoch * self.config.micro_batches
+
+    @property
+    def device_batch_size(self) -> int:
+        """Examples that are computed at once where one process computes a batch."""
+        return -(-self.config.batch_size // self.config.micro_batches)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """The batches of the trainer's current epoch that are still ahead, of this process."""
@@ -107,10 +138,39 @@ class OrderedData(pl.LightningDataModule):
                 self.trainer.global_rank,
                 self.trainer.world_size,
             )
-        # Every process has as many: one with a batch more would wait for the others for ever.
-        batches = self.order(epoch)[rank::ranks][: self.batches_per_epoch]
         behind = self._start.batch if epoch == self._start.epoch else 0
-        return self.batch_loader(self.training_set(epoch), batches[behind:])
+        return self.parts_loader(
+            epoch,
+            ranks * self.config.micro_batches,
+            self.order(epoch)[behind:],
+            slice(rank, None, ranks),
+        )
+
+    def parts_loader(
+        self,
+        epoch: int,
+        parts: int,
+        batches: Sequence[Indices] | None = None,
+        own: slice = slice(None),
+    ) -> DataLoader[Batch]:
+        """A loader of the parts of an epoch's batches, each for a process to compute at once.
+
+        Every process has as many: one with a part more would wait for the others for ever. So in
+        place of an empty part, as the last batch of an epoch may have, comes a filler: an example
+        that counts nowhere, written as ~ its number.
+
+        Args:
+            epoch: Whose masks, if there are any.
+            parts: Of each batch, over all processes.
+            batches: Which; left out, all of the epoch.
+            own: The parts of each batch that are wanted.
+        """
+        wanted = [
+            part if len(part) else ~batch[:1]
+            for batch in (self.order(epoch) if batches is None else batches)
+            for part in self.divide(batch, parts)[own]
+        ]
+        return self.batch_loader(_WithFillers(self.training_set(epoch)), wanted)
 
     def batch_loader(
         self, dataset: Dataset[Batch], batches: Sequence[Indices]
@@ -126,6 +186,18 @@ class OrderedData(pl.LightningDataModule):
             generator=torch.Generator(),  # not the one that dropout draws from
             pin_memory=torch.cuda.is_available() and not self.config.num_workers,
         )
+
+
+class _WithFillers(Dataset[Batch]):
+    """Example numbers -> a batch; one that is marked where the numbers are written as a filler."""
+
+    def __init__(self, dataset: Dataset[Batch]) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, indices: Indices) -> Batch:
+        if indices[0] >= 0:
+            return self.dataset[indices]
+        return {**self.dataset[~indices], FILLER: torch.ones(1)}
 
 
 def shares_out(trainer: pl.Trainer) -> bool:
@@ -265,14 +337,15 @@ class CorpusData(OrderedData):
         blocks = self.corpus.validation
         if not len(blocks):
             return []
-        batches = cut(np.arange(len(blocks)), self.config.batch_size)
+        blocks_read = self.config.validation_batches * self.config.batch_size
+        batches = cut(np.arange(min(len(blocks), blocks_read)), self.device_batch_size)
         dataset = MaskedBlocks(
             blocks,
             seed=keyed_seed(self.seed, "validation"),
             epoch=0,
             **self._make,  # type: ignore[arg-type]
         )
-        return self.batch_loader(dataset, ranks.part(batches[: self.config.validation_batches]))
+        return self.batch_loader(dataset, ranks.part(batches))
 
 
 class MaskedBlocks(Dataset[Batch]):

@@ -19,7 +19,7 @@ from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
 from finetune.heads import Head
-from finetune.training.loop.accumulation import LabelledMean, StepWeights, labelled
+from finetune.training.loop.accumulation import LabelledMean, StepWeights, labels_of
 from finetune.training.optimizer import OptimizerConfig, make_optimizer
 from finetune.training.randomness import seed_step
 from finetune.training.schedules import ScheduleConfig, rate_factor
@@ -66,8 +66,8 @@ class EncoderWithHead(pl.LightningModule):
         """Of the last logged step, the norm of each layer group that had a gradient, by name."""
         self.is_logged_step = False
         """Whether this step's figures are written; what costs a pass is computed only then."""
-        self._step_weights = StepWeights()
-        self._labels: Tensor | None = None
+        self.step_weights = StepWeights()
+        self._batch: Mapping[str, Tensor] | None = None
         self._step_loss = LabelledMean()
 
     def layers(self) -> dict[str, list[nn.Module]]:
@@ -104,16 +104,21 @@ class EncoderWithHead(pl.LightningModule):
             self.phases.set_modes(self.layers())
         return self
 
+    def on_train_start(self) -> None:
+        """Let what processes share travel with the gradient."""
+        self.step_weights.shared.attach(self.trainer)
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Freeze and thaw, set each group's rate for this step, and key its dropout."""
         optimizer, done = self.trainer.optimizers[0], self.trainer.fit_loop.total_batch_idx
         if self.phases is not None:
-            self.phases.before_batch(self.layers(), optimizer, done)
+            steps = done // self.trainer.accumulate_grad_batches
+            self.phases.before_batch(self.layers(), optimizer, steps)
         scheduled = [group for group in optimizer.param_groups if "peak_lr" in group]
         factors = self._rate_factors() if scheduled else {}
         for group in scheduled:
             group["lr"] = group["peak_lr"] * factors[group["layer"]]
-        self._labels = batch["labels"]
+        self._batch = batch
         seed_step(self.seed, done, self.global_rank)
 
     def _rate_factors(self) -> dict[str, float]:
@@ -125,7 +130,7 @@ class EncoderWithHead(pl.LightningModule):
 
     def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
         """Begin a step: gradients are added up from here."""
-        self._step_weights.begin()
+        self.step_weights.begin()
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Propagate a batch's loss back with its weight in the step.
@@ -133,25 +138,37 @@ class EncoderWithHead(pl.LightningModule):
         The gradient of a step is that of one batch with all examples of the step, over
         accumulated batches and processes.
         """
-        if self._labels is not None:
-            loss = self._step_weights.weigh(loss, self._labels, self.trainer)
+        if self._batch is not None:
+            loss = self.step_weights.weigh(loss, self._batch, self.trainer)
         super().backward(loss, *args, **kwargs)
+
+    def on_after_backward(self) -> None:
+        """Take what all processes have sent with the gradient of a step."""
+        if self.trainer.world_size > 1 and not self.trainer.fit_loop._should_accumulate():
+            self.step_weights.shared.complete(self.trainer)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Complete the mean over the step; what else changes the gradient comes after this."""
-        if self._step_weights.batches > 1:
+        if self.step_weights.batches:
             # Before clipping and L2-SP, which are about the gradient of the whole step.
-            self._step_weights.divide(_trained(optimizer), self.trainer)
+            self.step_weights.divide(_trained(optimizer), self.trainer)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log `train/loss` of each step, where no Monitor writes the figures of training."""
         if self.progress is not None:
             return
         loss = outputs["loss"] * self.trainer.accumulate_grad_batches  # Lightning divided it
-        self._step_loss.add(loss, labelled(batch["labels"]))
+        self._step_loss.add(loss, labels_of(batch))
         if not self.trainer.fit_loop._should_accumulate():
-            self.log("train/loss", self._step_loss.value(self.trainer), prog_bar=True)
+            self.log("train/loss", self._loss_of_step(), prog_bar=True)
             self._step_loss = LabelledMean()
+
+    def _loss_of_step(self) -> Tensor:
+        """The mean over all batches and processes; it came with the gradient, unless scaled."""
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        if self.trainer.world_size == 1 or scaled:
+            return self._step_loss.value(self.trainer)
+        return self.step_weights.shared.loss
 
     def fraction_done(self) -> float:
         """Fraction of the run that lies behind, in [0, 1].
@@ -267,5 +284,6 @@ def _norms_by_layer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def epochs_done(trainer: pl.Trainer) -> float:
     """Epochs of training that are behind, with the part of the current one."""
-    batches = getattr(trainer.datamodule, "batches_per_epoch", trainer.num_training_batches)  # type: ignore[attr-defined]
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    batches = getattr(data, "micro_batches_per_epoch", trainer.num_training_batches)
     return (trainer.fit_loop.total_batch_idx + 1) / max(1.0, float(batches))

@@ -12,7 +12,7 @@ import torch
 
 from finetune.encoder.benchmark import wait_for
 from finetune.metrics.semantics import TOKEN_ACCURACIES
-from finetune.training.loop.accumulation import LabelledMean, labelled
+from finetune.training.loop.accumulation import FILLER, LabelledMean, labelled, labels_of
 from finetune.training.loop.module import EncoderWithHead, epochs_done
 from finetune.training.loop.progress import RunLength, log_interval
 from finetune.training.loop.progress_bar import ProgressDisplay
@@ -188,23 +188,26 @@ class Monitor(pl.Callback):
         batch_idx: int,
     ) -> None:
         """Add a batch to the window; write the window if its last step is done."""
+        if FILLER not in batch:
+            mean = outputs["loss"] * trainer.accumulate_grad_batches  # Lightning divided it
+            self._add(batch, mean)
+        step, before = trainer.global_step, self._step
+        self._step = step
+        if step > before and self._is_logged(step):  # not in the midst of accumulating
+            self._write(trainer, pl_module, outputs, labels_of(batch))
+        if self._bar:
+            self._bar.show(step)
+
+    def _add(self, batch: Mapping[str, torch.Tensor], mean: torch.Tensor) -> None:
         ids, mask = batch["input_ids"], batch.get("attention_mask")
-        mean = outputs["loss"] * trainer.accumulate_grad_batches  # Lightning divided it
         self._loss.add(mean, labelled(batch["labels"]))
         self._places += ids.numel()
         self._rows += len(ids)
-        examples = len(batch.get("index", ids))  # an example may be several sequences
-        self._examples += examples
+        self._examples += len(batch.get("index", ids))  # an example may be several sequences
         padded = (
             mask is not None and mask.ndim == 2
         )  # (B, T, T) keeps documents apart, without padding
         self._tokens = self._tokens + (mask.sum() if padded else ids.numel())  # type: ignore[union-attr]
-        step, before = trainer.global_step, self._step
-        self._step = step
-        if step > before and self._is_logged(step):  # not in the midst of accumulating
-            self._write(trainer, pl_module, outputs, batch["labels"])
-        if self._bar:
-            self._bar.show(step)
 
     def _write(
         self,
@@ -313,7 +316,7 @@ def _accuracy(trainer: pl.Trainer, accuracy: torch.Tensor, labels: torch.Tensor)
     if trainer.world_size == 1:
         return float(accuracy)
     mean = LabelledMean()
-    mean.add(accuracy, labelled(labels))
+    mean.add(accuracy, labels)
     return float(mean.value(trainer))
 
 

@@ -16,16 +16,30 @@ import pytorch_lightning as pl
 
 @dataclass
 class TrainingProgress:
-    """The place of a run between two batches."""
+    """The place of a run between two batches; the same for any number of processes.
+
+    A batch is that of all processes with all their micro-batches: the examples of one step.
+    """
 
     epoch: int = 0
     """Epochs that are complete."""
     batch: int = 0
-    """Batches of the current epoch that are behind (of each process)."""
-    batches: int = 0
-    """Batches since the start of the run (of each process)."""
+    """Batches of the current epoch that are behind."""
     step: int = 0
     """Optimizer steps since the start of the run."""
+
+    @classmethod
+    def read(cls, state: dict[str, int], micro_batches: int) -> TrainingProgress:
+        """What a checkpoint says; earlier ones counted the micro-batches of a process.
+
+        Args:
+            state: Its `standing`.
+            micro_batches: Of each process in a step.
+        """
+        counts = dict(state)
+        if counts.pop("batches", counts["step"]) > counts["step"]:
+            counts["batch"] = -(-counts["batch"] // micro_batches)
+        return cls(**counts)
 
     def after_batch(self, step: int, batches_per_epoch: int) -> TrainingProgress:
         """The place one batch on; the end of an epoch is the start of the next."""
@@ -33,7 +47,6 @@ class TrainingProgress:
         return TrainingProgress(
             epoch=self.epoch + ended,
             batch=0 if ended else self.batch + 1,
-            batches=self.batches + 1,
             step=step,
         )
 
@@ -52,9 +65,10 @@ def place_trainer(trainer: pl.Trainer, progress: TrainingProgress) -> None:
         counts.started = counts.processed = progress.epoch  # type: ignore[attr-defined]
     loop = fit.epoch_loop
     loop._batches_that_stepped = progress.step  # the step that Lightning's loggers write
+    micro_batches = progress.step * trainer.accumulate_grad_batches
     batches = loop.batch_progress.total
-    batches.ready = batches.completed = progress.batches
-    batches.started = batches.processed = progress.batches  # type: ignore[attr-defined]
+    batches.ready = batches.completed = micro_batches
+    batches.started = batches.processed = micro_batches  # type: ignore[attr-defined]
     steps = loop.automatic_optimization.optim_progress.optimizer.step.total
     steps.ready = steps.completed = progress.step
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -184,17 +185,31 @@ class TaskData(OrderedData):
         features = self.features(split, training=training)
         return np.array([len(feature.input_ids) for feature in features])
 
-    def _batched(self, lengths: Indices, *, epoch: int, shuffle: bool) -> list[Indices]:
-        """Units of each batch; those of like length together."""
+    def _batched(self, lengths: Indices) -> list[Indices]:
+        """Units of each batch that is read without training, the longest first."""
         longest = longest_rows(lengths, self.task.sequences_per_example)
-        return length_batches(
-            longest, self.config.batch_size, seed=self.seed, epoch=epoch, shuffle=shuffle
-        )
+        return length_batches(longest, self.device_batch_size, seed=0, epoch=0, shuffle=False)
+
+    @cached_property
+    def _training_lengths(self) -> Indices:
+        """Tokens of the longest sequence of each unit to train on, (U,)."""
+        lengths = self.lengths(self.train_split, training=True)
+        return longest_rows(lengths, self.task.sequences_per_example)
 
     def order(self, epoch: int) -> list[Indices]:
         """Training batches of units of like length, in a seeded order."""
-        lengths = self.lengths(self.train_split, training=True)
-        return self._batched(lengths, epoch=epoch, shuffle=True)
+        lengths = self._training_lengths
+        return length_batches(lengths, self.config.batch_size, seed=self.seed, epoch=epoch)
+
+    def divide(self, batch: Indices, parts: int) -> list[Indices]:
+        """Deal the units of a batch out by length, so that the parts have about as many tokens."""
+        if parts == 1:
+            return [batch]
+        by_length = batch[np.argsort(-self._training_lengths[batch], kind="stable")]
+        # Back and forth: in the same direction, the first part would have the longest of each turn.
+        turn = np.arange(len(batch)) % (2 * parts)
+        part = np.minimum(turn, 2 * parts - 1 - turn)
+        return [by_length[part == number] for number in range(parts)]
 
     def training_set(self, epoch: int) -> Dataset[Batch]:
         """The training features."""
@@ -211,7 +226,7 @@ class TaskData(OrderedData):
             ranks: Processes that divide the batches.
         """
         features = self.features(split)
-        batches = self._batched(self.lengths(split), epoch=0, shuffle=False)
+        batches = self._batched(self.lengths(split))
         return self.batch_loader(self._unit_batches(features), ranks.part(batches))
 
     def all_rows(
@@ -224,7 +239,7 @@ class TaskData(OrderedData):
         features = self.features(split, training=training)
         lengths = self.lengths(split, training=training)
         batches = self._unit_batches(features)
-        for units in ranks.part(self._batched(lengths, epoch=0, shuffle=False)):
+        for units in ranks.part(self._batched(lengths)):
             if len(units):
                 yield rows_of(units, self.task.sequences_per_example), batches[units]
 

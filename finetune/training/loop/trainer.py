@@ -29,6 +29,7 @@ from finetune.machine.processes import place
 from finetune.training.config import TrainerConfig
 from finetune.training.loop.freed_memory import FreedMemory, keep_freed_memory
 from finetune.training.loop.launching import KnownPlace, Processes
+from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.progress import LengthConfig, RunLength
 from finetune.training.ranks import Ranks
 
@@ -75,6 +76,7 @@ def build_trainer(
     *,
     callbacks: Sequence[pl.Callback],
     loggers: Sequence[Logger],
+    micro_batches: int = 1,
 ) -> pl.Trainer:
     """A Trainer that leaves checkpoints, progress and data order to this package.
 
@@ -83,6 +85,7 @@ def build_trainer(
         length: The run's limit; minutes are watched by the Checkpointer.
         callbacks: In the order in which they are to be called.
         loggers: Where metrics go.
+        micro_batches: Of each process in a step (`LoaderConfig`).
 
     Raises:
         ConfigError: Lightning does not know the accelerator, strategy or precision.
@@ -100,7 +103,7 @@ def build_trainer(
             strategy=_strategy(config),
             precision=config.precision,  # type: ignore[arg-type]
             deterministic=config.deterministic or None,  # None: as the caller of torch has it
-            accumulate_grad_batches=config.accumulate_grad_batches,
+            accumulate_grad_batches=micro_batches,
             gradient_clip_val=config.gradient_clip,
             max_steps=length.max_steps or -1,
             max_epochs=length.max_epochs or -1,  # -1: no limit but the clock's or that of steps
@@ -127,7 +130,13 @@ def build_trainer(
             f"precision {config.precision!r}: {' '.join(str(error).split())}"
         ) from error
     trainer._signal_connector = _NoSignals(trainer)
+    # It would be sent to all processes in each batch; `StopSignals` needs no collective.
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _nothing  # type: ignore[method-assign]
     return trainer
+
+
+def _nothing() -> None:
+    """Send no signal."""
 
 
 class _NoSignals(_SignalConnector):
@@ -156,7 +165,9 @@ def _strategy(config: TrainerConfig) -> str | Processes:
             f"devices {config.devices}: several processes need a command or a script that can be "
             "started for each of them; in a notebook or an interactive Python, set devices to 1"
         )
-    return Processes(find_unused_parameters=config.strategy == FREEZING)
+    # Buffers never change while training: the first process need not send them in each step.
+    unused = config.strategy == FREEZING
+    return Processes(find_unused_parameters=unused, broadcast_buffers=False)
 
 
 def tell_lightning() -> None:
@@ -207,7 +218,12 @@ def of_first_process(trainer: pl.Trainer, value: T) -> T:
 def fraction_done(trainer: pl.Trainer, length: RunLength) -> float:
     """Fraction of the run behind, the same in every process."""
     fraction = length.fraction(trainer.global_step)
-    return fraction if length.total_steps is not None else of_first_process(trainer, fraction)
+    if length.total_steps is not None or trainer.world_size == 1:
+        return fraction
+    module = trainer.lightning_module
+    assert isinstance(module, EncoderWithHead)
+    sent = module.step_weights.shared.fraction  # with the gradient of the last step
+    return of_first_process(trainer, fraction) if sent is None else sent
 
 
 def flush_denormals() -> bool:

@@ -50,7 +50,7 @@ class Phases:
         """The last phase alone, without an end: what a run that is trained on stays in."""
         rates, pace = self.rates, self.pace
         plan = Plan((Phase(rates.plan.phases[-1].groups, 0.0, None),), rates.plan.num_groups)
-        endless = Pace(pace.batches_per_epoch, pace.accumulate)  # the fraction of the run is given
+        endless = Pace(pace.batches_per_epoch)  # the fraction of the run is given
         return Phases(RatePlan(plan, endless, rates.schedule), self.config)
 
     @property

@@ -137,75 +137,56 @@ def _check_times(number: int, phase: Phase, start: float | None) -> None:
 
 
 @functools.lru_cache(maxsize=64)  # asked in every batch
-def first_batches(plan: Plan, batches_per_epoch: int, accumulate: int = 1) -> tuple[int, ...]:
+def first_batches(plan: Plan, batches_per_epoch: int) -> tuple[int, ...]:
     """The batch at which each phase begins, counted from the start of the run.
 
     Args:
         plan: The phases, in epochs.
-        batches_per_epoch: Batches of an epoch (of each process).
-        accumulate: Batches whose gradients are averaged into one step. A phase begins with a step:
-            half a step's gradients must not be applied to other groups than those they are of.
+        batches_per_epoch: Batches of an epoch, each one step.
 
     Returns:
-        floor(start * batches_per_epoch), and from there back to the first batch of its step.
+        floor(start * batches_per_epoch).
     """
-    batches = [int(exact(phase.start) * batches_per_epoch) for phase in plan.phases]
-    return tuple(batch - batch % batches_per_epoch % accumulate for batch in batches)
+    return tuple(int(exact(phase.start) * batches_per_epoch) for phase in plan.phases)
 
 
-def phase_of_batch(
-    plan: Plan, batches_done: int, batches_per_epoch: int, accumulate: int = 1
-) -> int:
+def phase_of_batch(plan: Plan, batches_done: int, batches_per_epoch: int) -> int:
     """Index of the phase that the next batch belongs to: the one rule that everything follows.
 
     Args:
         plan: The phases, in epochs.
         batches_done: Batches behind, since the start of the run.
-        batches_per_epoch: Batches of an epoch (of each process).
-        accumulate: Batches whose gradients are averaged into one step.
+        batches_per_epoch: Batches of an epoch, each one step.
     """
-    return bisect_right(first_batches(plan, batches_per_epoch, accumulate), batches_done) - 1
+    return bisect_right(first_batches(plan, batches_per_epoch), batches_done) - 1
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How the epochs of a run are cut into batches and optimizer steps."""
+    """How the epochs of a run are cut into batches, each one optimizer step."""
 
     batches_per_epoch: int
-    """Batches of an epoch, of each process."""
-    accumulate: int = 1
-    """Batches whose gradients are averaged into one step; an epoch's last step may have fewer."""
+    """Batches of an epoch, over all processes."""
     total_steps: int | None = None
     """Steps of the whole run; None where the clock decides."""
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch."""
-        # Rounded up: Lightning takes a step at an epoch's end, of however few batches.
-        return -(-self.batches_per_epoch // self.accumulate)
-
-    @property
     def epochs(self) -> float | None:
         """Epochs of the whole run, the last one in part; None where the clock decides."""
-        return None if self.total_steps is None else self.total_steps / self.steps_per_epoch
+        return None if self.total_steps is None else self.total_steps / self.batches_per_epoch
 
     def phase_of_batch(self, plan: Plan, batches_done: int) -> int:
         """Index of the phase that the next batch belongs to."""
-        return phase_of_batch(plan, batches_done, self.batches_per_epoch, self.accumulate)
+        return phase_of_batch(plan, batches_done, self.batches_per_epoch)
 
     def begins_phase(self, plan: Plan, batches_done: int) -> bool:
         """Whether the next batch is the first of a phase other than the first."""
-        firsts = first_batches(plan, self.batches_per_epoch, self.accumulate)
+        firsts = first_batches(plan, self.batches_per_epoch)
         return batches_done > 0 and batches_done in firsts  # at 0 there is no state to reset
 
     def steps(self, plan: Plan) -> list[tuple[int, int | None]]:
         """Of each phase: steps behind when it begins and when it ends (None = not known)."""
-        firsts = first_batches(plan, self.batches_per_epoch, self.accumulate)
-        begins = [
-            batch // self.batches_per_epoch * self.steps_per_epoch
-            + batch % self.batches_per_epoch // self.accumulate
-            for batch in firsts
-        ]
+        begins = first_batches(plan, self.batches_per_epoch)
         return list(zip(begins, [*begins[1:], self.total_steps], strict=True))
 
     def check(self, plan: Plan) -> None:
@@ -224,6 +205,6 @@ class Pace:
                     "the phases"
                 )
             raise ConfigError(
-                f"phase {number} is shorter than one step: an epoch has {self.steps_per_epoch}; "
-                f"give it {1 / self.steps_per_epoch:.2g} epochs or more"
+                f"phase {number} is shorter than one step: an epoch has {self.batches_per_epoch}; "
+                f"give it {1 / self.batches_per_epoch:.2g} epochs or more"
             )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,17 @@ from torch.utils.data import DataLoader
 
 from finetune.encoder import Encoder
 from finetune.heads import Classification, HeadConfig, MultiLabel, Regression, Span, SpanConfig
-from finetune.training.config import RegularizationConfig
+from finetune.text.corpus.corpus import Corpus
+from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.config import LoaderConfig, RegularizationConfig
 from finetune.training.loop.accumulation import labelled
+from finetune.training.loop.data import CorpusData, OrderedData
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.pretrainer import Pretrainer
+from finetune.training.loop.task_data import TaskData
 from finetune.training.optimizer import OptimizerConfig
+from tasks.glue.task import glue_task
 from tests.training.test_own_trainer import CONFIG, OWN
 
 Batch = dict[str, Tensor]
@@ -234,7 +240,90 @@ def test_labels_are_counted_as_the_losses_count_them(labels: Tensor, count: floa
     assert float(labelled(labels)) == count
 
 
+# One global batch, divided
+
+
+class Course(pl.Callback):
+    """The weights of a training at its end; and what was sent between processes in its steps."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, Tensor] = {}
+        self.sent: list[list[str]] = []
+        self._sending: dict[str, Any] = {}
+        self._in_batch: list[str] = []
+
+    def on_train_batch_start(self, trainer: Any, *rest: Any) -> None:
+        self._in_batch = []
+        if trainer.fit_loop.total_batch_idx == trainer.accumulate_grad_batches:  # after a first one
+            for name in ("all_reduce", "broadcast", "all_gather", "broadcast_object_list"):
+                self._sending[name] = getattr(torch.distributed, name)
+                setattr(torch.distributed, name, self._noted(name))
+
+    def _noted(self, name: str) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
+            self._in_batch.append(name)
+            return self._sending[name](*arguments, **more)
+
+        return call
+
+    def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:
+        self.sent += [list(self._in_batch)] if self._sending else []
+
+    def on_train_end(self, trainer: Any, module: nn.Module) -> None:
+        for name, function in self._sending.items():
+            setattr(torch.distributed, name, function)
+        self.weights = {name: w.detach().clone() for name, w in module.named_parameters()}
+
+
+def course(data: OrderedData, processes: int, micro_batches: int) -> tuple[list[float], Course]:
+    """Train two epochs of a data module, as so many processes do; losses of the steps, and more."""
+    torch.manual_seed(0)
+    encoder, kept, losses = Encoder(STILL), Course(), list[float]()
+    smooth = OptimizerConfig(learning_rate=1e-2, adam_epsilon=1e-3)  # else it enlarges rounding
+    module: EncoderWithHead = Pretrainer(encoder, optimizer=smooth)
+    if isinstance(data, TaskData):
+        head = data.task.head(STILL, HeadConfig("mean"))
+        module = FineTuner(encoder, head, data.task, optimizer=smooth)
+    data.config.micro_batches = micro_batches
+    more: dict[str, Any] = {"devices": processes, "strategy": "ddp"} if processes > 1 else {}
+    settings = {**OWN, "max_epochs": 2, "enable_checkpointing": False, "logger": Losses(losses)}
+    settings |= {"accumulate_grad_batches": micro_batches, "limit_val_batches": 0}
+    trainer = pl.Trainer(callbacks=[kept], use_distributed_sampler=False, **settings | more)
+    trainer.fit(module, datamodule=data)
+    return losses, kept
+
+
+def assert_same_course(
+    ours: tuple[list[float], Course], theirs: tuple[list[float], Course]
+) -> None:
+    assert ours[0] == pytest.approx(theirs[0], abs=1e-5)
+    assert ours[1].weights.keys() == theirs[1].weights.keys()
+    for name, weight in ours[1].weights.items():
+        torch.testing.assert_close(weight, theirs[1].weights[name], atol=1e-5, rtol=0, msg=name)
+
+
+@pytest.fixture
+def divided(blocks: Corpus, tokenizer: Tokenizer, data: Path) -> dict[str, OrderedData]:
+    """Data of both kinds, whose last batch has fewer examples than twelve parts."""
+    loader = LoaderConfig(batch_size=43)
+    texts = TaskData(glue_task("sst2", data), tokenizer, loader, max_length=16)
+    corpus = CorpusData(blocks, tokenizer, loader=LoaderConfig(batch_size=59))
+    for one in (texts, corpus):
+        assert 0 < min(map(len, one.order(0))) < 12
+    return {"fine-tuning": texts, "pretraining": corpus}
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "fine-tuning"])
+@pytest.mark.parametrize("parts", [2, 3, 12])
+def test_a_batch_may_be_divided_into_any_parts(
+    kind: str, parts: int, divided: dict[str, OrderedData]
+) -> None:
+    """Four processes with three micro-batches have the twelve parts of one with twelve."""
+    assert_same_course(course(divided[kind], 1, parts), course(divided[kind], 1, 1))
+
+
 RANKS = """
+import pickle
 import sys
 import torch
 from tests.training.loop import test_accumulation as cases
@@ -255,21 +344,43 @@ for accumulate in (1, 2):
     )
     rank = torch.distributed.get_rank()
     torch.save((found.steps, found.losses), f"{sys.argv[1]}-{accumulate}-{rank}")
+with open(sys.argv[1] + ".pickle", "rb") as file:
+    divided = pickle.load(file)
+for kind, data in divided.items():
+    for micro_batches in (1, 3):
+        losses, course = cases.course(data, 2, micro_batches)
+        path = f"{sys.argv[1]}-{kind}-{micro_batches}-{rank}"
+        torch.save((losses, course.weights, course.sent), path)
 """
 
 
-def test_two_processes_have_the_gradient_of_one_with_their_batches(tmp_path: Path) -> None:
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "found")],
-        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[object], Path]:
+    """Runs the script in two processes, once."""
+    folder = tmp_path_factory.mktemp("ranks")
+
+    def run(divided: object) -> Path:
+        script, root = folder / "ranks.py", Path(__file__).parents[3]
+        if not script.exists():
+            script.write_text(RANKS)
+            (folder / "found.pickle").write_bytes(pickle.dumps(divided))
+            done = subprocess.run(
+                [sys.executable, str(script), str(folder / "found")],
+                env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
+            assert done.returncode == 0, done.stderr
+        return folder
+
+    return run
+
+
+def test_two_processes_have_the_gradient_of_one_with_their_batches(
+    ranks: Callable[[object], Path], divided: dict[str, OrderedData]
+) -> None:
+    folder = ranks(divided)
     given = [batches("pretraining")[0], *batches("pretraining")]
     for accumulate in (1, 2):
         size = 2 * accumulate
@@ -277,6 +388,24 @@ def test_two_processes_have_the_gradient_of_one_with_their_batches(tmp_path: Pat
         expected = gradients(module_for("pretraining"), steps)
         for rank in (0, 1):
             found = Gradients()
-            found.steps, found.losses = torch.load(tmp_path / f"found-{accumulate}-{rank}")
+            found.steps, found.losses = torch.load(folder / f"found-{accumulate}-{rank}")
             found.losses = found.losses or expected.losses  # the first process alone logs
             assert_same(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "fine-tuning"])
+def test_two_processes_train_as_one_and_send_nothing_but_gradients(
+    kind: str, ranks: Callable[[object], Path], divided: dict[str, OrderedData]
+) -> None:
+    expected = course(divided[kind], 1, 1)
+    folder = ranks(divided)
+    for micro_batches in (1, 3):
+        for rank in (0, 1):
+            found = Course()
+            losses, found.weights, found.sent = torch.load(
+                folder / f"found-{kind}-{micro_batches}-{rank}"
+            )
+            assert_same_course((losses or expected[0], found), expected)
+            # After the first step, a net of this size is one piece.
+            others, steps = [[]] * (micro_batches - 1), len(expected[0]) - 1
+            assert found.sent == [*others, ["all_reduce"]] * steps

@@ -73,11 +73,11 @@ class Run:
     def train(self, checkpointer: Checkpointer, batches: int) -> None:
         per_epoch = self.trainer.datamodule.batches_per_epoch
         for _ in range(batches):
-            checkpointer.on_train_batch_start(self.trainer, self.module, None, 0)  # type: ignore[arg-type]
+            number = self.batches % (per_epoch * self.accumulate)
+            checkpointer.on_train_batch_start(self.trainer, self.module, None, number)  # type: ignore[arg-type]
             self.batches += 1
-            in_epoch = (self.batches - 1) % per_epoch + 1
-            self.trainer.global_step += in_epoch % self.accumulate == 0 or in_epoch == per_epoch
-            checkpointer.on_train_batch_end(self.trainer, self.module, None, None, 0)  # type: ignore[arg-type]
+            self.trainer.global_step += (number + 1) % self.accumulate == 0
+            checkpointer.on_train_batch_end(self.trainer, self.module, None, None, number)  # type: ignore[arg-type]
 
     def validate(self, checkpointer: Checkpointer, value: float) -> None:
         self.trainer.callback_metrics[checkpointer.monitor] = torch.tensor(value)
@@ -122,19 +122,11 @@ def test_without_the_monitored_value_nothing_is_best() -> None:
 
 
 def test_a_state_is_written_between_steps_only() -> None:
-    """Three batches a step, an epoch of seven: its last step has one batch."""
-    run = Run(accumulate=3, batches_per_epoch=7, checkpoint_every_steps=1)
+    """Three micro-batches a step, an epoch of three steps."""
+    run = Run(accumulate=3, batches_per_epoch=3, checkpoint_every_steps=1)
     run.train(run.checkpointer(), 15)
     places = [tuple(state["standing"].values()) for state in run.states()]
-    #                  epoch, batch, batches, step
-    assert places == [
-        (0, 3, 3, 1),
-        (0, 6, 6, 2),
-        (1, 0, 7, 3),
-        (1, 3, 10, 4),
-        (1, 6, 13, 5),
-        (2, 0, 14, 6),
-    ]
+    assert places == [(0, 1, 1), (0, 2, 2), (1, 0, 3), (1, 1, 4)]  # epoch, batch, step
     assert not any(state["finished"] for state in run.states())
 
 
@@ -216,7 +208,7 @@ def test_a_signal_is_waited_for_until_the_step_is_complete(number: signal.Signal
     with pytest.raises(Interrupted) as stop:
         run.train(checkpointer, 1)
     assert stop.value.signal == number
-    assert [state["standing"]["batches"] for state in run.states()] == [2]
+    assert [state["standing"]["step"] for state in run.states()] == [1]
     checkpointer.on_exception(run.trainer, run.module, stop.value)  # type: ignore[arg-type]
     assert signal.getsignal(number) is before
 

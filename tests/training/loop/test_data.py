@@ -16,10 +16,11 @@ from finetune.task.interface import Example, GoldAnswer
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.corpus.masking import MaskingConfig
 from finetune.text.features.files import load_features, save_features
-from finetune.text.features.pairs import Features
+from finetune.text.features.pairs import Features, length_batches
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.config import LoaderConfig
-from finetune.training.loop.data import CorpusData, OrderedData
+from finetune.training.loop.accumulation import FILLER, labels_of
+from finetune.training.loop.data import CorpusData, OrderedData, check_parts
 from finetune.training.loop.resume import TrainingProgress
 from finetune.training.loop.task_data import TaskData, stratified
 from tasks.glue.task import GlueTask, glue_task
@@ -107,15 +108,55 @@ def test_an_epoch_can_start_at_any_batch(workers: int, make: Any) -> None:
     assert_equal(batches(data, epoch=3), batches(make(), epoch=3))  # later epochs are whole
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_processes_get_as_many_batches_and_none_twice(ranks: int, make: Any) -> None:
-    whole = batches(make(), epoch=1)
-    each = len(whole) // ranks
-    shares = [batches(make(), epoch=1, rank=rank, ranks=ranks) for rank in range(ranks)]
-    assert [len(share) for share in shares] == [each] * ranks
-    for rank, share in enumerate(shares):
-        assert_equal(share, whole[rank::ranks][:each])
-    assert make().batches_for(ranks) == each
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 1), (1, 3), (4, 2)])
+def test_a_batch_is_divided_among_processes_and_micro_batches(
+    ranks: int, micro_batches: int, make: Any
+) -> None:
+    data = make(batch_size=24)
+    whole, order = batches(data, epoch=1), data.order(1)
+    assert min(map(len, order)) < 24  # the last one to be cut
+    data.config.micro_batches = micro_batches
+    each = [batches(data, epoch=1, rank=rank, ranks=ranks) for rank in range(ranks)]
+    assert {len(own) for own in each} == {len(order) * micro_batches}
+    assert data.micro_batches_per_epoch == len(order) * micro_batches
+    for step, batch in enumerate(whole):
+        own = slice(step * micro_batches, (step + 1) * micro_batches)
+        parts = [part for loaded in each for part in loaded[own] if FILLER not in part]
+        assert_same_rows(parts, batch)
+        sizes = [len(part["input_ids"]) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def assert_same_rows(parts: list[Batch], batch: Batch) -> None:
+    """The parts have the rows of the batch, each once."""
+
+    def rows(batch: Batch) -> list[list[int]]:
+        ids = batch["input_ids"]
+        return [row[row > 0].tolist() for row in ids]  # without padding
+
+    assert sorted(sum(map(rows, parts), [])) == sorted(rows(batch))
+    assert sum(len(part["labels"]) for part in parts) == len(batch["labels"])
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+def test_parts_of_a_batch_have_like_lengths_and_tokens(parts: int, task_data: Any) -> None:
+    data = task_data(batch_size=32)
+    lengths = np.random.default_rng(0).integers(3, 129, 1000)
+    data._training_lengths = lengths
+    for batch in length_batches(lengths, 32, seed=1, epoch=0):
+        dealt = data.divide(batch, parts)
+        longest = [lengths[part].max() for part in dealt]
+        tokens = [len(part) * lengths[part].max() / (32 / parts) for part in dealt]  # padded
+        step = np.diff(np.sort(lengths[batch])).max()  # between one unit and the next
+        assert max(longest) - min(longest) <= step * parts
+        assert sorted(np.concatenate(dealt)) == sorted(batch)
+        assert len(batch) < 32 or max(tokens) - min(tokens) <= 0.1 * max(tokens) + step * parts
+
+
+def test_what_stays_whole_keeps_its_order(make: Any) -> None:
+    data = make()
+    for batch in data.order(0):
+        assert data.divide(batch, 1)[0].tolist() == batch.tolist()
 
 
 def test_a_process_can_start_in_mid_epoch(make: Any) -> None:
@@ -125,9 +166,33 @@ def test_a_process_can_start_in_mid_epoch(make: Any) -> None:
     assert_equal(batches(data, epoch=1, rank=1, ranks=2), whole[2:])
 
 
-def test_more_processes_than_batches_are_refused(make: Any) -> None:
-    with pytest.raises(DataError, match="1 batches, too few for 2 processes; lower devices or"):
-        make(batch_size=1000).batches_for(2)
+def test_fewer_examples_than_processes_are_filled_up(make: Any) -> None:
+    data = make(batch_size=1000)
+    count = len(data.order(0)[0])
+    each = [batches(data, rank=rank, ranks=count + 2) for rank in range(count + 2)]
+    assert [len(own) for own in each] == [1] * (count + 2)
+    assert [FILLER in own[0] for own in each] == [False] * count + [True] * 2
+    assert all(float(labels_of(own[0])) == 0 for own in each[count:])
+
+
+def test_fillers_come_from_workers_too(task_data: Any) -> None:
+    data = task_data(batch_size=1000, workers=2)
+    (filler,) = batches(data, rank=999, ranks=1000)
+    assert torch.equal(filler[FILLER], torch.ones(1))
+
+
+def test_a_batch_with_fewer_examples_than_parts_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"batch_size 7: expected at least 8, .*devices \(4\) × "):
+        check_parts(LoaderConfig(batch_size=7, micro_batches=2), 4)
+    check_parts(LoaderConfig(batch_size=8, micro_batches=2), 4)
+
+
+def test_a_trainer_that_does_not_accumulate_the_micro_batches_is_refused(make: Any) -> None:
+    data = make()
+    data.config.micro_batches = 2
+    data.trainer = SimpleNamespace(accumulate_grad_batches=3, world_size=1)
+    with pytest.raises(ConfigError, match="a batch has 2 micro-batches, and the Trainer accumul"):
+        data.setup("fit")
 
 
 def test_the_loader_leaves_the_generator_of_dropout_alone(make: Any) -> None:

@@ -21,7 +21,7 @@ from finetune.checkpoints.folder import load_checkpoint
 from finetune.errors import ConfigError, FinetuneError
 from finetune.runs.settings import FitRun, PretrainRun
 from finetune.settings import fields as settings
-from finetune.training.config import TrainerConfig
+from finetune.training.config import LoaderConfig, TrainerConfig
 from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import LengthConfig
@@ -139,16 +139,14 @@ def test_a_run_cut_off_before_its_first_checkpoint_starts_again(
 def test_ctrl_c_stops_between_steps_and_resumes_bit_for_bit(
     accumulate: int, pretraining: Callable[..., PretrainRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = TrainerConfig(
-        log_every_steps=5,
-        validate_every_steps=3,
-        progress=False,
-        accumulate_grad_batches=accumulate,
-    )
-    length = LengthConfig(max_steps=9)
-    whole = pretraining("whole", trainer=trainer, length=length)
+    more = {
+        "trainer": TrainerConfig(log_every_steps=5, validate_every_steps=3, progress=False),
+        "loader": LoaderConfig(batch_size=8, micro_batches=accumulate),
+        "length": LengthConfig(max_steps=9),
+    }
+    whole = pretraining("whole", **more)
     runs.pretrain(whole)
-    cut = pretraining("cut", trainer=trainer, length=length)
+    cut = pretraining("cut", **more)
     with monkeypatch.context() as patch:
         ask_to_stop_at(5, patch)
         with pytest.raises(Interrupted) as stop:
@@ -161,7 +159,7 @@ def test_ctrl_c_stops_between_steps_and_resumes_bit_for_bit(
 def test_validations_follow_the_steps_over_epochs_and_a_stop(
     pretraining: Callable[..., PretrainRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An epoch has 19 batches: six steps of three, and one of a single batch."""
+    """An epoch has 10 batches of three micro-batches."""
     begin = Pretrainer.on_validation_epoch_start
 
     def between_steps(module: Pretrainer) -> None:
@@ -169,8 +167,10 @@ def test_validations_follow_the_steps_over_epochs_and_a_stop(
         begin(module)
 
     monkeypatch.setattr(Pretrainer, "on_validation_epoch_start", between_steps)
-    trainer = TrainerConfig(validate_every_steps=2, accumulate_grad_batches=3, progress=False)
-    run = pretraining("run", trainer=trainer, length=LengthConfig(max_steps=17))
+    trainer = TrainerConfig(validate_every_steps=2, progress=False)
+    loader = LoaderConfig(batch_size=15, micro_batches=3)
+    length = LengthConfig(max_steps=17)
+    run = pretraining("run", trainer=trainer, loader=loader, length=length)
     with monkeypatch.context() as patch:
         ask_to_stop_at(9, patch)
         with pytest.raises(Interrupted):
@@ -265,5 +265,15 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
     places = []
     for step in range(1, 6):
         progress = progress.after_batch(step, batches_per_epoch=2)
-        places.append((progress.epoch, progress.batch, progress.batches))
+        places.append((progress.epoch, progress.batch, progress.step))
     assert places == [(0, 1, 1), (1, 0, 2), (1, 1, 3), (2, 0, 4), (2, 1, 5)]
+
+
+def test_an_earlier_state_that_counted_micro_batches_is_read() -> None:
+    """An epoch of 7 batches of three micro-batches, the last batch with one."""
+    states = [(0, 6, 6, 2), (1, 3, 22, 8), (1, 0, 19, 7)]  # epoch, batch, batches, step
+    for epoch, batch, batches, step in states:
+        state = {"epoch": epoch, "batch": batch, "batches": batches, "step": step}
+        assert TrainingProgress.read(state, 3) == TrainingProgress(epoch, batch // 3, step)
+    once = {"epoch": 1, "batch": 3, "batches": 10, "step": 10}
+    assert TrainingProgress.read(once, 1) == TrainingProgress(1, 3, 10)

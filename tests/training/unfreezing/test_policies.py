@@ -166,17 +166,12 @@ def plans(draw: st.DrawFn) -> Plan:
 
 class TestBatches:
     @settings_of_hypothesis(max_examples=40)
-    @given(plans(), st.integers(1, 60), st.integers(1, 7))
-    def test_the_phase_never_goes_back_and_changes_only_between_steps(
-        self, plan: Plan, per_epoch: int, accumulate: int
-    ) -> None:
+    @given(plans(), st.integers(1, 60))
+    def test_the_phase_never_goes_back(self, plan: Plan, per_epoch: int) -> None:
         batches = range(int(plan.phases[-1].start * per_epoch) + 2 * per_epoch)
-        phases = [phase_of_batch(plan, b, per_epoch, accumulate) for b in batches]
+        phases = [phase_of_batch(plan, b, per_epoch) for b in batches]
         assert phases == sorted(phases)
         assert phases[-1] == len(plan.phases) - 1
-        for batch, (before, after) in enumerate(zip(phases, phases[1:], strict=False), start=1):
-            if before != after:
-                assert batch % per_epoch % accumulate == 0
 
     @settings_of_hypothesis(max_examples=40)
     @given(plans(), st.integers(1, 60))
@@ -208,27 +203,21 @@ class TestBatches:
         assert phase_of_batch(plan, first - 1, per_epoch) == 0
         assert phase_of_batch(plan, first, per_epoch) == 1
 
-    def test_a_phase_goes_back_to_the_beginning_of_its_step(self) -> None:
-        plan = plan_of("lp-ft", head_epochs=1.5)  # batch 15 of 10 an epoch; steps at 10, 14, 18
-        assert [phase_of_batch(plan, b, 10, 4) for b in (13, 14, 15)] == [0, 1, 1]
-        pace = Pace(10, 4, total_steps=9)
-        assert (pace.steps_per_epoch, pace.epochs) == (3, 3.0)
+    def test_a_phase_begins_once(self) -> None:
+        plan = plan_of("lp-ft", head_epochs=1.5)  # batch 4 of 3 an epoch
+        pace = Pace(3, total_steps=9)
+        assert pace.epochs == 3.0
         assert pace.steps(plan) == [(0, 4), (4, 9)]
-        assert [pace.begins_phase(plan, b) for b in (0, 13, 14, 15)] == [False, False, True, False]
+        assert [pace.begins_phase(plan, b) for b in (0, 3, 4, 5)] == [False, False, True, False]
 
     @settings_of_hypothesis(max_examples=40)
-    @given(plans(), st.integers(1, 60), st.integers(1, 7))
-    def test_steps_and_batches_tell_the_same_phase(
-        self, plan: Plan, per_epoch: int, accumulate: int
-    ) -> None:
-        pace = Pace(per_epoch, accumulate)
+    @given(plans(), st.integers(1, 60))
+    def test_steps_and_batches_tell_the_same_phase(self, plan: Plan, per_epoch: int) -> None:
+        pace = Pace(per_epoch)
         starts = [begin for begin, _ in pace.steps(plan)]
-        step = 0
         for batch in range(int(plan.phases[-1].start * per_epoch) + per_epoch):
-            if batch % per_epoch % accumulate == 0:
-                by_step = max(n for n, begin in enumerate(starts) if begin <= step)
-                assert pace.phase_of_batch(plan, batch) == by_step
-                step += 1
+            by_step = max(n for n, begin in enumerate(starts) if begin <= batch)
+            assert pace.phase_of_batch(plan, batch) == by_step
 
     def test_phases_without_a_step_are_refused(self) -> None:
         with pytest.raises(
@@ -405,7 +394,7 @@ class TestRates:
 
 class TestTable:
     def rows(self, policy: str = "gradual", **more: Any) -> list[dict[str, Any]]:
-        rates = RatePlan(plan_of(policy, 4), Pace(10, 2, 20), ScheduleConfig(), **more)
+        rates = RatePlan(plan_of(policy, 4), Pace(5, 20), ScheduleConfig(), **more)
         peaks = group_rates_with(rates.plan.names, 1e-3, 2.0)
         return plan_rows(rates, peaks, {name: 1000 for name in rates.plan.names})
 
@@ -428,7 +417,7 @@ class TestTable:
     @pytest.mark.parametrize("rewarm", [0.0, 0.15])
     def test_rates_are_those_of_the_steps(self, policy: str, span: Any, rewarm: float) -> None:
         plan = plan_of(policy, 4, phase_epochs=0.5)
-        rates = RatePlan(plan, Pace(10, 1, 40), ScheduleConfig(), span, rewarm)
+        rates = RatePlan(plan, Pace(10, 40), ScheduleConfig(), span, rewarm)
         peaks = group_rates_with(plan.names, 1e-3, 2.6)
         for index, row in enumerate(plan_rows(rates, peaks, dict.fromkeys(plan.names, 1))):
             curves = [rates.factors(index, step) for step in range(*row["steps"])]
@@ -455,7 +444,7 @@ class TestTable:
     @pytest.mark.parametrize("minutes", [False, True])
     def test_no_line_is_wider_than_a_terminal(self, policy: str, minutes: bool) -> None:
         plan = plan_of(policy, None if minutes else 200, 24, phase_epochs=1.125)
-        pace = Pace(200, 1, None if minutes else 40_000)
+        pace = Pace(200, None if minutes else 40_000)
         rates = RatePlan(plan, pace, ScheduleConfig())
         rows = plan_rows(
             rates, group_rates_with(plan.names, 1e-3, 2.6), dict.fromkeys(plan.names, 9_999_999)
@@ -495,9 +484,9 @@ class Model(nn.Module):
         settings = OptimizerConfig(learning_rate=1e-2, weight_decay=0.1, **optimizer)
         self.optimizer = make_optimizer(self.layers, settings)
 
-    def train_batch(self, number: int, plan: Plan, config: UnfreezeConfig, accumulate: int) -> None:
+    def train_batch(self, number: int, plan: Plan, config: UnfreezeConfig) -> None:
         """As a training loop would; six batches an epoch."""
-        pace = Pace(6, accumulate)
+        pace = Pace(6)
         groups = plan.phases[pace.phase_of_batch(plan, number)].groups
         if config.optimizer_state == "reset" and pace.begins_phase(plan, number):
             reset_optimizer_state(self.optimizer)
@@ -508,10 +497,9 @@ class Model(nn.Module):
         batch = {"input_ids": torch.randint(1, 30, (4, 8))}
         labels = torch.randint(0, 3, (4,))
         self.head.loss(self.head(self.encoder(batch).last_hidden_state), labels).backward()
-        if (number % 6 + 1) % accumulate == 0 or number % 6 == 5:
-            nn.utils.clip_grad_norm_(self.parameters(), 1.0)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+        nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
 
     def group_states(self) -> list[dict[str, Tensor]]:
         """Copies of weights and statistics, by group."""
@@ -536,17 +524,16 @@ POLICIES_TRAINED = [{"unfreeze": name} for name in POLICY_NAMES] + [
 
 @pytest.mark.parametrize("policy", POLICIES_TRAINED, ids=str)
 class TestWeights:
-    @pytest.mark.parametrize(("accumulate", "frozen_dropout"), [(1, False), (2, True)])
+    @pytest.mark.parametrize("frozen_dropout", [False, True])
     def test_frozen_groups_keep_every_bit_and_the_others_move(
-        self, policy: dict[str, Any], accumulate: int, frozen_dropout: bool
+        self, policy: dict[str, Any], frozen_dropout: bool
     ) -> None:
         config = UnfreezeConfig(**policy, phase_epochs=0.5, frozen_dropout=frozen_dropout)
         plan, model = make_plan(config, BLOCKS, 3), Model()
-        for number in range(0, 18, accumulate):
+        for number in range(18):
             before = model.group_states()
-            for batch in range(number, number + accumulate):
-                model.train_batch(batch, plan, config, accumulate)
-            groups = plan.phases[phase_of_batch(plan, number, 6, accumulate)].groups
+            model.train_batch(number, plan, config)
+            groups = plan.phases[phase_of_batch(plan, number, 6)].groups
             for group, (old, new) in enumerate(zip(before, model.group_states(), strict=True)):
                 # Of a trainable group each tensor moves: biases of keys too, if by rounding errors.
                 assert (True in moved(old, new)) == (group in groups), (number, group)
@@ -565,13 +552,13 @@ class TestResuming:
         for number in range(11):
             saved.append((model.state_dict(), model.optimizer.state_dict()))
             saved[-1] = torch.load(_stored(saved[-1]), weights_only=True)
-            model.train_batch(number, plan, config, 1)
+            model.train_batch(number, plan, config)
         for stopped in (2, 3, 4, 9):
             again = Model()
             again.load_state_dict(saved[stopped][0])
             again.optimizer.load_state_dict(saved[stopped][1])
             for number in range(stopped, 11):
-                again.train_batch(number, plan, config, 1)
+                again.train_batch(number, plan, config)
             for old, new in zip(model.group_states(), again.group_states(), strict=True):
                 assert moved(old, new) == {False}
 
@@ -590,7 +577,7 @@ class TestApplying:
         config, model = UnfreezeConfig(), Model()
         before = model.group_states()
         for number in range(6):
-            model.train_batch(number, make_plan(config, BLOCKS, 3), config, 1)
+            model.train_batch(number, make_plan(config, BLOCKS, 3), config)
         for old, new in zip(before, model.group_states(), strict=True):
             still = {name for name in old if torch.equal(old[name], new[name])}
             assert still <= {"0.attention.key.bias"}  # softmax does not see it
@@ -637,9 +624,9 @@ class TestApplying:
         model, config = Model(), UnfreezeConfig()
         plan = make_plan(config, BLOCKS, 3)
         for number in range(3):
-            model.train_batch(number, plan, config, 1)
+            model.train_batch(number, plan, config)
         reset_optimizer_state(model.optimizer)
-        model.train_batch(3, plan, config, 1)
+        model.train_batch(3, plan, config)
         assert {float(state["step"]) for state in model.optimizer.state.values()} == {1.0}
 
 
