@@ -29,11 +29,11 @@ from finetune.runs.inputs import Input, Inputs
 from finetune.runs.opening import check_folder, check_inputs, opened
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, fit_settings
+from finetune.task.drawing import limited
 from finetune.task.interface import Task
 from finetune.text.corpus.corpus import build_corpus, source_digests
 from finetune.training.loop.launching import taking_part
 from finetune.training.loop.pretrainer import Pretrainer
-from finetune.training.loop.task_data import limited
 from finetune.training.loop.trainer import check_training
 from finetune.training.randomness import seed_weights
 

@@ -26,9 +26,10 @@ from finetune.runs.inputs import Input, read_inputs
 from finetune.runs.predictions import Origin, read_origin, read_predictions
 from finetune.runs.results import Results, over_seeds
 from finetune.runs.settings import FitRun
+from finetune.task.drawing import FRESH
 from finetune.task.interface import Answer, Task, examples_digest
 from finetune.training.loop.launching import taking_part
-from finetune.training.loop.task_data import FRESH, TaskData
+from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import start_ranks
 from finetune.training.ranks import Ranks
 

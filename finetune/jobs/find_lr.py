@@ -14,10 +14,11 @@ from finetune.runs.folder import RunFolder, note, say
 from finetune.runs.opening import open_folder
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
-from finetune.training.loop.data import Batch, OrderedData
+from finetune.training.loop.data import OrderedData
 from finetune.training.loop.freed_memory import keep_freed_memory
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.trainer import flush_denormals, pick_device
+from finetune.training.loop.workers import Batch
 from finetune.training.lr_finder import STEPS, RateCurve, find_rate
 
 WIDTH, HEIGHT = 80, 14

@@ -15,8 +15,8 @@ import yaml
 
 from finetune.errors import DataError
 from finetune.jobs import fine_tuning
+from finetune.task.drawing import halves
 from finetune.training.loop.checkpointing import Checkpointer
-from finetune.training.loop.task_data import halves
 from tasks.glue.task import glue_task
 from tests.made.texts import has_the, write_tables
 

@@ -171,6 +171,28 @@ def length_batches(
     return [batches[number] for number in generator.permutation(len(batches))]
 
 
+def deal_by_length(
+    batch: NDArray[np.int64], lengths: NDArray[np.int64], parts: int
+) -> list[NDArray[np.int64]]:
+    """Divide a batch into parts of like lengths, with about as many tokens.
+
+    Args:
+        batch: Numbers of examples.
+        lengths: Tokens of every example (N,).
+        parts: One gives the batch as it is.
+
+    Returns:
+        The numbers of each part; sizes differ by one at most.
+    """
+    if parts == 1:
+        return [batch]
+    by_length = batch[np.argsort(-lengths[batch], kind="stable")]
+    # Back and forth: in the same direction, the first part would have the longest of each turn.
+    turn = np.arange(len(batch)) % (2 * parts)
+    part = np.minimum(turn, 2 * parts - 1 - turn)
+    return [by_length[part == number] for number in range(parts)]
+
+
 def _cut(indices: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
     return [indices[start : start + size] for start in range(0, len(indices), size)]
 

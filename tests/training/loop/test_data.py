@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from finetune.errors import ConfigError, DataError
+from finetune.task.drawing import stratified
 from finetune.task.interface import Example, GoldAnswer
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.corpus.masking import MaskingConfig
@@ -22,7 +23,7 @@ from finetune.training.config import LoaderConfig
 from finetune.training.loop.accumulation import FILLER, labels_of
 from finetune.training.loop.data import CorpusData, OrderedData, check_parts
 from finetune.training.loop.resume import TrainingProgress
-from finetune.training.loop.task_data import TaskData, stratified
+from finetune.training.loop.task_data import TaskData
 from tasks.glue.task import GlueTask, glue_task
 
 Batch = dict[str, torch.Tensor]
@@ -429,7 +430,7 @@ def test_numbers_and_questions_are_drawn_over_their_range() -> None:
 
 
 def test_limited_examples_are_a_fixed_draw_in_their_order() -> None:
-    from finetune.training.loop.task_data import limited
+    from finetune.task.drawing import limited
 
     examples = [Example(number, ("text",)) for number in range(20)]
     few = limited(examples, 5)

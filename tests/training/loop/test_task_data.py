@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import DataError
+from finetune.task.drawing import halves
 from finetune.task.interface import Example
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.training.loop.task_data import TaskData, halves
+from finetune.training.loop.task_data import TaskData
 from tasks.glue.task import glue_task
 from tests.made.texts import has_the, sentences, write_sst2
 
