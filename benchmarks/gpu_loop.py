@@ -81,6 +81,7 @@ def _random_text(bench: Bench, folder: Path) -> Tokenizer:
 def _run(bench: Bench, folder: Path, length: int, workers: int, **changes: Any) -> PretrainRun:
     """The settings of base.yaml on the random text, for a few steps."""
     rows = max(1, bench.scale.batch_tokens // length)
+    micro_batches = changes.pop("loader.micro_batches", 8)
     keys = {
         "corpus": [str(folder / "corpus.txt")],
         "out": str(folder / f"run-{length}"),
@@ -89,7 +90,8 @@ def _run(bench: Bench, folder: Path, length: int, workers: int, **changes: Any) 
         "cache_dir": str(folder / "cache"),
         **{f"encoder.{name}": value for name, value in bench.scale.base.items()},
         "data.max_length": length,
-        "loader.batch_size": rows,
+        "loader.batch_size": rows * micro_batches,
+        "loader.micro_batches": micro_batches,
         "loader.num_workers": workers,
         "loader.validation_batches": 1,
         "trainer.accelerator": "gpu" if bench.device.type == "cuda" else "cpu",
@@ -113,7 +115,7 @@ def _loader(run: PretrainRun, tokenizer: Tokenizer) -> Row:
         if count == 60:
             break
     seconds = (time.perf_counter() - start) / max(1, count)
-    rate = run.loader.batch_size * run.data.max_length / seconds
+    rate = run.loader.batch_size / run.loader.micro_batches * run.data.max_length / seconds
     return {"batch_ms": seconds * 1e3, "tokens_per_second": rate}
 
 
@@ -130,9 +132,9 @@ def _whole_run(bench: Bench, folder: Path, length: int, steps: int = 6) -> Row:
     lines = [line for line in map(json.loads, text.splitlines()) if "train/loss" in line][1:]
     rate = statistics.median(line["perf/tokens_per_second"] for line in lines)
     return {
-        "batches_a_step": run.trainer.accumulate_grad_batches,
+        "batches_a_step": run.loader.micro_batches,
         "tokens_per_second": rate,
-        "batch_ms": run.loader.batch_size * length / rate * 1e3,
+        "batch_ms": run.loader.batch_size / run.loader.micro_batches * length / rate * 1e3,
         "ceiling_share": statistics.median(line["perf/ceiling_share"] for line in lines),
         "peak_gib": lines[-1].get("perf/peak_gib"),
         "seconds_in_all": seconds,
@@ -164,7 +166,7 @@ def _waits(bench: Bench, folder: Path) -> None:
     """Lines of code at which a run waits for the device, and how often."""
     steps = 12
     every = {"trainer.log_every_steps": 10**6, "trainer.validate_every_steps": 10**6}
-    every |= {"trainer.accumulate_grad_batches": 1, "length.max_steps": steps}
+    every |= {"loader.micro_batches": 1, "length.max_steps": steps}
     run = _run(bench, folder, bench.scale.pretrain_lengths[0], 0, **every)
     torch.cuda.set_sync_debug_mode("warn")
     try:
