@@ -22,7 +22,10 @@ from finetune.console.output import are, counted
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.corpus import documents as files
+from finetune.text.corpus.cutting import cut_shards
 from finetune.text.corpus.packing import FRAME, Blocks, Packing
+from finetune.text.corpus.preparing import Preparation, prepare
+from finetune.text.corpus.shards import Tokens
 from finetune.text.corpus.split import (
     SIDES,
     Split,
@@ -32,17 +35,16 @@ from finetune.text.corpus.split import (
 )
 from finetune.text.corpus.tokens import (
     TokenCounts,
-    TokenFolder,
     find_whole,
     write_manifest,
-    write_tokens,
     written_whole,
 )
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.unknown import NOTICED
 
 # Changes when the files of the cache change their form.
-_FORMAT = 4
+_FORMAT = 5
+_SHARD = 64 << 20  # bytes of text: seconds of work that a kill loses, and files by the thousand
 DOCUMENTS = {"joined": 1, "separate": 0}
 """How documents share a block -> leading tokens of a stored document that are left out."""
 STATISTICS = "statistics.json"
@@ -150,7 +152,7 @@ class CorpusConfig:
     documents: str = field(default="joined", metadata={"words": tuple(DOCUMENTS)})
     """Documents in one sequence: joined (attend to each other) or separate (each to itself)."""
     tokenize_workers: int = within(0, 1024, default=0)
-    """Threads that tokenize; 0 = one per core."""
+    """Processes that tokenize; 0 = one per core."""
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -219,9 +221,9 @@ def build_corpus(
         digests = source_digests(paths)
     # Only what decides the documents: other settings need no new tokens.
     reading = [config.text_field, config.file_is_document]
-    key = _hash(_FORMAT, list(digests.values()), reading, tokenizer.fingerprint)
+    key = _hash(_FORMAT, _SHARD, list(digests.values()), reading, tokenizer.fingerprint)
     folder = Path(cache_dir) / f"tokens-{key[:16]}"  # 64 bits: enough for the corpora of a disk
-    tokens = TokenFolder.open(folder) or _tokenize(sources, tokenizer, config, folder)
+    tokens = Tokens.open(folder) or _tokenize(sources, tokenizer, config, folder)
     _check_size(paths, tokens, config)
     return _open_split(tokens, tokenizer, config, seed)
 
@@ -231,19 +233,16 @@ def _tokenize(
     tokenizer: Tokenizer,
     config: CorpusConfig,
     folder: Path,
-) -> TokenFolder:
-    total = sum(source.stat().st_size for source in sources if isinstance(source, Path))
+) -> Tokens:
+    field, whole = config.text_field, config.file_is_document
+    shards = cut_shards(sources, _SHARD, text_field=field, file_is_document=whole)
+    preparation = Preparation(folder, shards, tokenizer, field, whole)
+    total = sum(map(preparation.size, preparation.missing()))
     with progress("tokenizing", total) as advance:
-        documents = files.read_documents(
-            sources,
-            text_field=config.text_field,
-            file_is_document=config.file_is_document,
-            advance=advance,
-        )
-        return write_tokens(documents, tokenizer, folder, workers=config.tokenize_workers)
+        return prepare(preparation, config.tokenize_workers, advance)
 
 
-def _check_size(paths: Sequence[str | Path], tokens: TokenFolder, config: CorpusConfig) -> None:
+def _check_size(paths: Sequence[str | Path], tokens: Tokens, config: CorpusConfig) -> None:
     names = ", ".join(str(path) for path in paths)
     counts = tokens.counts
     if not counts.tokens:
@@ -261,9 +260,7 @@ def _check_size(paths: Sequence[str | Path], tokens: TokenFolder, config: Corpus
         )
 
 
-def _open_split(
-    tokens: TokenFolder, tokenizer: Tokenizer, config: CorpusConfig, seed: int
-) -> Corpus:
+def _open_split(tokens: Tokens, tokenizer: Tokenizer, config: CorpusConfig, seed: int) -> Corpus:
     split = Split(
         seed=seed,
         fraction=config.validation_fraction,

@@ -4,7 +4,8 @@ Text files (`.txt`, and WikiText's `.tokens`) are UTF-8. A blank line ends a doc
 are joined by spaces; or the file is one document, as it is. `.jsonl` and `.parquet` have one
 document a row, in a named field. `.txt`, `.tokens` and `.jsonl` may be packed with gzip.
 `hf://NAME` is a data set that `datasets` streams. One document is in memory at a time, never a
-file (unless the file is the document).
+file (unless the file is the document). A source may be read in pieces, in any order and by several
+processes; together they have the documents of the source.
 
 A source that begins with a title of WikiText's form, ` = Title = `, has articles: the next title
 ends a document, blank lines and rows do not.
@@ -17,22 +18,19 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finetune.errors import DataError
 from finetune.files.placeholders import START, refuse_placeholder, refuse_placeholder_file
 from finetune.files.unpacking import DAMAGED_GZIP, lines_of, unpacking
 
-if TYPE_CHECKING:
-    pass
-
 HUB = "hf://"
 _BOM = b"\xef\xbb\xbf"
-# WikiText's title of an article, ` = Title = `; sections of it have two signs or more.
-_TITLE = re.compile(r"= (?!=).*(?<!=) =")
+TITLE = re.compile(r"= (?!=).*(?<!=) =")
+"""WikiText's title of an article, ` = Title = `; sections of it have two signs or more."""
 _LINES_BETWEEN_REPORTS = 4096
 
 Advance = Callable[[int], None]
@@ -70,6 +68,34 @@ class HubSource:
             raise DataError(f"{address}: expected {HUB}NAME[@CONFIG][:SPLIT[:FIELD]]")
         split, field = [*rest, "", ""][:2]
         return cls(name, config or None, split or "train", field or None)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a source that is read alone; a whole source where nothing else is said."""
+
+    source: Path | HubSource
+    """The file or data set."""
+    begin: int = 0
+    """Byte at which its first document begins."""
+    end: int | None = None
+    """Byte after its last document; None: the end of the file."""
+    articles: bool | None = None
+    """Whether a title begins a document; None: the first document tells."""
+    part: tuple[int, int] = (0, 1)
+    """Of a data set: number of the part, and how many parts there are."""
+
+    @property
+    def file(self) -> Path:
+        """The source, which is a file."""
+        return Path(str(self.source))
+
+    @property
+    def size(self) -> int:
+        """Bytes to read; 0 if that is not known."""
+        if isinstance(self.source, HubSource):
+            return 0
+        return (self.source.stat().st_size if self.end is None else self.end) - self.begin
 
 
 def corpus_sources(paths: Sequence[str | Path]) -> list[Path | HubSource]:
@@ -148,7 +174,7 @@ def digest(source: Path | HubSource) -> str:
 
 
 def read_documents(
-    sources: Sequence[Path | HubSource],
+    sources: Sequence[Path | HubSource | Piece],
     *,
     text_field: str = "text",
     file_is_document: bool = False,
@@ -157,7 +183,7 @@ def read_documents(
     """Yield the documents of a corpus, in the order of its sources.
 
     Args:
-        sources: What `corpus_sources` found.
+        sources: What `corpus_sources` found, or pieces of it.
         text_field: Field of a row with the text (jsonl, parquet, hub).
         file_is_document: A text file is one document, whatever blank lines it has.
         advance: Called with the bytes that were read.
@@ -171,42 +197,64 @@ def read_documents(
     """
     options = _Options(text_field, file_is_document, advance or (lambda _: None))
     for source in sources:
-        if isinstance(source, HubSource):
-            documents = _read_hub(source, text_field)
-        else:
-            documents = READERS[kind(source)](source, options)
-        yield from _whole_articles(filter(None, map(str.strip, documents)))
+        piece = source if isinstance(source, Piece) else Piece(source)
+        yield from _whole_articles(_stripped(piece, options), piece.articles)
 
 
-def _whole_articles(pieces: Iterator[str]) -> Iterator[str]:
+def begins_with_title(source: Path | HubSource, text_field: str) -> bool:
+    """Whether a source has articles.
+
+    Args:
+        source: A file or data set.
+        text_field: Field of a row with the text.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    first = next(_stripped(Piece(source), _Options(text_field)), "")
+    return TITLE.fullmatch(first) is not None
+
+
+def _stripped(piece: Piece, options: _Options) -> Iterator[str]:
+    """The paragraphs and rows of a piece that have text."""
+    if isinstance(piece.source, HubSource):
+        documents = _read_hub(piece.source, piece.part, options.text_field)
+    else:
+        documents = READERS[kind(piece.source)](piece, options)
+    return filter(None, map(str.strip, documents))
+
+
+def _whole_articles(texts: Iterator[str], has_articles: bool | None) -> Iterator[str]:
     """Join the paragraphs of an article, in a source that begins with the title of one.
 
     Otherwise paragraphs of one article would be trained on and validated on.
     """
-    first = next(pieces, None)
+    first = next(texts, None)
     if first is None:
         return
-    if not _TITLE.fullmatch(first):
-        yield from chain([first], pieces)
+    if has_articles is None:
+        has_articles = TITLE.fullmatch(first) is not None
+    if not has_articles:
+        yield from chain([first], texts)
         return
     article = [first]
-    for piece in pieces:
-        if _TITLE.fullmatch(piece):
+    for text in texts:
+        if TITLE.fullmatch(text):
             yield " ".join(article)
             article = []
-        article.append(piece)
+        article.append(text)
     yield " ".join(article)
 
 
 @dataclass(frozen=True)
 class _Options:
     text_field: str
-    file_is_document: bool
-    advance: Advance
+    file_is_document: bool = False
+    advance: Advance = field(default=lambda _: None)
 
 
-def _read_text(file: Path, options: _Options) -> Iterator[str]:
-    lines = _read_lines(file, options.advance)
+def _read_text(piece: Piece, options: _Options) -> Iterator[str]:
+    lines = _read_lines(piece, options.advance)
     if options.file_is_document:
         yield "\n".join(lines)
         return
@@ -219,30 +267,45 @@ def _read_text(file: Path, options: _Options) -> Iterator[str]:
             paragraph = []
 
 
-def _read_jsonl(file: Path, options: _Options) -> Iterator[str]:
-    for number, line in enumerate(_read_lines(file, options.advance), start=1):
-        if line.strip():
-            yield _field(_parse_row(line, file, number), options.text_field, f"{file}:{number}")
+def _read_jsonl(piece: Piece, options: _Options) -> Iterator[str]:
+    for number, line in enumerate(_read_lines(piece, options.advance), start=1):
+        if not line.strip():
+            continue
+        try:
+            text = _field(_parse_row(line), options.text_field)
+        except DataError as error:
+            before = _count_lines(piece.file, piece.begin)
+            raise DataError(f"{piece.file}:{before + number}: {error}") from error
+        yield text
 
 
-def _parse_row(line: str, file: Path, number: int) -> Any:
+def _count_lines(file: Path, end: int) -> int:
+    """Count the lines of a file before a byte: only where a message is to name one."""
+    count = 0
+    with file.open("rb") as content:
+        while part := content.read(min(1 << 20, end - content.tell())):
+            count += part.count(b"\n")
+    return count
+
+
+def _parse_row(line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise DataError(f"{file}:{number}: expected a JSON object: {error}") from error
+        raise DataError(f"expected a JSON object: {error}") from error
 
 
-def _field(row: Any, name: str, where: str) -> str:
+def _field(row: Any, name: str) -> str:
     if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, got {type(row).__name__}")
+        raise DataError(f"expected a JSON object, got {type(row).__name__}")
     if name not in row:
         fields = ", ".join(row) or "none"
-        raise DataError(f"{where}: no field '{name}'; its fields are {fields} (see text_field)")
+        raise DataError(f"no field '{name}'; its fields are {fields} (see text_field)")
     text = row[name]
     if not isinstance(text, str):
-        raise DataError(f"{where}: expected text in field '{name}', got {type(text).__name__}")
+        raise DataError(f"expected text in field '{name}', got {type(text).__name__}")
     if not _is_unicode(text):
-        raise DataError(f"{where}: field '{name}' has half of a surrogate pair, which is no text")
+        raise DataError(f"field '{name}' has half of a surrogate pair, which is no text")
     return text
 
 
@@ -254,24 +317,37 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _read_parquet(file: Path, options: _Options) -> Iterator[str]:
+def _read_parquet(piece: Piece, options: _Options) -> Iterator[str]:
+    file = piece.file
     refuse_placeholder_file(file, DataError)
     rows = _stream(str(file), "parquet", data_files=[str(file)], split="train")
     yield from _texts(rows, options.text_field, str(file))
     options.advance(file.stat().st_size)
 
 
-def _read_hub(source: HubSource, text_field: str) -> Iterator[str]:
-    rows = _stream(HUB + source.name, source.name, name=source.config, split=source.split)
+def _read_hub(source: HubSource, part: tuple[int, int], text_field: str) -> Iterator[str]:
+    number, parts = part
+    rows = open_hub(source)
+    if parts > 1:
+        rows = rows.shard(num_shards=parts, index=number)
     yield from _texts(rows, source.field or text_field, HUB + source.name)
 
 
-def _stream(where: str, path: str, **options: Any) -> Iterator[Any]:
+def open_hub(source: HubSource) -> Any:
+    """Open a data set so that its rows are read one after another.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    return _stream(HUB + source.name, source.name, name=source.config, split=source.split)
+
+
+def _stream(where: str, path: str, **options: Any) -> Any:
     """Open a data set through `datasets` so that rows arrive as they are asked for."""
     with _readable(where):
         import datasets
 
-        yield from datasets.load_dataset(path, streaming=True, **options)
+        return datasets.load_dataset(path, streaming=True, **options)
 
 
 @contextmanager
@@ -286,15 +362,24 @@ def _readable(where: str) -> Iterator[None]:
         raise DataError(f"{where}: cannot be read as a data set: {reason}") from error
 
 
-def _texts(rows: Iterator[Any], name: str, where: str) -> Iterator[str]:
-    for number, row in enumerate(rows):
-        yield _field(row, name, f"{where}: row {number}")
+def _texts(rows: Any, name: str, where: str) -> Iterator[str]:
+    for number, row in enumerate(_readable_rows(rows, where)):
+        try:
+            text = _field(row, name)
+        except DataError as error:
+            raise DataError(f"{where}: row {number}: {error}") from error
+        yield text
 
 
-def _read_lines(file: Path, advance: Advance) -> Iterator[str]:
+def _readable_rows(rows: Any, where: str) -> Iterator[Any]:
+    with _readable(where):
+        yield from rows
+
+
+def _read_lines(piece: Piece, advance: Advance) -> Iterator[str]:
     """Yield the lines of a text file without their ends; LF and CRLF, BOM or none."""
-    offset = 0
-    for line in _raw_lines(file, advance):
+    file, offset = piece.file, piece.begin
+    for line in _raw_lines(piece, advance):
         content = line.removeprefix(_BOM) if offset == 0 else line
         try:
             text = content.decode("utf-8")
@@ -309,15 +394,20 @@ def _read_lines(file: Path, advance: Advance) -> Iterator[str]:
         yield text.rstrip("\r\n")
 
 
-def _raw_lines(file: Path, advance: Advance) -> Iterator[bytes]:
-    reported = 0
+def _raw_lines(piece: Piece, advance: Advance) -> Iterator[bytes]:
+    file, reported, position = piece.file, piece.begin, piece.begin
     try:
         with file.open("rb") as raw:
             # Over the raw file, whose position says how many packed bytes have been read.
             lines = unpacking(raw, file, packed=file.suffix.lower() == ".gz")
             refuse_placeholder(lines.peek(START), file, DataError)
+            if piece.begin:
+                lines.seek(piece.begin)
             for number, line in enumerate(lines_of(lines, file)):
                 yield line
+                position += len(line)
+                if piece.end is not None and position >= piece.end:
+                    break
                 if number % _LINES_BETWEEN_REPORTS == 0:
                     advance(raw.tell() - reported)
                     reported = raw.tell()
@@ -328,7 +418,7 @@ def _raw_lines(file: Path, advance: Advance) -> Iterator[bytes]:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-READERS: dict[str, Callable[[Path, _Options], Iterator[str]]] = {
+READERS: dict[str, Callable[[Piece, _Options], Iterator[str]]] = {
     ".txt": _read_text,
     ".txt.gz": _read_text,
     ".tokens": _read_text,

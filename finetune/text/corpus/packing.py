@@ -15,9 +15,9 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from finetune.errors import DataError
-from finetune.text.corpus.tokens import TokenFolder
+from finetune.text.corpus.shards import Tokens
 
 FRAME = 2
 """Tokens of a block that are not from the stream: `[CLS]` and `[SEP]`."""
+_OPEN_SHARDS = 64
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,24 @@ class MappedFile:
     array: NDArray[Any]
     """Its numbers; they may be read after `check`."""
 
-    def __init__(self, path: Path, dtype: DTypeLike) -> None:
+    def __init__(self, path: Path, dtype: DTypeLike, count: int | None = None) -> None:
         """Map the file.
+
+        Args:
+            path: The file.
+            dtype: Type of its numbers.
+            count: How many it has to have; None for those that there are.
 
         Raises:
             OSError: It cannot be read.
+            DataError: It has fewer.
         """
         self.path = path
         self._file = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
-        self._size = os.fstat(self._file).st_size
+        size = np.dtype(dtype).itemsize
+        self._size = os.fstat(self._file).st_size if count is None else count * size
+        self.check()
         if self._size:
             content = mmap.mmap(self._file, self._size, access=mmap.ACCESS_READ)
             self.array = np.frombuffer(content, dtype)
@@ -103,11 +112,11 @@ class Blocks:
     Pickled, it has paths and no arrays, so that it can be sent to other processes.
     """
 
-    def __init__(self, tokens: TokenFolder, index: Path, packing: Packing) -> None:
+    def __init__(self, tokens: Tokens, index: Path, packing: Packing) -> None:
         """Open a split.
 
         Args:
-            tokens: The ids of all documents.
+            tokens: The documents of the corpus.
             index: Files `index.sources`, where each document of the split begins in the token
                 folder, and `index.starts`, where it begins in the split's stream, and the
                 stream's end; int64 (N,) and (N + 1,).
@@ -122,30 +131,31 @@ class Blocks:
         return {name: self.__dict__[name] for name in ("tokens", "index", "packing")}
 
     @cached_property
-    def _files(self) -> tuple[MappedFile, ...]:
-        tokens, index = self.tokens, self.index
+    def _index(self) -> tuple[MappedFile, MappedFile]:
         return (
-            MappedFile(tokens.path / "ids.bin", tokens.dtype),
-            MappedFile(tokens.path / "word_starts.bin", np.bool_),
-            MappedFile(index.with_suffix(".sources"), np.int64),
-            MappedFile(index.with_suffix(".starts"), np.int64),
+            MappedFile(self.index.with_suffix(".sources"), np.int64),
+            MappedFile(self.index.with_suffix(".starts"), np.int64),
+        )
+
+    @cached_property
+    def _shard(self) -> Callable[[int], tuple[MappedFile, MappedFile]]:
+        # A process may have some hundred files open; a corpus may have thousands.
+        return lru_cache(_OPEN_SHARDS)(self._open_shard)
+
+    def _open_shard(self, number: int) -> tuple[MappedFile, MappedFile]:
+        folder, (_, count) = self.tokens.shard(number), self.tokens.shards[number]
+        return (
+            MappedFile(folder / "ids.bin", self.tokens.dtype, count),
+            MappedFile(folder / "word_starts.bin", np.bool_, count),
         )
 
     @property
-    def _ids(self) -> NDArray[Any]:
-        return self._files[0].array
-
-    @property
-    def _word_starts(self) -> NDArray[Any]:
-        return self._files[1].array
-
-    @property
     def _sources(self) -> NDArray[Any]:
-        return self._files[2].array
+        return self._index[0].array
 
     @property
     def _starts(self) -> NDArray[Any]:
-        return self._files[3].array
+        return self._index[1].array
 
     @property
     def documents(self) -> int:
@@ -189,15 +199,16 @@ class Blocks:
             IndexError: A number is not from 0 to `len(self) - 1`.
             DataError: A file of the cache was cut short since it was opened.
         """
-        for file in self._files:
+        for file in self._index:
             file.check()
         chosen = np.asarray(indices, dtype=np.int64)
         if chosen.size and not (0 <= chosen.min() and chosen.max() < len(self)):
             raise IndexError(f"blocks go from 0 to {len(self) - 1}, got {chosen.tolist()}")
         positions, documents = self._locate(chosen)
+        ids, starts = self._read(positions)
         return Block(
-            input_ids=self._framed_ids(positions),
-            word_starts=self._framed_starts(positions),
+            input_ids=self._framed_ids(ids),
+            word_starts=self._framed_starts(starts),
             # [CLS] belongs to the first document of the block, [SEP] to the last.
             document_ids=np.pad(documents, ((0, 0), (1, 1)), mode="edge"),
         )
@@ -208,7 +219,7 @@ class Blocks:
         A block is cut into runs, one a document, and a run is a shift from the stream to the file.
 
         Returns:
-            Position of each token in ids.bin and its document's number in the block, (B, T - 2).
+            Position of each token in the corpus and its document's number in the block, (B, T - 2).
         """
         content = self.packing.max_length - FRAME
         begins = indices * content  # (B,), in the stream
@@ -225,17 +236,31 @@ class Blocks:
         positions = stream + shift.reshape(stream.shape)
         return positions, np.repeat(number, end - begin).reshape(stream.shape)
 
-    def _framed_ids(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        framed = np.empty((len(positions), self.packing.max_length), dtype=np.int64)
+    def _read(self, positions: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Ids and word starts at these positions of the corpus, of the same shape."""
+        starts = self.tokens.starts
+        shards = np.searchsorted(starts, positions, side="right") - 1
+        ids = np.empty(positions.shape, self.tokens.dtype)
+        is_start = np.empty(positions.shape, np.bool_)
+        for number in np.unique(shards):
+            inside = shards == number
+            files = self._shard(int(number))
+            for file, values in zip(files, (ids, is_start), strict=True):
+                file.check()
+                values[inside] = file.array[positions[inside] - starts[number]]
+        return ids, is_start
+
+    def _framed_ids(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+        framed = np.empty((len(ids), self.packing.max_length), dtype=np.int64)
         framed[:, 0] = self.packing.cls_token_id
-        framed[:, 1:-1] = self._ids[positions]
+        framed[:, 1:-1] = ids
         framed[:, -1] = self.packing.sep_token_id
         return framed
 
-    def _framed_starts(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        framed = np.ones((len(positions), self.packing.max_length), dtype=np.bool_)
+    def _framed_starts(self, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        framed = np.ones((len(starts), self.packing.max_length), dtype=np.bool_)
         # The block's first token stays a start: what it belongs to may lie in another block.
-        framed[:, 2:-1] = self._word_starts[positions[:, 1:]]
+        framed[:, 2:-1] = starts[:, 1:]
         return framed
 
 

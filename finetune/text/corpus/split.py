@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.text.corpus.counter_rng import random_bits, uniform
-from finetune.text.corpus.tokens import TokenFolder
+from finetune.text.corpus.shards import Tokens
 
 SIDES = ("train", "validation")
 
@@ -36,7 +36,7 @@ class Split:
     """Tokens of the stream that fill a block."""
 
 
-def write_split(tokens: TokenFolder, split: Split, threshold: float, folder: Path) -> None:
+def write_split(tokens: Tokens, split: Split, threshold: float, folder: Path) -> None:
     """Write `SIDE.sources` and `SIDE.starts` for both sides; see `packing.Blocks`.
 
     Args:
@@ -69,7 +69,7 @@ class _IndexWriter:
 
 
 def _sides(
-    tokens: TokenFolder, seed: int, threshold: float
+    tokens: Tokens, seed: int, threshold: float
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     for bounds, digests in tokens.document_slices():
         yield bounds, _draws(seed, digests) < threshold
@@ -79,7 +79,7 @@ def _draws(seed: int, digests: NDArray[np.uint64]) -> NDArray[np.float64]:
     return uniform(random_bits(seed, digests))
 
 
-def choose_threshold(tokens: TokenFolder, split: Split) -> float:
+def choose_threshold(tokens: Tokens, split: Split) -> float:
     """Find the number below which a document's draw puts it on the validation side.
 
     That is the fraction itself, unless a side would then have less than a block. Then just enough
@@ -101,7 +101,7 @@ def choose_threshold(tokens: TokenFolder, split: Split) -> float:
     return _smallest_threshold(tokens, split, total)
 
 
-def _smallest_threshold(tokens: TokenFolder, split: Split, total: int) -> float:
+def _smallest_threshold(tokens: Tokens, split: Split, total: int) -> float:
     slices = [
         (_draws(split.seed, digests), np.diff(bounds) - split.skipped)
         for bounds, digests in tokens.document_slices()
@@ -119,7 +119,7 @@ def _smallest_threshold(tokens: TokenFolder, split: Split, total: int) -> float:
 
 
 def count_training_tokens(
-    tokens: TokenFolder, split: Split, threshold: float, vocab_size: int
+    tokens: Tokens, split: Split, threshold: float, vocab_size: int
 ) -> NDArray[np.int64]:
     """Count how often each token occurs in the training documents.
 

@@ -1,6 +1,6 @@
 """Documents as token ids in flat files that are mapped into memory, never loaded.
 
-A token folder contains, for the documents of a corpus that have tokens, in order:
+A token folder is a shard of a corpus. It contains, for its documents that have tokens, in order:
 
     ids.bin          [CLS] tokens [SEP] of each document, uint16, or uint32 for large vocabularies
     word_starts.bin  True where a token starts a word, bool, one an id
@@ -17,8 +17,8 @@ import hashlib
 import json
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from finetune.files.writing import new_folder, remove
-from finetune.text.tokenizer.tokenizer import Tokenizer, is_empty, tokenizer_threads
+from finetune.files.writing import new_folder, remove, write_json
+from finetune.text.tokenizer.tokenizer import Tokenizer, is_empty
 from finetune.text.tokenizer.unknown import cause, is_mostly_unknown
 from finetune.text.tokenizer.word_cache import WordCache
 
 MANIFEST = "manifest.json"
+_CHECKED = "checked.json"
 # Characters tokenized at a time: enough for all threads, and a few MB of tokens.
 _CHUNK_CHARACTERS = 1 << 19
 # Documents with unknown words that are looked at for the cause.
 _SAMPLE = 100
-# Elements read from a file at a time when a whole file is gone through.
-_SLICE = 1 << 18
+SLICE = 1 << 18
+"""Elements read from a file at a time when a whole file is gone through."""
 
 
 @dataclass(frozen=True)
@@ -74,46 +75,37 @@ class TokenFolder:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the ids on disk."""
-        return np.dtype(np.uint32 if self.wide else np.uint16)
+        return id_type(self.wide)
+
+    @property
+    def ids(self) -> int:
+        """Number of ids: the tokens, and two special ones around each document."""
+        return self.counts.tokens + 2 * self.counts.documents
 
     @classmethod
     def open(cls, path: Path) -> TokenFolder | None:
         """Open a folder that was written whole; None if there is none or it is damaged."""
-        manifest = find_whole(path)
-        if manifest is None:
-            return None
+        return None if find_whole(path) is None else cls.of(path)
+
+    @classmethod
+    def of(cls, path: Path) -> TokenFolder:
+        """Open a folder that is known to be whole."""
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         return cls(path, TokenCounts(**manifest["counts"]), manifest["wide"])
 
-    def document_slices(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-        """Go through the documents, some at a time, reading and not mapping the files.
 
-        Yields:
-            Bounds of n documents in ids.bin, int64 (n + 1,), and their digests, uint64 (n,).
-        """
-        for first in range(0, self.counts.documents, _SLICE):
-            count = min(_SLICE, self.counts.documents - first)
-            yield (
-                _read(self.path / "bounds.bin", np.int64, first, count + 1),
-                _read(self.path / "digests.bin", np.uint64, first, count),
-            )
-
-    def id_slices(self, start: int, stop: int) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Go through ids.bin from `start` to `stop`, some at a time.
-
-        Yields:
-            Place of the first id in the file, and n ids, uint16 or uint32 (n,).
-        """
-        for first in range(start, stop, _SLICE):
-            count = min(_SLICE, stop - first)
-            yield first, _read(self.path / "ids.bin", self.dtype, first, count)
+def id_type(wide: bool) -> np.dtype[Any]:
+    """Type of the ids on disk: uint32 for large vocabularies, otherwise uint16."""
+    return np.dtype(np.uint32 if wide else np.uint16)
 
 
-def _read(file: Path, dtype: DTypeLike, first: int, count: int) -> NDArray[Any]:
+def read_numbers(file: Path, dtype: DTypeLike, first: int, count: int) -> NDArray[Any]:
+    """Read `count` numbers of a flat file, or those that there are, from number `first` on."""
     return np.fromfile(file, dtype, count=count, offset=first * np.dtype(dtype).itemsize)
 
 
 def write_tokens(
-    documents: Iterable[str], tokenizer: Tokenizer, path: Path, *, workers: int = 0
+    documents: Iterable[str], tokenizer: Tokenizer, path: Path, words: WordCache | None = None
 ) -> TokenFolder:
     """Tokenize documents into a new token folder; memory does not grow with their number.
 
@@ -121,20 +113,25 @@ def write_tokens(
         documents: Texts, read once.
         tokenizer: Splits them.
         path: The folder to make.
-        workers: Threads that tokenize; 0 for one a core.
+        words: The tokenizer's words of earlier documents.
 
     Returns:
         The folder.
     """
     wide = tokenizer.vocab_size > np.iinfo(np.uint16).max + 1  # ids go from 0: 65,536 fit
-    with written_whole(path) as folder, tokenizer_threads(workers):
-        counts = _write_files(documents, tokenizer, folder, np.uint32 if wide else np.uint16)
+    words = words or WordCache(tokenizer)
+    with written_whole(path) as folder:
+        counts = _write_files(documents, tokenizer, words, folder, id_type(wide))
         write_manifest(folder, {"counts": asdict(counts), "wide": wide})
     return TokenFolder(path, counts, wide)
 
 
 def _write_files(
-    documents: Iterable[str], tokenizer: Tokenizer, folder: Path, dtype: DTypeLike
+    documents: Iterable[str],
+    tokenizer: Tokenizer,
+    words: WordCache,
+    folder: Path,
+    dtype: DTypeLike,
 ) -> TokenCounts:
     count = tokens = unknown = empty = position = 0
     unknown_texts = _UnknownDocuments(tokenizer)
@@ -144,7 +141,7 @@ def _write_files(
             stack.enter_context((folder / name).open("wb")) for name in names
         )
         bounds_file.write(np.int64(0).tobytes())
-        for text, ids, starts in _tokenized(documents, tokenizer):
+        for text, ids, starts in _tokenized(documents, words):
             if not len(ids) or is_empty(text):
                 empty += 1
                 continue
@@ -158,7 +155,7 @@ def _write_files(
             count, tokens = count + 1, tokens + len(ids)
             unknown += (unread := int(np.count_nonzero(ids == tokenizer.unk_token_id)))
             unknown_texts.add(text, unread, len(ids))
-    duplicates = count_duplicates(folder / "digests.bin")
+    duplicates = count_duplicates([folder / "digests.bin"])
     return TokenCounts(
         count, tokens, unknown, duplicates, empty, unknown_texts.count, unknown_texts.cause()
     )
@@ -183,11 +180,10 @@ class _UnknownDocuments:
 
 
 def _tokenized(
-    documents: Iterable[str], tokenizer: Tokenizer
+    documents: Iterable[str], words: WordCache
 ) -> Iterator[tuple[str, NDArray[np.uint32], NDArray[np.bool_]]]:
-    cache = WordCache(tokenizer)
     for chunk in _chunks(documents):
-        for document, (ids, starts) in zip(chunk, cache.encode(chunk), strict=True):
+        for document, (ids, starts) in zip(chunk, words.encode(chunk), strict=True):
             yield document, ids, starts
 
 
@@ -204,25 +200,26 @@ def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def count_duplicates(digests: Path) -> int:
+def count_duplicates(files: Sequence[Path]) -> int:
     """Count the digests that were there before.
 
-    Goes through the file once for each part of the digests' range, so that what is sorted at a
+    Goes through the files once for each part of the digests' range, so that what is sorted at a
     time stays small.
 
     Args:
-        digests: File of uint64.
+        files: Of uint64.
     """
-    total = digests.stat().st_size // 8
-    parts = 1 + total // (4 * _SLICE)  # 8 MiB of digests each
-    return total - sum(_count_distinct(digests, total, part, parts) for part in range(parts))
+    total = sum(file.stat().st_size // 8 for file in files)
+    parts = 1 + total // (32 * SLICE)  # 64 MiB of digests each
+    return total - sum(_count_distinct(files, part, parts) for part in range(parts))
 
 
-def _count_distinct(digests: Path, total: int, part: int, parts: int) -> int:
+def _count_distinct(files: Sequence[Path], part: int, parts: int) -> int:
     of_part = [np.empty(0, np.uint64)]  # so that there is something to concatenate
-    for first in range(0, total, _SLICE):
-        values = _read(digests, np.uint64, first, _SLICE)
-        of_part.append(values[values % np.uint64(parts) == part])
+    for file in files:
+        for first in range(0, file.stat().st_size // 8, SLICE):
+            values = read_numbers(file, np.uint64, first, SLICE)
+            of_part.append(values[values % np.uint64(parts) == part])
     return len(np.unique(np.concatenate(of_part)))
 
 
@@ -277,10 +274,34 @@ def find_whole(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_undamaged(folder: Path, checksums: dict[str, int]) -> bool:
+    """Whether each file has its checksum; read again only if a file was changed since it had.
+
+    All processes of all machines open a corpus, which may take hours to read.
+    """
     try:
-        return all(_checksum(folder / name) == value for name, value in checksums.items())
+        now = {name: _identity(folder / name) for name in checksums}
+        if _checked(folder) == now:
+            return True
+        if any(_checksum(folder / name) != value for name, value in checksums.items()):
+            return False
     except OSError:
         return False
+    with suppress(OSError):  # the cache may be read-only
+        write_json(folder / _CHECKED, now)
+    return True
+
+
+def _checked(folder: Path) -> Any:
+    try:
+        return json.loads((folder / _CHECKED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _identity(file: Path) -> list[int]:
+    """What a copy or a change of a file cannot leave as it was."""
+    status = file.stat()
+    return [status.st_size, status.st_ino, status.st_ctime_ns]
 
 
 def _checksum(file: Path) -> int:

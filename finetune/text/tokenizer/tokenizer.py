@@ -101,6 +101,24 @@ class Tokenizer:
         self.sep_token_id = self._special_id("sep_token")
         self.mask_token_id = self._special_id("mask_token")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Its text, which another process reads so that it splits every text as this one does."""
+        return {"state": self._state, "names": self.special_tokens, "as_text": self._as_text}
+
+    def __setstate__(self, content: dict[str, Any]) -> None:
+        """Read what `__getstate__` gave."""
+        from tokenizers import Tokenizer as Backend
+
+        Tokenizer.__init__(self, Backend.from_str(content["state"]), content["names"])
+        self.__dict__["_state"] = content[
+            "state"
+        ]  # with the scores that the library reads inexactly
+        self._as_text = content["as_text"]
+
+    @cached_property
+    def _state(self) -> str:
+        return str(self.backend.to_str())
+
     def _special_id(self, role: str) -> int:
         name = self.special_tokens.get(role)
         token_id = None if name is None else self.backend.token_to_id(name)
@@ -184,7 +202,7 @@ class Tokenizer:
     @cached_property
     def _reader(self) -> tokenizers.Tokenizer:
         """What encodes texts: the backend, to which the special tokens' names are only text."""
-        return _reading_names_as_text(self.backend, self._as_text)
+        return _reading_names_as_text(self._state, self._as_text)
 
     @cached_property
     def _has_words(self) -> bool:
@@ -265,9 +283,7 @@ class Tokenizer:
         )
 
 
-def _reading_names_as_text(
-    backend: tokenizers.Tokenizer, names: Collection[str]
-) -> tokenizers.Tokenizer:
+def _reading_names_as_text(text: str, names: Collection[str]) -> tokenizers.Tokenizer:
     """Copy a tokenizer so that some of its tokens are never found in a text.
 
     The library turns a `[SEP]` that somebody wrote into the separator itself, so a text could end
@@ -275,7 +291,7 @@ def _reading_names_as_text(
     becomes the tokens of a bracket, a word and a bracket. All ids stay as they are.
 
     Args:
-        backend: The tokenizer, which stays as it is. Its other added tokens are still found.
+        text: The tokenizer as JSON. Its other added tokens are still found.
         names: The tokens. The model must not know them either: sentencepiece has `<s>` among its
             pieces, and an added token that is not looked for would be found there.
 
@@ -284,7 +300,7 @@ def _reading_names_as_text(
     """
     from tokenizers import Tokenizer, models
 
-    state = json.loads(backend.to_str())
+    state = json.loads(text)
     for token in state["added_tokens"]:
         token["content"] = _renamed(token["content"], names)
     model = state["model"]

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from finetune.errors import ConfigError, DataError
-from finetune.text.corpus import corpus as module
+from finetune.text.corpus import preparing
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.tokenizer.tokenizer import Tokenizer
 
@@ -34,15 +34,15 @@ def sides(corpus: Corpus) -> tuple[Any, Any]:
 
 @pytest.fixture
 def tokenized(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders that were tokenized, as they come."""
+    """The shards that were tokenized, as they come."""
     folders: list[Path] = []
-    write = module.write_tokens
+    write = preparing.write_tokens
 
-    def counted(documents: Any, tokenizer: Any, path: Path, **options: Any) -> Any:
+    def counted(documents: Any, tokenizer: Any, path: Path, words: Any) -> Any:
         folders.append(path)
-        return write(documents, tokenizer, path, **options)
+        return write(documents, tokenizer, path, words)
 
-    monkeypatch.setattr(module, "write_tokens", counted)
+    monkeypatch.setattr(preparing, "write_tokens", counted)
     return folders
 
 
@@ -158,7 +158,7 @@ def test_damaged_cache_is_made_anew(
     wordpiece: Tokenizer, corpus_file: Path, tokenized: list[Path]
 ) -> None:
     before = all_ids(build(corpus_file, wordpiece))
-    (ids,) = corpus_file.parent.glob("cache/*/ids.bin")
+    (ids,) = corpus_file.parent.glob("cache/*/00000/ids.bin")
     ids.write_bytes(ids.read_bytes()[:-10])
     with pytest.warns(UserWarning, match="damaged; computing it again"):
         assert all_ids(build(corpus_file, wordpiece)) == before

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finetune.text.corpus.packing import Block, Blocks, Packing, document_mask, document_positions
+from finetune.text.corpus.shards import Tokens
 from finetune.text.corpus.split import Split, write_split
-from finetune.text.corpus.tokens import TokenCounts, TokenFolder
+from finetune.text.corpus.tokens import TokenCounts
 
 CLS, SEP = 1, 2
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=30)
@@ -23,11 +24,18 @@ def make_blocks(folder: Path, lengths: list[int], max_length: int, documents: st
     numbers = iter(range(10, 10 + sum(lengths)))
     texts = [[CLS, *(next(numbers) for _ in range(length)), SEP] for length in lengths]
     ids = np.array([number for text in texts for number in text], np.uint16)
-    ids.tofile(folder / "ids.bin")
-    (ids % 3 != 0).tofile(folder / "word_starts.bin")
-    np.cumsum([0, *map(len, texts)]).astype(np.int64).tofile(folder / "bounds.bin")
-    np.arange(len(texts)).astype(np.uint64).tofile(folder / "digests.bin")
-    tokens = TokenFolder(folder, TokenCounts(len(texts), len(ids), 0, 0, 0), wide=False)
+    half = len(texts) // 2
+    shards = [texts[:half], texts[half:]]
+    sizes = tuple((len(shard), sum(map(len, shard))) for shard in shards)
+    tokens = Tokens(folder, TokenCounts(len(texts), len(ids), 0, 0, 0), False, sizes)
+    for number, shard in enumerate(shards):
+        path = tokens.shard(number)
+        path.mkdir()
+        part = ids[tokens.starts[number] : tokens.starts[number + 1]]
+        part.tofile(path / "ids.bin")
+        (part % 3 != 0).tofile(path / "word_starts.bin")
+        np.cumsum([0, *map(len, shard)]).astype(np.int64).tofile(path / "bounds.bin")
+        np.arange(len(shard)).astype(np.uint64).tofile(path / "digests.bin")
     split = Split(seed=0, fraction=0, skipped=int(documents == "joined"), block=max_length - 2)
     write_split(tokens, split, 0.0, folder)
     return Blocks(tokens, folder / "train", Packing(max_length, CLS, SEP))

@@ -7,24 +7,30 @@ import pytest
 from numpy.typing import NDArray
 
 from finetune.text.corpus import tokens as tokens_module
+from finetune.text.corpus.shards import Tokens
 from finetune.text.corpus.split import Split, choose_threshold, count_training_tokens, write_split
-from finetune.text.corpus.tokens import TokenCounts, TokenFolder
+from finetune.text.corpus.tokens import TokenCounts
 
 
-def make_tokens(
-    folder: Path, lengths: NDArray[np.int64], digests: NDArray[np.uint64]
-) -> TokenFolder:
+def make_tokens(folder: Path, lengths: NDArray[np.int64], digests: NDArray[np.uint64]) -> Tokens:
     """Documents of `lengths` ids, framed; the ids of document n are n modulo 7."""
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.repeat(np.arange(len(lengths)) % 7, lengths).astype(np.uint16)
-    folder.mkdir(exist_ok=True)
-    ids.tofile(folder / "ids.bin")
-    bounds.tofile(folder / "bounds.bin")
-    digests.astype(np.uint64).tofile(folder / "digests.bin")
-    return TokenFolder(folder, TokenCounts(len(lengths), len(ids), 0, 0, 0), wide=False)
+    tokens = Tokens(
+        folder,
+        TokenCounts(len(lengths), len(ids), 0, 0, 0),
+        wide=False,
+        shards=((len(lengths), len(ids)),),
+    )
+    shard = tokens.shard(0)
+    shard.mkdir(parents=True, exist_ok=True)
+    ids.tofile(shard / "ids.bin")
+    bounds.tofile(shard / "bounds.bin")
+    digests.astype(np.uint64).tofile(shard / "digests.bin")
+    return tokens
 
 
-def divide(tokens: TokenFolder, split: Split) -> tuple[set[int], set[int]]:
+def divide(tokens: Tokens, split: Split) -> tuple[set[int], set[int]]:
     """First ids of the training and the validation documents."""
     write_split(tokens, split, choose_threshold(tokens, split), tokens.path)
     sides = []
@@ -63,7 +69,7 @@ def test_slices_do_not_change_the_split(tmp_path: Path, monkeypatch: pytest.Monk
     write_split(tokens, split, threshold, tmp_path)
     names = ("train.starts", "train.sources", "validation.starts", "validation.sources")
     before = [(tmp_path / name).read_bytes() for name in names]
-    monkeypatch.setattr(tokens_module, "_SLICE", 97)
+    monkeypatch.setattr(tokens_module, "SLICE", 97)
     write_split(tokens, split, choose_threshold(tokens, split), tmp_path)
     assert [(tmp_path / name).read_bytes() for name in names] == before
     assert count_training_tokens(tokens, split, threshold, 7).tolist() == counts.tolist()

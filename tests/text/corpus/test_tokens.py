@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from finetune.text.corpus import tokens as module
+from finetune.text.corpus.shards import Tokens, shard_name
 from finetune.text.corpus.tokens import TokenFolder, count_duplicates, write_tokens, written_whole
 from finetune.text.tokenizer.stated import ROLES
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ def test_small_chunks_change_nothing(
 ) -> None:
     whole = write_tokens(documents, tokenizer, tmp_path / "whole")
     monkeypatch.setattr(module, "_CHUNK_CHARACTERS", 100)
-    small = write_tokens(iter(documents), tokenizer, tmp_path / "small", workers=1)
+    small = write_tokens(iter(documents), tokenizer, tmp_path / "small")
     assert small.counts == whole.counts
     for file in whole.path.iterdir():
         assert file.read_bytes() == (small.path / file.name).read_bytes()
@@ -75,26 +76,28 @@ def test_large_vocabularies_take_wider_numbers(tmp_path: Path) -> None:
 def test_duplicates_are_counted_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
-    monkeypatch.setattr(module, "_SLICE", 1000 // (4 * parts))
+    monkeypatch.setattr(module, "SLICE", 1000 // (32 * parts))
     digests = np.random.default_rng(0).integers(0, 2**63, 1000).astype(np.uint64)
     digests[500:700] = digests[:200]
     digests[[0, -1]] = 2**64 - 1
     digests.tofile(tmp_path / "digests.bin")
     expected = 1000 - len(np.unique(digests))
-    assert count_duplicates(tmp_path / "digests.bin") == expected
+    assert count_duplicates([tmp_path / "digests.bin"]) == expected
 
 
 def test_slices_join_to_the_whole(
     wordpiece: Tokenizer, documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_tokens(documents, wordpiece, tmp_path / "tokens")
-    monkeypatch.setattr(module, "_SLICE", 64)
+    write_tokens(documents, wordpiece, tmp_path / shard_name(0))
+    folder = Tokens.join(tmp_path, 1)
+    monkeypatch.setattr(module, "SLICE", 64)
     slices = list(folder.document_slices())
     assert [len(digests) for _, digests in slices] == [64, 64, 64, 64, 44]
     assert all(len(bounds) == len(digests) + 1 for bounds, digests in slices)
     last = int(slices[-1][0][-1])
     joined = np.concatenate([ids for _, ids in folder.id_slices(0, last)])
-    assert joined.tolist() == [number for ids in stored_ids(folder) for number in ids]
+    stored = stored_ids(TokenFolder.of(folder.shard(0)))
+    assert joined.tolist() == [number for ids in stored for number in ids]
 
 
 def test_folder_opens_as_it_was_written(
