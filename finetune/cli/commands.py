@@ -43,6 +43,7 @@ def _load(name: str) -> Any:
 HERE = "finetune.cli"
 PRETRAINING = {
     "tokenizer": Command("build", "train a tokenizer on a corpus", f"{HERE}.train:tokenizer"),
+    "corpus": Command("build", "tokenize a corpus into the cache", f"{HERE}.train:corpus"),
     "pretrain": Command("build", "pretrain an encoder on raw text", f"{HERE}.train:pretrain"),
     "adapt": Command("build", "continue pretraining on the texts of a task", f"{HERE}.train:adapt"),
 }

@@ -28,6 +28,21 @@ def tokenizer(arguments: list[str]) -> int:
     return 0
 
 
+def corpus(arguments: list[str]) -> int:
+    """Prepare a corpus; takes the arguments after `finetune corpus`."""
+    from finetune import jobs
+    from finetune.runs.folder import say
+    from finetune.runs.settings import CorpusRun
+
+    run = read_settings(CorpusRun, "corpus", arguments)
+    if run is not None:
+        facts = jobs.prepare_corpus(run)
+        say(f"prepared in {facts['cache']}")
+        if "--json" in arguments:
+            print(json.dumps(facts))
+    return 0
+
+
 def pretrain(arguments: list[str]) -> int:
     """Pretrain an encoder; takes the arguments after `finetune pretrain`."""
     from finetune import jobs

@@ -12,9 +12,9 @@ from finetune.machine.packages import lazy_names
 if TYPE_CHECKING:
     from finetune.jobs.adapting import adapt
     from finetune.jobs.fine_tuning import fit
-    from finetune.jobs.pretraining import make_tokenizer, pretrain
+    from finetune.jobs.pretraining import make_tokenizer, prepare_corpus, pretrain
 
-__all__ = ["adapt", "fit", "make_tokenizer", "pretrain"]
+__all__ = ["adapt", "fit", "make_tokenizer", "prepare_corpus", "pretrain"]
 
 __getattr__ = lazy_names(__name__, __all__, ("adapting", "fine_tuning", "pretraining"))
 

@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,7 +23,7 @@ from finetune.machine.processes import is_first_process
 from finetune.runs.folder import RunFolder, cache_folder, note, say
 from finetune.runs.opening import check_folder, check_inputs, check_writable, opened
 from finetune.runs.results import Results
-from finetune.runs.settings import AdaptRun, PretrainRun, TokenizerRun
+from finetune.runs.settings import AdaptRun, CorpusRun, PretrainRun, TokenizerRun
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus, source_digests
 from finetune.text.corpus.documents import corpus_sources, read_documents
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -116,7 +117,7 @@ def _pretrain(run: PretrainRun) -> Results:
     check_training(config, run.trainer, language_model=True)
     digests = source_digests(run.corpus)
     inputs = {
-        **corpus_inputs(digests),
+        **corpus_inputs(run.corpus, digests),
         **tokenizer_input(tokenizer, run.tokenizer or str(folder.tokenizer)),
     }
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
@@ -167,10 +168,8 @@ def train_language_model(
         What RUN/results.json holds.
     """
     folder = RunFolder(Path(run.out))
-    say(corpus.statistics.as_text())
+    show_corpus(corpus)
     module.lm_fraction = None if module.encoder.config.causal else run.masks.mask_rate
-    for message in corpus.statistics.warnings() if is_first_process() else ():
-        warnings.warn(message, stacklevel=2)
     data = corpus_data(run, module, tokenizer, corpus, text)
     session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})
     session.train(
@@ -183,6 +182,8 @@ def train_language_model(
     metrics = _score_best(folder, module, data, device, session.ranks)
     results = session.results(task, "validation", metrics, scored)
     results["data"] = {"corpus": sources, **dataclasses.asdict(corpus.statistics)}
+    if corpus.inputs:
+        results["data"]["inputs"] = [dataclasses.asdict(one) for one in corpus.inputs]
     # An n-gram model sees what a causal encoder sees, and not what a masked token is read off.
     wanted = isinstance(run, PretrainRun) and run.baselines and module.encoder.config.causal
     if wanted and is_first_process():
@@ -193,6 +194,39 @@ def train_language_model(
     folder.write_results(results)
     session.close(results)
     return results
+
+
+def show_corpus(corpus: Corpus) -> None:
+    """Say what is in a corpus, and warn where much of it is unknown to the tokenizer."""
+    say("\n".join([corpus.statistics.as_text(), *(one.as_text() for one in corpus.inputs)]))
+    for message in corpus.statistics.warnings() if is_first_process() else ():
+        warnings.warn(message, stacklevel=2)
+
+
+def prepare_corpus(run: CorpusRun) -> dict[str, Any]:
+    """Tokenize and split a corpus into the cache, where pretraining finds it; train nothing.
+
+    Commands that prepare the same corpus at once, also on several machines that share the cache
+    folder, share the work.
+
+    >>> import finetune
+    >>> from finetune.runs.settings import CorpusRun
+    >>> facts = finetune.jobs.prepare_corpus(CorpusRun(["data/corpus.txt"], "runs/pretrained"))
+    >>> facts["documents"] > 0
+    True
+
+    Args:
+        run: All settings.
+
+    Returns:
+        `corpus` and `cache`, as named, and the statistics.
+    """
+    tokenizer = find_tokenizer(run.tokenizer)
+    cache = cache_folder(run.cache_dir)
+    corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache)
+    show_corpus(corpus)
+    statistics = dataclasses.asdict(corpus.statistics)
+    return {"corpus": run.corpus, "cache": str(cache), **statistics}
 
 
 def corpus_data(

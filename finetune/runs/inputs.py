@@ -20,6 +20,7 @@ from finetune.checkpoints.seed_folders import ANY_SEED, CONFIG
 from finetune.errors import ConfigError
 from finetune.files.unpacking import without_sheet
 from finetune.files.writing import write_json
+from finetune.text.corpus.documents import split_weight
 
 SESSION_KEYS = (
     "resume",
@@ -118,7 +119,7 @@ def _each(value: str | list[str], change: Callable[[str], str]) -> str | list[st
 
 
 def _is(place: str) -> bool:
-    return os.path.exists(without_sheet(place))
+    return os.path.exists(without_sheet(place)) or os.path.exists(split_weight(place)[0])
 
 
 def write_inputs(folder: Path, inputs: Inputs) -> None:

@@ -54,6 +54,25 @@ class TokenizerRun:
 
 
 @dataclass
+class CorpusRun:
+    """Prepare a corpus for pretraining: tokenize and split it into the cache, and train nothing."""
+
+    corpus: list[str]
+    """Files and folders of text, as for pretrain."""
+    tokenizer: str
+    """Folder of a tokenizer or run."""
+    seed: int = within(0, MOST_SEED, default=1)
+    """Random seed of the split."""
+    cache_dir: str | None = None
+    """Cache folder for tokenized texts; none = FINETUNE_CACHE, or ~/.cache/finetune."""
+    data: CorpusConfig = field(default_factory=CorpusConfig)
+
+    def __post_init__(self) -> None:
+        """Check the values; each section has checked its own."""
+        check_values(self)
+
+
+@dataclass
 class PretrainRun:
     """Pretrain an encoder by masked language modelling.
 
@@ -67,7 +86,8 @@ class PretrainRun:
     """
 
     corpus: list[str]
-    """Files and folders of text: .txt, .tokens, .jsonl (each also .gz), .parquet, or hf://NAME."""
+    """Files and folders of text: .txt, .tokens, .jsonl (each also .gz), .parquet, or hf://NAME.
+    With weights, PATH:WEIGHT each, blocks are drawn in these proportions."""
     out: str
     """Folder to write the run to."""
     tokenizer: str | None = None

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finetune.console.output import are, counted
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.corpus import documents as files
 from finetune.text.corpus.cutting import cut_shards
+from finetune.text.corpus.mixture import MixedBlocks, mixed, mixed_once, weights_of
 from finetune.text.corpus.packing import FRAME, Blocks, Packing
 from finetune.text.corpus.preparing import Preparation, prepare
 from finetune.text.corpus.shards import Tokens
@@ -33,102 +33,21 @@ from finetune.text.corpus.split import (
     count_training_tokens,
     write_split,
 )
-from finetune.text.corpus.tokens import (
-    TokenCounts,
-    find_whole,
-    write_manifest,
-    written_whole,
+from finetune.text.corpus.statistics import (
+    FREQUENCIES,
+    CorpusStatistics,
+    WeightedInput,
+    count_statistics,
+    mixed_statistics,
 )
+from finetune.text.corpus.tokens import find_whole, write_manifest, written_whole
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.text.tokenizer.unknown import NOTICED
 
 # Changes when the files of the cache change their form.
 _FORMAT = 5
 _SHARD = 64 << 20  # bytes of text: seconds of work that a kill loses, and files by the thousand
 DOCUMENTS = {"joined": 1, "separate": 0}
 """How documents share a block -> leading tokens of a stored document that are left out."""
-STATISTICS = "statistics.json"
-
-
-@dataclass(frozen=True)
-class CorpusStatistics:
-    """The numbers of one corpus and its split."""
-
-    documents: int
-    """Documents with at least one token."""
-    validation_documents: int
-    """Those of them that are held out."""
-    duplicate_documents: int
-    """Documents whose text was there before."""
-    empty_documents: int
-    """Documents without a token (blanks and control characters only), left out."""
-    tokens: int
-    """Tokens of all documents, without the special tokens put around them."""
-    mean_length: float
-    """Tokens a document."""
-    unknown_share: float
-    """Fraction of the tokens that stand for something not in the vocabulary, 0 to 1."""
-    unknown_documents: int
-    """Documents of which more than half of the characters became the unknown token."""
-    unknown_cause: str
-    """Why words became the unknown token; empty if none did."""
-    unigram_entropy: float
-    """Entropy of a training token, special tokens apart, in nats: the loss of a model that knows
-    how frequent each token is and nothing else."""
-    train_blocks: int
-    """Blocks to train on."""
-    validation_blocks: int
-    """Blocks to validate on."""
-
-    def write(self, folder: Path) -> None:
-        """Write `statistics.json` into a folder."""
-        text = json.dumps(asdict(self), indent=2)
-        (folder / STATISTICS).write_text(text + "\n", encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> CorpusStatistics:
-        """Read what `write` wrote."""
-        return cls(**json.loads((folder / STATISTICS).read_text(encoding="utf-8")))
-
-    def warnings(self) -> list[str]:
-        """Say that much of the corpus is unknown to the tokenizer, if it is."""
-        if self.unknown_share <= NOTICED and self.unknown_documents <= NOTICED * self.documents:
-            return []
-        return [
-            f"{self.unknown_share:.1%} of the corpus's tokens are unknown, and "
-            f"{self.unknown_documents:,} of {counted(self.documents, 'document')} "
-            f"{are(self.unknown_documents)} mostly so: "
-            f"{self.unknown_cause}; train the tokenizer on this corpus, with a higher "
-            "limit_alphabet or --algorithm bpe"
-        ]
-
-    def as_text(self) -> str:
-        """Return a table with one number a line."""
-        rows = {
-            "documents": f"{self.documents:,}, {self.validation_documents:,} held out",
-            "duplicate documents": f"{self.duplicate_documents:,}",
-            "documents without a token": f"{self.empty_documents:,}",
-            "tokens": f"{self.tokens:,}",
-            "tokens a document": f"{self.mean_length:,.1f}",
-            "unknown tokens": f"{self.unknown_share:.3%}",
-            "unigram entropy": f"{self.unigram_entropy:.3f} nats",
-            "blocks": f"{self.train_blocks:,}, {self.validation_blocks:,} for validation",
-        }
-        return "\n".join(f"{name:<27}{value}" for name, value in rows.items())
-
-
-def entropy(counts: NDArray[np.int64]) -> float:
-    """Return the entropy of a distribution given by counts.
-
-    Args:
-        counts: How often each thing was seen (N,).
-
-    Returns:
-        Entropy in nats; 0 if nothing was seen.
-    """
-    seen = counts[counts > 0]  # p log p goes to 0 with p, but numpy makes a NaN of it
-    frequencies = seen / max(1, seen.sum())
-    return float(-(frequencies * np.log(frequencies)).sum())
 
 
 @dataclass(frozen=True)
@@ -171,14 +90,18 @@ class CorpusConfig:
 class Corpus:
     """A corpus ready for training."""
 
-    train: Blocks
+    train: Blocks | MixedBlocks
     """Blocks to train on; at least one."""
-    validation: Blocks
+    validation: Blocks | MixedBlocks
     """Blocks of the held-out documents; none if the corpus is too small to hold one out."""
     statistics: CorpusStatistics
     """What is in it; also in `statistics.json` of its folder in the cache."""
     fingerprint: str
     """Hash of all that decides which blocks there are."""
+    inputs: tuple[WeightedInput, ...] = ()
+    """What is mixed; none where no weights are given."""
+    folder: Path = Path()
+    """Where its split is stored, unless it is mixed."""
 
 
 def source_digests(paths: Sequence[str | Path]) -> dict[str, str]:
@@ -205,7 +128,8 @@ def build_corpus(
     """Tokenize a corpus, or find it tokenized, and split it into blocks.
 
     Args:
-        paths: Files, folders and `hf://` addresses.
+        paths: Files, folders and `hf://` addresses; or each with a weight, `PATH:WEIGHT`, and
+            their blocks are drawn in these proportions.
         tokenizer: Splits the documents.
         config: How they are read, split and packed.
         seed: Draws the validation documents.
@@ -215,14 +139,53 @@ def build_corpus(
     Raises:
         DataError: A path does not exist, a file cannot be read, there is no text, or there is less
             than one block of it.
+        ConfigError: A weight is not a positive number, or only some inputs have one.
     """
-    sources = files.corpus_sources(paths)
+    weights = weights_of(paths)
     if digests is None:
         digests = source_digests(paths)
+    if weights is None:
+        return _build(paths, tokenizer, config, seed, Path(cache_dir), digests)
+    parts = [_build([path], tokenizer, config, seed, Path(cache_dir), digests) for path in paths]
+    return _mix(paths, parts, weights, seed)
+
+
+def _mix(
+    paths: Sequence[str | Path], parts: Sequence[Corpus], weights: Sequence[float], seed: int
+) -> Corpus:
+    every = [part.statistics for part in parts]
+    frequencies = [np.fromfile(part.folder / FREQUENCIES, np.int64) for part in parts]
+    train = mixed([part.train for part in parts], weights, seed)
+    validation = mixed_once([part.validation for part in parts], weights, seed)
+    inputs = tuple(
+        WeightedInput(str(path), weight, len(part.train), weight * len(train) / len(part.train))
+        for path, weight, part in zip(paths, weights, parts, strict=True)
+    )
+    return Corpus(
+        train,
+        validation,
+        mixed_statistics(every, frequencies, weights, (len(train), len(validation))),
+        fingerprint=_hash([part.fingerprint for part in parts], list(weights)),
+        inputs=inputs,
+    )
+
+
+def _build(
+    paths: Sequence[str | Path],
+    tokenizer: Tokenizer,
+    config: CorpusConfig,
+    seed: int,
+    cache_dir: Path,
+    digests: Mapping[str, str],
+) -> Corpus:
+    """Build a corpus whose inputs have no weights."""
+    sources = files.corpus_sources(paths)
+    # A file that two inputs name has one of their names.
+    contents = [digests.get(str(source)) or files.digest(source) for source in sources]
     # Only what decides the documents: other settings need no new tokens.
     reading = [config.text_field, config.file_is_document]
-    key = _hash(_FORMAT, _SHARD, list(digests.values()), reading, tokenizer.fingerprint)
-    folder = Path(cache_dir) / f"tokens-{key[:16]}"  # 64 bits: enough for the corpora of a disk
+    key = _hash(_FORMAT, _SHARD, contents, reading, tokenizer.fingerprint)
+    folder = cache_dir / f"tokens-{key[:16]}"  # 64 bits: enough for the corpora of a disk
     tokens = Tokens.open(folder) or _tokenize(sources, tokenizer, config, folder)
     _check_size(paths, tokens, config)
     return _open_split(tokens, tokenizer, config, seed)
@@ -276,31 +239,12 @@ def _open_split(tokens: Tokens, tokenizer: Tokenizer, config: CorpusConfig, seed
             write_split(tokens, split, threshold, temporary)
             frequencies = count_training_tokens(tokens, split, threshold, tokenizer.vocab_size)
             frequencies[list(tokenizer.special_ids)] = 0  # never masked, so no part of the loss
+            frequencies.tofile(temporary / FREQUENCIES)
             sides = [Blocks(tokens, temporary / side, packing) for side in SIDES]
-            _statistics(tokens.counts, sides, frequencies).write(temporary)
+            count_statistics(tokens.counts, sides, frequencies).write(temporary)
             write_manifest(temporary, asdict(split))
     train, validation = (Blocks(tokens, folder / side, packing) for side in SIDES)
-    return Corpus(train, validation, CorpusStatistics.read(folder), fingerprint=key)
-
-
-def _statistics(
-    counts: TokenCounts, sides: Sequence[Blocks], frequencies: NDArray[np.int64]
-) -> CorpusStatistics:
-    train, validation = sides
-    return CorpusStatistics(
-        documents=counts.documents,
-        validation_documents=validation.documents,
-        duplicate_documents=counts.duplicate_documents,
-        empty_documents=counts.empty_documents,
-        tokens=counts.tokens,
-        mean_length=counts.tokens / counts.documents,
-        unknown_share=counts.unknown_tokens / counts.tokens,
-        unknown_documents=counts.unknown_documents,
-        unknown_cause=counts.unknown_cause,
-        unigram_entropy=entropy(frequencies),
-        train_blocks=len(train),
-        validation_blocks=len(validation),
-    )
+    return Corpus(train, validation, CorpusStatistics.read(folder), key, folder=folder)
 
 
 @contextmanager

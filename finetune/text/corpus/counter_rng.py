@@ -58,3 +58,35 @@ def uniform(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     """
     # 53 bits are what a float64 stores exactly: one more could round up to 1.
     return np.asarray((bits >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
+
+
+def permuted(indices: NDArray[np.int64], length: int, *key: ArrayLike) -> NDArray[np.int64]:
+    """Look numbers up in a random permutation that is computed and not stored.
+
+    A Feistel network of four rounds permutes the numbers below a power of four; what falls on
+    `length` or above goes through it again (cycle walking: Black and Rogaway, 2002, section 3).
+
+    Args:
+        indices: Numbers from 0 to `length - 1`, int64 (N,).
+        length: What is permuted: 0 to `length - 1`.
+        key: Integers, or arrays (N,) of integers, that choose the permutation.
+
+    Returns:
+        Where each number goes, int64 (N,).
+    """
+    half = np.uint64(max(1, (max(1, length - 1).bit_length() + 1) // 2))
+    keys = np.broadcast_to(random_bits(*key), indices.shape)
+    values = _feistel(indices.astype(np.uint64), half, keys)
+    while (outside := values >= length).any():
+        values[outside] = _feistel(values[outside], half, keys[outside])
+    return values.astype(np.int64)
+
+
+def _feistel(
+    values: NDArray[np.uint64], half: np.uint64, keys: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for number in range(4):
+        left, right = right, left ^ (mix(mix(keys + np.uint64(number)) ^ right) & mask)
+    return np.asarray((left << half) | right, dtype=np.uint64)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import DataError
+from finetune.errors import ConfigError, DataError
 from finetune.files.placeholders import START, refuse_placeholder, refuse_placeholder_file
 from finetune.files.unpacking import DAMAGED_GZIP, lines_of, unpacking
 
@@ -98,22 +99,54 @@ class Piece:
         return (self.source.stat().st_size if self.end is None else self.end) - self.begin
 
 
+def split_weight(name: str) -> tuple[str, float | None]:
+    """Split an input of a corpus into its path and its weight.
+
+    Args:
+        name: `PATH` or `PATH:WEIGHT`. A path that exists is a path, also with a colon in it.
+
+    Returns:
+        Path and weight, None where there is none.
+
+    Raises:
+        ConfigError: The weight is not a positive number.
+
+    >>> split_weight("news:0.7"), split_weight("C:/news"), split_weight("hf://imdb:train")
+    (('news', 0.7), ('C:/news', None), ('hf://imdb:train', None))
+    """
+    path, colon, last = name.rpartition(":")
+    if not colon or not path or Path(name).exists():
+        return name, None
+    try:
+        weight = float(last)
+    except ValueError:
+        if Path(path).exists():
+            raise ConfigError(
+                f"corpus: expected {path}:WEIGHT, such as {path}:0.5, got '{name}'"
+            ) from None
+        return name, None
+    if not (math.isfinite(weight) and weight > 0):
+        raise ConfigError(f"corpus: expected a weight above 0 after the colon, got '{name}'")
+    return path, weight
+
+
 def corpus_sources(paths: Sequence[str | Path]) -> list[Path | HubSource]:
     """Find all that the paths name: each file once, in sorted order, then the hub data sets.
 
     Args:
         paths: Files, folders (searched to the bottom; files of other kinds and hidden ones are
-            passed over) and `hf://` addresses.
+            passed over) and `hf://` addresses; a weight after a colon is passed over.
 
     Raises:
         DataError: A path does not exist, is a file of an unknown kind, or is a folder with no
             corpus file in it.
     """
-    addresses = sorted({str(path) for path in paths if str(path).startswith(HUB)})
+    names = [split_weight(str(path))[0] for path in paths]
+    addresses = sorted({name for name in names if name.startswith(HUB)})
     files = {
         file.resolve(): file  # a file that two paths name is read once
-        for path in paths
-        if not str(path).startswith(HUB)
+        for path in names
+        if not path.startswith(HUB)
         for file in _files_under(Path(path))
     }
     named = [files[path] for path in sorted(files)]  # the order of arguments must not matter

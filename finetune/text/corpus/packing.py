@@ -174,6 +174,10 @@ class Blocks:
         """Yield the blocks in order."""
         return (self.block(index) for index in range(len(self)))
 
+    def of_epoch(self, epoch: int) -> Blocks:
+        """The blocks of an epoch: the same in each."""
+        return self
+
     def block(self, index: int) -> Block:
         """Compute one block.
 

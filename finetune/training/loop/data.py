@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from finetune.errors import ConfigError
 from finetune.text.corpus.corpus import Corpus
 from finetune.text.corpus.masking import MaskingConfig, mask_blocks
+from finetune.text.corpus.mixture import MixedBlocks
 from finetune.text.corpus.packing import Blocks, document_mask, document_positions
 from finetune.text.features.pairs import IGNORED
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -248,7 +249,8 @@ class CorpusData(OrderedData):
 
     def training_set(self, epoch: int) -> Dataset[Batch]:
         """The training blocks with the masks of an epoch."""
-        return MaskedBlocks(self.corpus.train, seed=self.seed, epoch=epoch, **self._make)  # type: ignore[arg-type]
+        blocks = self.corpus.train.of_epoch(epoch)
+        return MaskedBlocks(blocks, seed=self.seed, epoch=epoch, **self._make)  # type: ignore[arg-type]
 
     def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
         """The first validation blocks; of several processes, this one's part."""
@@ -279,7 +281,7 @@ class MaskedBlocks(Dataset[Batch]):
 
     def __init__(
         self,
-        blocks: Blocks,
+        blocks: Blocks | MixedBlocks,
         *,
         tokenizer: Tokenizer,
         masking: MaskingConfig,

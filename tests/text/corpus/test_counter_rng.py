@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy import stats
 
-from finetune.text.corpus.counter_rng import mix, random_bits, uniform
+from finetune.text.corpus.counter_rng import mix, permuted, random_bits, uniform
 
 
 def test_hash_is_splitmix64() -> None:
@@ -57,3 +58,26 @@ def test_coordinates_are_not_interchangeable() -> None:
 def test_negative_and_large_seeds_are_legal() -> None:
     drawn = {int(random_bits(seed)[0]) for seed in (-1, 0, 2**31, 2**63, 2**64 - 2)}
     assert len(drawn) == 5
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 63, 64, 65, 1000, 4097])
+def test_permutation_has_every_number_once(length: int) -> None:
+    numbers = permuted(np.arange(length), length, 1, 2)
+    assert sorted(numbers.tolist()) == list(range(length))
+    assert permuted(np.array([length - 1]), length, 1, 2)[0] == numbers[-1]
+
+
+def test_permutation_is_random_and_keyed() -> None:
+    numbers = permuted(np.arange(10_000), 10_000, 1)
+    assert abs(np.corrcoef(np.arange(10_000), numbers)[0, 1]) < 0.03
+    assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03
+    assert np.mean(numbers == permuted(np.arange(10_000), 10_000, 2)) < 0.002
+    first = permuted(np.zeros(3000, np.int64), 10, np.arange(3000))  # of 3000 permutations
+    assert np.bincount(first, minlength=10) == pytest.approx(300, abs=90)
+
+
+def test_permutation_of_a_huge_range_costs_no_memory() -> None:
+    length = 3 * 10**12
+    numbers = permuted(np.array([0, 1, length - 1]), length, 5)
+    assert len(set(numbers.tolist())) == 3
+    assert all(0 <= number < length for number in numbers.tolist())
