@@ -18,8 +18,14 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 
 import finetune
-from finetune.text import CorpusConfig, TokenizerConfig, build_corpus, train_tokenizer
-from finetune.text.corpus.documents import corpus_sources, read_documents
+from finetune.text import (
+    CorpusConfig,
+    TokenizerConfig,
+    build_corpus,
+    corpus_sources,
+    read_documents,
+    train_tokenizer,
+)
 
 # Toy sizes; for a text of any size 8,000 tokens and more, and a width of 128 and more.
 SHAPE = finetune.EncoderConfig(

@@ -147,7 +147,7 @@ def _sources(run: AdaptRun, task: Task | None) -> list[str]:
 
 
 def _inputs(run: AdaptRun, start: Checkpoint, digests: Mapping[str, str]) -> Inputs:
-    texts = corpus_inputs(run.corpus or [], digests)
+    texts = corpus_inputs(digests)
     if run.task is not None:  # in a file of the cache, which may be another one
         (digest,) = digests.values()
         texts = {f"texts of {run.task}": Input(digest, run.task)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from finetune.checkpoints.folder import WEIGHTS, Checkpoint
@@ -17,8 +17,6 @@ from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError
 from finetune.runs.inputs import Input, Inputs
 from finetune.runs.settings import FitRun
-from finetune.text.corpus.documents import corpus_sources
-from finetune.text.corpus.mixture import weights_of
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.task_data import TaskData
 
@@ -49,21 +47,9 @@ def tokenizer_input(tokenizer: Tokenizer, place: str) -> Inputs:
     return {"tokenizer": Input(tokenizer.fingerprint, place)}
 
 
-def corpus_inputs(names: Sequence[str], digests: Mapping[str, str]) -> Inputs:
-    """The files of a corpus, and their weights where they have some.
-
-    Args:
-        names: Its inputs, as the run's settings name them.
-        digests: What `source_digests` gave for them.
-    """
-    inputs = {f"corpus file {name}": Input(digest, name) for name, digest in digests.items()}
-    weights = weights_of(names)
-    if weights is None:
-        return inputs
-    parts = [[digests.get(str(one)) for one in corpus_sources([name])] for name in names]
-    text = json.dumps([[weight, part] for weight, part in zip(weights, parts, strict=True)])
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return {**inputs, "corpus weights": Input(digest, " ".join(names))}
+def corpus_inputs(digests: Mapping[str, str]) -> Inputs:
+    """The files of a corpus; see `source_digests`."""
+    return {f"corpus file {name}": Input(digest, name) for name, digest in digests.items()}
 
 
 def example_inputs(data: TaskData, splits: Iterable[str]) -> Inputs:

@@ -25,7 +25,8 @@ from finetune.runs.opening import check_folder, check_inputs, check_writable, op
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, CorpusRun, PretrainRun, TokenizerRun
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus, source_digests
-from finetune.text.corpus.documents import corpus_sources, read_documents
+from finetune.text.corpus.documents import read_documents
+from finetune.text.corpus.sources import corpus_sources
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.tokenizer_files import holds_tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
@@ -117,7 +118,7 @@ def _pretrain(run: PretrainRun) -> Results:
     check_training(config, run.trainer, language_model=True)
     digests = source_digests(run.corpus)
     inputs = {
-        **corpus_inputs(run.corpus, digests),
+        **corpus_inputs(digests),
         **tokenizer_input(tokenizer, run.tokenizer or str(folder.tokenizer)),
     }
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized

@@ -20,7 +20,7 @@ from finetune.checkpoints.seed_folders import ANY_SEED, CONFIG
 from finetune.errors import ConfigError
 from finetune.files.unpacking import without_sheet
 from finetune.files.writing import write_json
-from finetune.text.corpus.documents import split_weight
+from finetune.text.corpus.sources import split_weight
 
 SESSION_KEYS = (
     "resume",

@@ -1,9 +1,10 @@
 """Words to ids and tensors: tokenizer, corpus, blocks, masks, features. Knows no network."""
 
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
-from finetune.text.corpus.documents import corpus_sources, read_documents
+from finetune.text.corpus.documents import read_documents
 from finetune.text.corpus.masking import MaskingConfig, mask_blocks
 from finetune.text.corpus.packing import Block, Blocks, document_mask, document_positions
+from finetune.text.corpus.sources import corpus_sources
 from finetune.text.corpus.statistics import CorpusStatistics
 from finetune.text.features.pairs import (
     Batch,

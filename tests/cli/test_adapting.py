@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from finetune.checkpoints.folder import load_checkpoint
-from finetune.text.corpus.documents import corpus_sources, read_documents
+from finetune.text.corpus.documents import read_documents
+from finetune.text.corpus.sources import corpus_sources
 from tests.cli.test_stopping import kill_at
 
 if TYPE_CHECKING:

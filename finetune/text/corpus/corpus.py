@@ -20,12 +20,13 @@ import numpy as np
 from finetune.console.output import are, counted
 from finetune.errors import ConfigError, DataError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
-from finetune.text.corpus import documents as files
 from finetune.text.corpus.cutting import cut_shards
+from finetune.text.corpus.documents import Advance
 from finetune.text.corpus.mixture import MixedBlocks, mixed, mixed_once, weights_of
 from finetune.text.corpus.packing import FRAME, Blocks, Packing
 from finetune.text.corpus.preparing import Preparation, prepare
 from finetune.text.corpus.shards import Tokens
+from finetune.text.corpus.sources import HubSource, corpus_sources, digest
 from finetune.text.corpus.split import (
     SIDES,
     Split,
@@ -113,7 +114,7 @@ def source_digests(paths: Sequence[str | Path]) -> dict[str, str]:
     Raises:
         DataError: A path does not exist or a file cannot be read.
     """
-    return {str(source): files.digest(source) for source in files.corpus_sources(paths)}
+    return {str(source): digest(source) for source in corpus_sources(paths)}
 
 
 def build_corpus(
@@ -179,9 +180,9 @@ def _build(
     digests: Mapping[str, str],
 ) -> Corpus:
     """Build a corpus whose inputs have no weights."""
-    sources = files.corpus_sources(paths)
+    sources = corpus_sources(paths)
     # A file that two inputs name has one of their names.
-    contents = [digests.get(str(source)) or files.digest(source) for source in sources]
+    contents = [digests.get(str(source)) or digest(source) for source in sources]
     # Only what decides the documents: other settings need no new tokens.
     reading = [config.text_field, config.file_is_document]
     key = _hash(_FORMAT, _SHARD, contents, reading, tokenizer.fingerprint)
@@ -192,7 +193,7 @@ def _build(
 
 
 def _tokenize(
-    sources: Sequence[Path | files.HubSource],
+    sources: Sequence[Path | HubSource],
     tokenizer: Tokenizer,
     config: CorpusConfig,
     folder: Path,
@@ -248,7 +249,7 @@ def _open_split(tokens: Tokens, tokenizer: Tokenizer, config: CorpusConfig, seed
 
 
 @contextmanager
-def progress(name: str, total: int) -> Iterator[files.Advance]:
+def progress(name: str, total: int) -> Iterator[Advance]:
     """Show a bar with rate and time left on stderr while the block runs; none if no terminal.
 
     Args:

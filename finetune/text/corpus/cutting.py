@@ -10,14 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from finetune.text.corpus.documents import (
-    TITLE,
-    HubSource,
-    Piece,
-    begins_with_title,
-    kind,
-    open_hub,
-)
+from finetune.text.corpus.documents import TITLE, begins_with_title
+from finetune.text.corpus.sources import HubSource, Piece, kind, open_hub
 
 _CUT_ANYWHERE = (".txt", ".tokens", ".jsonl")  # kinds of which a part can be found and read alone
 

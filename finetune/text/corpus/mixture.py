@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from finetune.errors import ConfigError
 from finetune.text.corpus.counter_rng import permuted
-from finetune.text.corpus.documents import split_weight
 from finetune.text.corpus.packing import Block, Blocks, Packing
+from finetune.text.corpus.sources import split_weight
 
 ROUND = 1 << 14
 """Places after which the pattern of the weights begins again: the precision of a weight."""

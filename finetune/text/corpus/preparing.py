@@ -23,8 +23,9 @@ from typing import Any
 
 from finetune.errors import DataError, FinetuneError
 from finetune.files.writing import NO_LOCKS
-from finetune.text.corpus.documents import Advance, Piece, read_documents
+from finetune.text.corpus.documents import Advance, read_documents
 from finetune.text.corpus.shards import Tokens, shard_name
+from finetune.text.corpus.sources import Piece
 from finetune.text.corpus.tokens import find_whole, read_manifest, write_tokens
 from finetune.text.tokenizer.tokenizer import Tokenizer, tokenizer_threads
 from finetune.text.tokenizer.word_cache import WordCache

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.text.corpus.cutting import cut_shards, cut_source
-from finetune.text.corpus.documents import HubSource, corpus_sources, read_documents
+from finetune.text.corpus.documents import read_documents
+from finetune.text.corpus.sources import HubSource, corpus_sources
 
 LINES = (
     "word",

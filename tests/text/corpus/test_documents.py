@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from finetune.errors import DataError
-from finetune.text.corpus.documents import HubSource, corpus_sources, digest, read_documents
+from finetune.text.corpus.documents import READERS, read_documents
+from finetune.text.corpus.sources import KINDS, HubSource, corpus_sources, digest
 
 
 def read(*paths: Path | str, text_field: str = "text", file_is_document: bool = False) -> list[str]:
@@ -233,3 +234,7 @@ def test_folder_without_a_corpus_file_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "README.md", "text")
     with pytest.raises(DataError, match=r"expected files ending in .txt, .* got none"):
         read(tmp_path)
+
+
+def test_each_kind_of_file_has_its_reader() -> None:
+    assert tuple(READERS) == KINDS

@@ -13,8 +13,8 @@ from scipy import stats
 
 from finetune.errors import ConfigError, DataError
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
-from finetune.text.corpus.documents import corpus_sources, split_weight
 from finetune.text.corpus.mixture import ROUND, MixedBlocks, mixed_once, pattern, weights_of
+from finetune.text.corpus.sources import corpus_sources, split_weight
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.text.conftest import made_documents
 

@@ -1,0 +1,88 @@
+"""`finetune corpus`, and a pretraining on several corpora with weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from finetune.text.corpus import preparing
+from tests.cli.test_stopping import kill_at
+
+if TYPE_CHECKING:
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
+
+SHAPE = ["--max-length", "16", "--validation-fraction", "0.1"]
+
+
+def results_of(run: Path) -> Any:
+    return json.loads((run / "results.json").read_text())
+
+
+def weighted(world: World, folder: Path) -> list[str]:
+    """The corpus of the world, and a copy of its first third."""
+    lines = world.corpus.read_text().split("\n")
+    other = folder / "other.txt"
+    other.write_text("\n".join(lines[: len(lines) // 3]))
+    return [f"{world.corpus}:0.7", f"{other}:0.3"]
+
+
+def test_prepared_corpus_is_found_by_pretraining(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, run = tmp_path / "cache", tmp_path / "run"
+    words = ["--corpus", world.corpus, "--tokenizer", world.tokenizer, "--cache-dir", cache]
+    outcome = call("corpus", *words, *SHAPE, "--json")
+    assert outcome.status == 0, outcome.err
+    facts = json.loads(outcome.out)
+    assert f"prepared in {cache}" in outcome.err
+    assert facts["train_blocks"] == results_of(world.pretrained)["data"]["train_blocks"]
+    monkeypatch.setattr(preparing, "write_tokens", lambda *_: pytest.fail("prepared again"))
+    before = {path: path.stat().st_mtime_ns for path in cache.glob("*/*/*")}
+    outcome = call(*world.pretrain(run, "--tokenizer", world.tokenizer, "--cache-dir", cache))
+    assert outcome.status == 0, outcome.err
+    after = {path: path.stat().st_mtime_ns for path in cache.glob("*/*/*")}
+    assert {path: after.get(path) for path in before} == before
+    assert {path.name for path in after.keys() - before.keys()} <= {"checked.json"}
+    assert results_of(run)["metrics"] == results_of(world.pretrained)["metrics"]
+
+
+def test_weighted_pretraining_resumes_exactly(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = weighted(world, tmp_path)
+
+    def words(run: Path, *more: object) -> list[str]:
+        made = world.pretrain(run, "--tokenizer", world.tokenizer, *more)
+        place = made.index("--corpus")
+        return [*made[: place + 1], *corpus, *made[place + 2 :]]
+
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert call(*words(whole)).status == 0
+    with monkeypatch.context() as patch:
+        kill_at(5, patch)
+        assert call(*words(stopped)).status == 130
+    other = [part.replace(":0.7", ":0.6") for part in words(stopped, "--resume")]
+    outcome = call(*other)
+    assert outcome.status == 2
+    assert "changed input since the run began: corpus weights" in outcome.complaint
+    assert call("pretrain", "--out", stopped, "--resume").status == 0  # by its config.yaml
+    assert results_of(stopped)["metrics"] == results_of(whole)["metrics"]
+    inputs = results_of(whole)["data"]["inputs"]
+    assert [one["weight"] for one in inputs] == [0.7, 0.3]
+    assert inputs[1]["passes"] > inputs[0]["passes"]
+
+
+def test_bad_weights_are_refused_in_one_line(
+    world: World, tmp_path: Path, refuses: Refuses
+) -> None:
+    words = ["--tokenizer", world.tokenizer, "--cache-dir", tmp_path]
+    other = tmp_path / "other.txt"
+    shutil.copy(world.corpus, other)
+    refuses(".* got none for .*", "corpus", "--corpus", f"{world.corpus}:0.5", other, *words)
+    refuses(".* a weight above 0 .*", "corpus", "--corpus", f"{world.corpus}:0", *words)
+    assert not list(tmp_path.glob("tokens-*"))
