@@ -69,7 +69,8 @@ def test_weighted_pretraining_resumes_exactly(
     other = [part.replace(":0.7", ":0.6") for part in words(stopped, "--resume")]
     outcome = call(*other)
     assert outcome.status == 2
-    assert "changed input since the run began: corpus weights" in outcome.complaint
+    assert "corpus was [" in outcome.complaint
+    assert "resume with the settings of its config.yaml" in outcome.complaint
     assert call("pretrain", "--out", stopped, "--resume").status == 0  # by its config.yaml
     assert results_of(stopped)["metrics"] == results_of(whole)["metrics"]
     inputs = results_of(whole)["data"]["inputs"]

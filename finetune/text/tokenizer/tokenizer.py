@@ -102,18 +102,15 @@ class Tokenizer:
         self.mask_token_id = self._special_id("mask_token")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Its text, which another process reads so that it splits every text as this one does."""
-        return {"state": self._state, "names": self.special_tokens, "as_text": self._as_text}
+        """What another process needs to split every text as this one does."""
+        return {name: getattr(self, name) for name in ("special_tokens", "_as_text", "_state")}
 
     def __setstate__(self, content: dict[str, Any]) -> None:
         """Read what `__getstate__` gave."""
         from tokenizers import Tokenizer as Backend
 
-        Tokenizer.__init__(self, Backend.from_str(content["state"]), content["names"])
-        self.__dict__["_state"] = content[
-            "state"
-        ]  # with the scores that the library reads inexactly
-        self._as_text = content["as_text"]
+        Tokenizer.__init__(self, Backend.from_str(content["_state"]), content["special_tokens"])
+        self.__dict__ |= content  # with scores that the library reads inexactly from the text
 
     @cached_property
     def _state(self) -> str:
@@ -186,7 +183,7 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Hash of all that decides which ids a text becomes: 64 hexadecimal digits."""
         # The library reads a score back from a file with an error in its last digit.
-        state = json.loads(self.backend.to_str(), parse_float=lambda score: f"{float(score):.7g}")
+        state = json.loads(self._state, parse_float=lambda score: f"{float(score):.7g}")
         content = json.dumps([state, self.special_tokens], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -271,7 +268,7 @@ class Tokenizer:
             middle = [self.sep_token_id] if pair else []
             return Template([self.cls_token_id], middle, [self.sep_token_id], 1)
         ids, owners = np.array(sample.ids), sample.sequence_ids
-        last = 1 if pair else 0
+        last = int(pair)
         starts = [owners.index(text) for text in range(last + 1)]
         ends = [len(owners) - owners[::-1].index(text) for text in range(last + 1)]
         middle = ids[ends[0] : starts[1]].tolist() if pair else []
