@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,13 @@ from safetensors import safe_open
 
 from finetune.checkpoints.seed_folders import CHECKPOINTS, RESULTS, seed_folders
 from finetune.checkpoints.seed_folders import CONFIG as RUN_CONFIG
-from finetune.checkpoints.stored import check_file_size, check_kinds, check_numbers
+from finetune.checkpoints.sharded import has_parts, parts_of, read_weights
+from finetune.checkpoints.stored import (
+    check_file_size,
+    check_kinds,
+    check_vocabulary,
+    load_weights,
+)
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.errors import CheckpointError, ConfigError
@@ -91,8 +97,9 @@ class Checkpoint:
 
         A checkpoint with checksums is not read for it: each file is checked when it is read.
         """
-        names = [name for name in FILES if (self.folder / name).is_file()]
         saved = self.checksums
+        names = [name for name in FILES if (self.folder / name).is_file()]
+        names += [] if WEIGHTS in names else parts_of(saved)
         return {name: saved.get(name) or file_digest(self.folder / name) for name in names}
 
     @property
@@ -120,6 +127,8 @@ class Checkpoint:
         from safetensors.torch import load_file  # with torch, which config.json does not need
 
         path = self.folder / WEIGHTS
+        if not path.is_file() and has_parts(self.folder):
+            return read_weights(self.folder)
         try:
             weights = load_file(path)
         except Exception as error:  # of many types, for a damaged or a foreign header
@@ -183,45 +192,6 @@ def find_tokenizer(place: str | Path) -> Tokenizer:
     return Tokenizer.load(next(filter(holds_tokenizer, folders), root))
 
 
-def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, where: Path) -> None:
-    """Refuse a tokenizer with ids beyond the encoder's embedding.
-
-    Raises:
-        CheckpointError: The tokenizer has more ids than the embedding has rows.
-    """
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens but the encoder's embedding "
-            f"has {config.vocab_size} rows; use the tokenizer that the encoder was trained with"
-        )
-
-
-def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
-    """Load by name; the names of the module and of the weights must be the same.
-
-    Raises:
-        CheckpointError: Names the first tensors that are missing, unknown, of another shape, of
-            integers, or not finite.
-    """
-    expected = module.state_dict()
-    missing, unknown = sorted({*expected} - {*weights}), sorted({*weights} - {*expected})
-    if missing or unknown:
-        raise CheckpointError(
-            f"{where}: expected the {len(expected)} tensors of this model, got {len(missing)} "
-            f"missing {missing[:3]} and {len(unknown)} unknown {unknown[:3]}; the config does "
-            "not fit the weights"
-        )
-    for name, tensor in expected.items():
-        if tensor.shape != weights[name].shape:
-            raise CheckpointError(
-                f"{where}: {name} should have shape {tuple(tensor.shape)}, got "
-                f"{tuple(weights[name].shape)}; the config does not fit the weights"
-            )
-        if tensor.is_floating_point():  # a counter such as batch norm's is an integer
-            check_numbers(weights[name], name, where)
-    module.load_state_dict(dict(weights))
-
-
 def _below(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     start = len(prefix)
     return {name[start:]: each for name, each in weights.items() if name.startswith(prefix)}
@@ -229,7 +199,7 @@ def _below(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def save_checkpoint(
     folder: Path,
-    module: nn.Module | Mapping[str, Tensor],
+    module: nn.Module | Mapping[str, Tensor] | None,
     tokenizer: Tokenizer,
     *,
     encoder_config: EncoderConfig,
@@ -240,12 +210,14 @@ def save_checkpoint(
     source: Mapping[str, str] | None = None,
     trainer_state: Mapping[str, Any] | None = None,
     shared: bool = False,
+    write_more: Callable[[Path], Mapping[str, str]] | None = None,
 ) -> None:
     """Write a checkpoint folder, completely or not at all.
 
     Args:
         folder: Where to write it; an old one is replaced only once the new one is complete.
-        module: A module with `encoder` and `head`, whose state dict is stored; or that state dict.
+        module: A module with `encoder` and `head`, whose state dict is stored; or that state dict;
+            None where `write_more` writes the weights.
         tokenizer: Stored beside the weights.
         encoder_config: Shape of the encoder.
         head: `kind` and the settings of the head.
@@ -255,6 +227,7 @@ def save_checkpoint(
         source: `family` and `name` of the published encoder that it was imported from.
         trainer_state: What resuming needs; tensors, numbers, strings, lists and dicts only.
         shared: Whether other processes may write the same checkpoint; the first complete one stays.
+        write_more: Writes folders into the checkpoint, and gives the digests of their files.
 
     Raises:
         OSError: The disk is full or the folder cannot be written; the old checkpoint is untouched.
@@ -274,21 +247,25 @@ def save_checkpoint(
     if source:
         description["source"] = dict(source)
     state = module.state_dict() if isinstance(module, torch.nn.Module) else module
+    more: Mapping[str, str] = {}
 
     with new_folder(folder, is_whole=_is_whole if shared else None) as temporary:
-        tensors = {name: tensor.contiguous() for name, tensor in state.items()}
-        save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
+        if write_more is not None:  # other processes may be waiting for it
+            more = write_more(temporary)
         text = json.dumps(description, indent=2, ensure_ascii=False)
         (temporary / CONFIG).write_text(text + "\n", encoding="utf-8")
-        # safetensors makes a file that only its owner may read; a run folder may be shared as far
-        # as the umask allows.
-        shutil.copymode(temporary / CONFIG, temporary / WEIGHTS)
+        if state is not None:
+            tensors = {name: tensor.contiguous() for name, tensor in state.items()}
+            save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
+            # safetensors makes a file that only its owner may read; a run folder may be shared as
+            # far as the umask allows.
+            shutil.copymode(temporary / CONFIG, temporary / WEIGHTS)
         tokenizer.save(temporary)
         if trainer_state is not None:
             # Through a Python file: torch's own writer does not report why it failed.
             with (temporary / TRAINER).open("wb", buffering=1 << 20) as file:
                 torch.save(dict(trainer_state), file)
-        write_checksums(temporary)
+        write_checksums(temporary, more)
 
 
 def _is_whole(folder: Path) -> bool:

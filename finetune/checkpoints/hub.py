@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from finetune.checkpoints.folder import (
     CONFIG,
     Checkpoint,
-    check_vocabulary,
     find_folder,
     load_checkpoint,
     save_checkpoint,
 )
 from finetune.checkpoints.hf import is_hf_folder
+from finetune.checkpoints.stored import check_vocabulary
 from finetune.errors import CheckpointError
 from finetune.files.cache_folder import cache_folder
 from finetune.files.writing import remove

@@ -10,7 +10,10 @@ from finetune.console.output import quoted
 from finetune.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+
+    from finetune.encoder.config import EncoderConfig
+    from finetune.text.tokenizer.tokenizer import Tokenizer
 
 KINDS: dict[str, tuple[Any, str, Any]] = {
     "encoder": (dict, "the settings of an encoder", None),
@@ -99,3 +102,42 @@ def check_numbers(tensor: Tensor, name: str, where: Path) -> None:
             f"{where}: expected finite numbers in {name}, got NaN or infinity; download the folder "
             "again, or take another"
         )
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, where: Path) -> None:
+    """Refuse a tokenizer with ids beyond the encoder's embedding.
+
+    Raises:
+        CheckpointError: The tokenizer has more ids than the embedding has rows.
+    """
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{where}: the tokenizer has {tokenizer.vocab_size} tokens but the encoder's embedding "
+            f"has {config.vocab_size} rows; use the tokenizer that the encoder was trained with"
+        )
+
+
+def load_weights(module: nn.Module, weights: Mapping[str, Tensor], where: Path) -> None:
+    """Load by name; the names of the module and of the weights must be the same.
+
+    Raises:
+        CheckpointError: Names the first tensors that are missing, unknown, of another shape, of
+            integers, or not finite.
+    """
+    expected = module.state_dict()
+    missing, unknown = sorted({*expected} - {*weights}), sorted({*weights} - {*expected})
+    if missing or unknown:
+        raise CheckpointError(
+            f"{where}: expected the {len(expected)} tensors of this model, got {len(missing)} "
+            f"missing {missing[:3]} and {len(unknown)} unknown {unknown[:3]}; the config does "
+            "not fit the weights"
+        )
+    for name, tensor in expected.items():
+        if tensor.shape != weights[name].shape:
+            raise CheckpointError(
+                f"{where}: {name} should have shape {tuple(tensor.shape)}, got "
+                f"{tuple(weights[name].shape)}; the config does not fit the weights"
+            )
+        if tensor.is_floating_point():  # a counter such as batch norm's is an integer
+            check_numbers(weights[name], name, where)
+    module.load_state_dict(dict(weights))

@@ -27,10 +27,15 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_checksums(folder: Path) -> None:
-    """Write the digests of all files of a folder into it, after all other files."""
+def write_checksums(folder: Path, more: Mapping[str, str] | None = None) -> None:
+    """Write the digests of all files of a folder into it, after all other files.
+
+    Args:
+        folder: The folder.
+        more: Digests of files in folders below, by their path from here.
+    """
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CHECKSUMS)
-    content = {path.name: file_digest(path) for path in files}
+    content = {path.name: file_digest(path) for path in files} | dict(more or {})
     (folder / CHECKSUMS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

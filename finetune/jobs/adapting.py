@@ -26,7 +26,7 @@ from finetune.machine.processes import is_first_process
 from finetune.runs.families import family_of, make_task
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.inputs import Input, Inputs
-from finetune.runs.opening import check_folder, check_inputs, opened
+from finetune.runs.opening import after_restart, check_folder, check_inputs, opened
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, FitRun, fit_settings
 from finetune.task.drawing import limited
@@ -63,6 +63,7 @@ def adapt(run: AdaptRun, task: Task | None = None) -> Results:
 def _adapt(run: AdaptRun, task: Task | None) -> Results:
     if run.find_lr and not is_first_process():
         return left_to_first(run, "adapt")
+    run = after_restart(run)
     check_machine(run)
     folder = RunFolder(Path(run.out))
     check_folder(folder, run, resume=run.resume, overwrite=run.overwrite)

@@ -27,11 +27,12 @@ from finetune.machine.processes import is_first_process, place
 from finetune.runs.families import family_of, make_task
 from finetune.runs.fits import complete, folder_of, with_recorded_name
 from finetune.runs.folder import RunFolder, say
-from finetune.runs.opening import check_folder, open_folder, opened, settle_folder
+from finetune.runs.opening import after_restart, check_folder, open_folder, opened, settle_folder
 from finetune.runs.results import Results, over_seeds
 from finetune.runs.settings import AdaptRun, FitRun
 from finetune.task.interface import Task
 from finetune.training.loop.launching import taking_part
+from finetune.training.loop.sharding import shards
 from finetune.training.loop.trainer import pick_device
 from finetune.training.ranks import ALONE, Ranks
 
@@ -43,6 +44,7 @@ def fit(run: FitRun) -> Results:
 
 
 def _fit(run: FitRun) -> Results:
+    run = after_restart(run)
     run = with_recorded_name(complete(dataclasses.replace(run, out=folder_of(run))))
     task = make_task(run)
     run = family_of(run.task).resolve(run, task)
@@ -71,6 +73,7 @@ def check_settings(run: FitRun, task: Task) -> None:
             stages or seeds contains something else.
     """
     check_machine(run)
+    _check_sharded(run)
     if not is_trained(task):
         check_untrained(run, task)
     if run.seeds and len(set(run.seeds)) < len(run.seeds):
@@ -86,6 +89,22 @@ def check_settings(run: FitRun, task: Task) -> None:
     for stage in () if run.dry_run else stages:
         folder = RunFolder(Path(str(stage.out)))
         check_folder(folder, stage, resume=stage.resume, overwrite=stage.overwrite)
+
+
+def _check_sharded(run: FitRun) -> None:
+    """Refuse what reads whole weights in each step, or changes in mid-run what is trained.
+
+    Raises:
+        ConfigError: It is asked for with weights divided among processes.
+    """
+    pulls = [name for name in ("mixout", "l2_sp") if getattr(run.regularization, name)]
+    freezes = run.unfreezing.unfreeze != "all" or bool(run.unfreezing.phases)
+    unfit = [*pulls, "unfreeze"] if freezes else pulls
+    if shards(run.trainer) and unfit:
+        raise ConfigError(
+            f"strategy {run.trainer.strategy!r}: expected training of all layers without mixout "
+            f"and l2_sp, got {unfit[0]}; remove it, or set strategy to ddp"
+        )
 
 
 def _stages(run: FitRun) -> Iterator[AdaptRun | FitRun]:

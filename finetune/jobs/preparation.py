@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
-from finetune.checkpoints.folder import Checkpoint, check_vocabulary, find_tokenizer
+from finetune.checkpoints.folder import Checkpoint, find_tokenizer
 from finetune.checkpoints.hf import exports_as
 from finetune.checkpoints.hub import find_checkpoint, head_left_out, origin
+from finetune.checkpoints.stored import check_vocabulary
 from finetune.console.output import counted
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest

@@ -21,7 +21,7 @@ from finetune.jobs.inputs import corpus_inputs, tokenizer_input
 from finetune.jobs.session import Session, check_machine, with_devices
 from finetune.machine.processes import is_first_process
 from finetune.runs.folder import RunFolder, cache_folder, note, say
-from finetune.runs.opening import check_folder, check_inputs, check_writable, opened
+from finetune.runs.opening import after_restart, check_folder, check_inputs, check_writable, opened
 from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, CorpusRun, PretrainRun, TokenizerRun
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus, source_digests
@@ -33,6 +33,7 @@ from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.loop.data import CorpusData
 from finetune.training.loop.launching import taking_part
 from finetune.training.loop.pretrainer import Pretrainer, masked_lm_metrics
+from finetune.training.loop.sharding import first_weights
 from finetune.training.loop.trainer import check_training, pick_device
 from finetune.training.randomness import seed_weights
 from finetune.training.ranks import Ranks
@@ -107,6 +108,7 @@ def _pretrain(run: PretrainRun) -> Results:
     folder = RunFolder(Path(run.out))
     if run.find_lr and not is_first_process():
         return left_to_first(run, "pretrain")
+    run = after_restart(run)
     check_machine(run)
     if run.find_lr:
         check_search(run)
@@ -129,9 +131,10 @@ def _pretrain(run: PretrainRun) -> Results:
     check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
     say(exports_as(config, "masked_lm"))  # when nothing can be refused any more
     seed_weights(run.seed)
-    module = Pretrainer(
-        Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed
-    )
+    with first_weights(run.trainer):
+        module = Pretrainer(
+            Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed
+        )
     if run.find_lr:
         data = corpus_data(run, module, tokenizer, corpus, run.data)
         return find(run, folder, module, data, "pretrain")

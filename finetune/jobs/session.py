@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,10 +14,11 @@ import torch
 from pytorch_lightning.loggers import Logger
 
 from finetune import tracking
-from finetune.checkpoints.folder import load_checkpoint, load_trainer_state, save_checkpoint
+from finetune.checkpoints.folder import load_checkpoint, load_trainer_state
 from finetune.encoder.benchmark import forget_peak, matmul_ceiling, peak_gib
 from finetune.errors import ConfigError
 from finetune.jobs.artifacts import artifacts_of
+from finetune.jobs.run_checkpoints import Saver
 from finetune.machine.circumstances import circumstances
 from finetune.machine.processes import is_first_process
 from finetune.runs.folder import RunFolder, say
@@ -32,6 +35,7 @@ from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.monitor import Monitor
 from finetune.training.loop.progress import Clock, Extension, LengthConfig, RunLength
 from finetune.training.loop.progress_bar import position
+from finetune.training.loop.sharding import fill, shards, take_out
 from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import (
     FREEZING,
@@ -99,7 +103,8 @@ class Session:
             CheckpointError: That state is damaged.
         """
         self.run, self.folder, self.module, self.data = run, folder, module, data
-        self.tokenizer, self.head, self.task = tokenizer, head, task
+        self.task, self.saver = task, Saver(tokenizer, head, task)
+        self.trainer: pl.Trainer | None = None
         self.last = folder.checkpoints / "last"
         self.state = load_trainer_state(self.last) if run.resume else None
         self.length = self._length()
@@ -155,7 +160,8 @@ class Session:
         if state is not None:
             last = load_checkpoint(self.last)
             last.check_all()
-            last.load_into(self.module)
+            if is_first_process() or not shards(self.run.trainer):  # which hands out the weights
+                last.load_into(self.module)
             self.data.start_at(checkpointer.progress)
             length.clock.resume(float(state["seconds"]))
             here = position(length, checkpointer.progress.step)
@@ -167,13 +173,30 @@ class Session:
             )
             if length.extension is not None:
                 self._set_results_aside()
-            self._fit(length, [watch, *self._watches(), checkpointer, report])
+            with self._in_parts():
+                self._fit(length, [watch, *self._watches(), checkpointer, report])
             self.seconds = length.clock.seconds
         else:
             watch.load_state_dict(state["callbacks"][watch.state_key])
             self.seconds = float(state["seconds"])
+        fill(self.module)
         self.rows_seen, self.largest_gib = watch.rows_seen, watch.largest_gib
         self.best = checkpointer.best
+
+    @contextmanager
+    def _in_parts(self) -> Iterator[None]:
+        """Where weights are divided among processes: train a copy that has taken them over.
+
+        The module itself has no weights afterwards, until it is filled with those of the best
+        checkpoint.
+        """
+        module = self.module
+        if shards(self.run.trainer):
+            self.module = take_out(module)
+        yield
+        if hasattr(module, "decision"):
+            module.decision = self.module.decision
+        self.module = module
 
     def _length(self) -> RunLength:
         """How long the run is, or how far beyond that a finished one is trained.
@@ -220,6 +243,7 @@ class Session:
                 )
                 self._say_hello(trainer)
                 self.module.progress = lambda: fraction_done(trainer, length)
+                self.trainer = trainer
                 trainer.fit(self.module, datamodule=self.data)
         except BaseException:
             tracking.finish(self.loggers, failed=True)
@@ -300,17 +324,8 @@ class Session:
         return ceiling if shared else ceiling * self.run.trainer.devices
 
     def _write(self, folder: Path, state: dict[str, Any] | None) -> None:
-        save_checkpoint(
-            folder,
-            self.module,
-            self.tokenizer,
-            encoder_config=self.module.encoder.config,
-            head=self.head,
-            task=self.task.name if self.task else None,
-            labels=tuple(self.task.labels) if self.task else (),
-            decision=getattr(self.module, "decision", None),
-            trainer_state=state,
-        )
+        optimizers = self.trainer.optimizers if self.trainer else []
+        self.saver.save(folder, self.module, state, next(iter(optimizers), None))
 
     def save_tuned(self) -> None:
         """Write the best checkpoint again, whose numbers were tuned on its own answers."""

@@ -33,14 +33,19 @@ SESSION_KEYS = (
     "baselines",
     "tracking",
     "trainer.progress",
+    "trainer.devices",
+    "trainer.strategy",
     "trainer.log_every_steps",
+    "loader.micro_batches",
     "loader.num_workers",
     "checkpoints.checkpoint_every_steps",
+    "checkpoints.requeue",
     "cache_dir",
     "caching.cache",
     "caching.cache_gib",
 )
-"""Settings that may differ when a run is resumed: they change no number."""
+"""Settings that may differ when a run is resumed: they change no number, but for the last digits
+and, of how a batch is divided, the dropout."""
 FILE = "inputs.json"
 """Name of an input -> its `digest` and `place`."""
 READ = ("encoder_from", "tokenizer", "data", "train", "validation", "test", "corpus")

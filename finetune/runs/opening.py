@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from finetune.checkpoints.seed_folders import (
     ANY_SEED,
@@ -30,6 +31,7 @@ from finetune.files.cache_folder import cache_folder
 from finetune.files.unpacking import without_sheet
 from finetune.files.writing import is_temporary, remove, settle, sweep, write_text
 from finetune.machine.processes import first_process_only
+from finetune.machine.restarts import is_restart, requeue, slurm_job
 from finetune.runs import inputs as run_inputs
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.lock import LOCK, in_use, is_running
@@ -59,6 +61,7 @@ the checkpoints that they are made of, and the settings last.
 """
 MODES = ("resume", "overwrite", "extend_epochs", "find_lr", "dry_run")
 """Settings of one call of the command and not of the run."""
+R = TypeVar("R")
 
 
 @first_process_only
@@ -84,7 +87,26 @@ def check_folder(folder: RunFolder, run: object, *, resume: bool, overwrite: boo
     _check_content(folder, run, resume=resume, overwrite=overwrite)
 
 
+def after_restart(run: R) -> R:
+    """The settings of a run; if torchrun or SLURM has started its command again, it continues.
+
+    Args:
+        run: A dataclass of settings with `resume` and `overwrite`.
+    """
+    is_trained = not any(getattr(run, mode, False) for mode in ("find_lr", "dry_run"))
+    if not (is_trained and is_restart()):
+        return run
+    # Without looking whether there is something: all processes must come to the same answer.
+    return dataclasses.replace(run, resume=True, overwrite=False)  # type: ignore[type-var]
+
+
+def _continues(folder: RunFolder, *, resume: bool) -> bool:
+    """Whether a run is resumed; a restarted command whose run had not begun starts it."""
+    return resume and (folder.config_file.is_file() or not is_restart())
+
+
 def _check_content(folder: RunFolder, run: object, *, resume: bool, overwrite: bool) -> None:
+    resume = _continues(folder, resume=resume)
     if resume and overwrite:
         raise ConfigError("--resume continues a run and --overwrite deletes it: give one of them")
     check_writable(folder.path)
@@ -171,7 +193,18 @@ def opened(folder: RunFolder, run: Any, inputs: run_inputs.Inputs) -> Iterator[N
     with folder.hold():
         open_folder(folder, run, resume=run.resume, overwrite=run.overwrite, inputs=inputs)
         with folder.log():
-            yield
+            try:
+                yield
+            except BaseException as error:
+                if run.checkpoints.requeue and getattr(error, "signal", None) == signal.SIGUSR1:
+                    _requeue()
+                raise
+
+
+@first_process_only
+def _requeue() -> None:
+    if (job := slurm_job()) is not None:
+        say(requeue(job))
 
 
 @first_process_only
@@ -197,6 +230,7 @@ def open_folder(
             was begun with other inputs.
     """
     _check_content(folder, run, resume=resume, overwrite=overwrite)
+    resume = _continues(folder, resume=resume)
     sweep(cache_folder(getattr(run, "cache_dir", None)))
     if resume:
         if inputs is not None:

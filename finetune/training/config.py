@@ -59,8 +59,9 @@ class TrainerConfig:
     """Device type, as Lightning names it: auto, cpu or gpu."""
     devices: int = within(1, 1024, default=1)
     """Number of processes on this machine, each with one device."""
-    strategy: str = field(default="auto", metadata={"words": ("auto", "ddp")})
-    """Strategy for several processes, as Lightning names it: auto or ddp."""
+    strategy: str = field(default="auto", metadata={"words": ("auto", "ddp", "fsdp")})
+    """Strategy for several processes: auto or ddp, or fsdp (FSDP2) for an encoder that is too large
+    for one device: each stores a part of the weights, gradients and optimizer state."""
     precision: str = field(
         default="32-true", metadata={"words": ("32-true", "bf16-mixed", "16-mixed")}
     )
@@ -99,6 +100,9 @@ class CheckpointConfig:
     """Steps between checkpoints to resume from; one is also saved at the end of the run."""
     patience: int | None = within(1, MOST_STEPS, default=None)
     """Stop after this many validations without improvement; none = never."""
+    requeue: bool = False
+    """In a SLURM job: when SIGUSR1 comes (sbatch --signal=USR1@120), save a checkpoint and requeue
+    the job, which then continues by itself."""
 
     def __post_init__(self) -> None:
         """Check the counts.

@@ -34,12 +34,14 @@ class Ranks:
         return cls() if trainer is None else cls(trainer.global_rank, trainer.world_size)
 
     def part(self, batches: Sequence[Indices]) -> list[Indices]:
-        """This process's part of some batches: an empty one where there are fewer than processes.
+        """This process's part of some batches, with empty ones where others have more.
 
-        Lightning does not ask a process without a batch for anything, and the others would wait.
+        Lightning does not ask a process without a batch for anything, and the others would wait;
+        and of weights that are divided among processes all must take part in each batch.
         """
         own = list(batches[self.rank :: self.size])
-        return own if own or self.size == 1 else [np.empty(0, dtype=np.int64)]
+        most = max(-(-len(batches) // self.size), self.size > 1)
+        return own + [np.empty(0, dtype=np.int64)] * (most - len(own))
 
     def merged(self, results: Sequence[T]) -> list[T]:
         """What each process has made of its `part`, in the order of the whole, in every process."""

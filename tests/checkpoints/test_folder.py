@@ -19,9 +19,9 @@ from finetune.checkpoints.folder import (
     find_folder,
     load_checkpoint,
     load_trainer_state,
-    load_weights,
     save_checkpoint,
 )
+from finetune.checkpoints.stored import load_weights
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError
 from finetune.files import writing as files

@@ -27,6 +27,7 @@ from finetune.training.loop.resume import (
     place_trainer,
     restore_optimizer,
 )
+from finetune.training.loop.sharding import is_sharded, local
 from finetune.training.loop.stopping import Interrupted, StopSignals
 from finetune.training.loop.trainer import fraction_done, most_of_all, of_first_process
 
@@ -85,7 +86,7 @@ class Checkpointer(pl.Callback):
             self._shared(trainer).clock = lambda: clock(trainer.global_step)
         if self.state is None:
             return
-        restore_optimizer(trainer, self.state)
+        restore_optimizer(trainer, self.state, self.folder / "last")
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if callback.state_key in self.state["callbacks"]:
                 callback.load_state_dict(self.state["callbacks"][callback.state_key])
@@ -196,11 +197,11 @@ class Checkpointer(pl.Callback):
         self._written_step = self.progress.step
 
     def _write(self, trainer: pl.Trainer, name: str, state: dict[str, Any] | None) -> None:
-        """Let the first process write; never over good weights what is no number any more."""
+        """Have it written; never over good weights what is no number any more."""
         for weight, tensor in trainer.lightning_module.named_parameters():
-            if not tensor.isfinite().all():
+            if not local(tensor).isfinite().all():
                 raise self._diverged(f"{weight} is not finite after step {self.progress.step}")
-        if trainer.is_global_zero:
+        if trainer.is_global_zero or is_sharded(trainer.lightning_module):  # each writes its part
             self.write(self.folder / name, state)
         trainer.strategy.barrier()  # none trains on, or ends the run, before the folder is whole
 

@@ -33,6 +33,7 @@ from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from finetune.errors import FinetuneError
 from finetune.machine.lifeline import END_OF_FIRST, Lifeline
 from finetune.machine.processes import MARK, Place, join, others_are_started, place
+from finetune.training.config import TrainerConfig
 from finetune.training.ranks import ALONE, Ranks
 
 GRACE_SECONDS = 10.0
@@ -83,6 +84,11 @@ class KnownPlace(LightningEnvironment):
         """Leave the variables as they are."""
 
 
+def machines_of(config: TrainerConfig) -> int:
+    """Machines of a run; one where this process trains by itself."""
+    return place().machines if place().here == config.devices else 1
+
+
 class Processes(DDPStrategy):
     """Lightning's DDP with this module's way to start and watch the processes."""
 
@@ -92,12 +98,12 @@ class Processes(DDPStrategy):
 
     def setup_environment(self) -> None:
         """Meet the other processes."""
-        with _ending_at_once():
+        with ending_at_once():
             super().setup_environment()
 
 
 @contextlib.contextmanager
-def _ending_at_once() -> Iterator[None]:
+def ending_at_once() -> Iterator[None]:
     """Let SIGTERM end the process in the block, in which Python would not see it for minutes.
 
     So torchrun ends those that wait for one that will not come.

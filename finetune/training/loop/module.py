@@ -20,6 +20,7 @@ from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
 from finetune.heads import Head
 from finetune.training.loop.accumulation import LabelledMean, StepWeights, labels_of
+from finetune.training.loop.sharding import MESH, is_sharded, shard, whole
 from finetune.training.optimizer import OptimizerConfig, make_optimizer
 from finetune.training.randomness import seed_step
 from finetune.training.schedules import ScheduleConfig, rate_factor
@@ -84,6 +85,11 @@ class EncoderWithHead(pl.LightningModule):
             Floating-point operations a token; a small head is left out.
         """
         return training_flops_per_token(self.encoder.config, round(length))
+
+    def configure_model(self) -> None:
+        """Divide the weights among processes, under a strategy that has a mesh of them (FSDP2)."""
+        if self._device_mesh is not None and not is_sharded(self):
+            shard(self, self.encoder.blocks, self._device_mesh[MESH])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """All parameters, in named groups, from the first step (frozen ones too).
@@ -257,10 +263,10 @@ class EncoderWithHead(pl.LightningModule):
             self.gradient_norms = _norms_by_layer(optimizer)
         trained = list(_trained(optimizer))
         if gradient_clip_val:
-            self.gradient_norm = nn.utils.clip_grad_norm_(trained, gradient_clip_val)
+            self.gradient_norm = whole(nn.utils.clip_grad_norm_(trained, gradient_clip_val))
         else:
             gradients = [p.grad for p in trained if p.grad is not None]
-            self.gradient_norm = nn.utils.get_total_norm(gradients)
+            self.gradient_norm = whole(nn.utils.get_total_norm(gradients))
 
 
 def _trained(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
@@ -279,7 +285,7 @@ def _norms_by_layer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         of_group = [p.grad for p in group["params"] if p.grad is not None]
         if of_group and "layer" in group:  # a custom optimizer has no names
             gradients.setdefault(group["layer"], []).extend(of_group)
-    return {layer: nn.utils.get_total_norm(tensors) for layer, tensors in gradients.items()}
+    return {layer: whole(nn.utils.get_total_norm(tensors)) for layer, tensors in gradients.items()}
 
 
 def epochs_done(trainer: pl.Trainer) -> float:

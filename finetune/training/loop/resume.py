@@ -9,9 +9,13 @@ in O(1), so for Lightning a resumed epoch is simply a shorter one.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+
+from finetune.checkpoints.sharded import read_optimizer, spread_optimizer
+from finetune.training.loop.sharding import is_sharded
 
 
 @dataclass
@@ -84,16 +88,30 @@ def capture_state(trainer: pl.Trainer, progress: TrainingProgress, **more: Any) 
     Returns:
         A dict that `torch.load(weights_only=True)` reads.
     """
+    sharded = is_sharded(trainer.lightning_module)
     return {
         "standing": asdict(progress),  # so named in every checkpoint since 0.1
-        "optimizer": trainer.optimizers[0].state_dict(),
+        # Of a sharded module each process writes its part (`finetune.checkpoints.sharded`).
+        "optimizer": None if sharded else trainer.optimizers[0].state_dict(),
         "precision": trainer.precision_plugin.state_dict(),
         **more,
     }
 
 
-def restore_optimizer(trainer: pl.Trainer, state: dict[str, Any]) -> None:
-    """Put back the moments (and the gradient scaler's scale under fp16)."""
-    trainer.optimizers[0].load_state_dict(state["optimizer"])
+def restore_optimizer(trainer: pl.Trainer, state: dict[str, Any], folder: Path) -> None:
+    """Put back the moments (and the gradient scaler's scale under fp16).
+
+    Args:
+        trainer: Its module may be sharded or whole, whatever it was when the state was saved.
+        state: What `capture_state` gave.
+        folder: Its checkpoint.
+    """
+    module, optimizer = trainer.lightning_module, trainer.optimizers[0]
+    if state["optimizer"] is None:
+        read_optimizer(folder, module, optimizer)
+    elif is_sharded(module):
+        spread_optimizer(state["optimizer"], module, optimizer)
+    else:
+        optimizer.load_state_dict(state["optimizer"])
     if state["precision"]:
         trainer.precision_plugin.load_state_dict(state["precision"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import sys
@@ -28,9 +29,10 @@ from finetune.machine.memory import FLOAT, TRAINED, check_fits
 from finetune.machine.processes import place
 from finetune.training.config import TrainerConfig
 from finetune.training.loop.freed_memory import FreedMemory, keep_freed_memory
-from finetune.training.loop.launching import KnownPlace, Processes
+from finetune.training.loop.launching import KnownPlace, Processes, machines_of
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.progress import LengthConfig, RunLength
+from finetune.training.loop.sharding import FSDP, ShardedProcesses, shards
 from finetune.training.ranks import Ranks
 
 T = TypeVar("T")
@@ -99,7 +101,7 @@ def build_trainer(
         trainer = pl.Trainer(
             accelerator=config.accelerator,
             devices=config.devices,
-            num_nodes=_machines(config),
+            num_nodes=machines_of(config),
             strategy=_strategy(config),
             precision=config.precision,  # type: ignore[arg-type]
             deterministic=config.deterministic or None,  # None: as the caller of torch has it
@@ -146,25 +148,23 @@ class _NoSignals(_SignalConnector):
         """Take over none."""
 
 
-def _machines(config: TrainerConfig) -> int:
-    """Machines of a run; one where this process trains by itself."""
-    return place().machines if place().here == config.devices else 1
-
-
-def _strategy(config: TrainerConfig) -> str | Processes:
+def _strategy(config: TrainerConfig) -> str | Processes | ShardedProcesses:
     """Lightning's strategy of one device by its name, or this package's of several processes.
 
     Raises:
         ConfigError: Several processes are wanted where the first one cannot start the others.
     """
-    one = config.devices * _machines(config) == 1
-    if one or config.strategy not in ("auto", *DDP):
+    if not shards(config) and config.strategy == FSDP:  # one process has all the weights
+        return "auto"
+    if config.devices * machines_of(config) == 1 or config.strategy not in ("auto", *DDP, FSDP):
         return config.strategy
     if _IS_INTERACTIVE:
         raise ConfigError(
             f"devices {config.devices}: several processes need a command or a script that can be "
             "started for each of them; in a notebook or an interactive Python, set devices to 1"
         )
+    if shards(config):
+        return ShardedProcesses(config.devices * machines_of(config))
     # Buffers never change while training: the first process need not send them in each step.
     unused = config.strategy == FREEZING
     return Processes(find_unused_parameters=unused, broadcast_buffers=False)
@@ -190,9 +190,11 @@ def start_ranks(config: TrainerConfig) -> Ranks:
         ConfigError: As for `build_trainer`.
         FinetuneError: One of them has failed.
     """
-    if config.devices * _machines(config) == 1:
+    if config.devices * machines_of(config) == 1:
         return Ranks()
     with quiet_lightning():
+        # Another strategy wants a module, which there is only when something is trained.
+        config = dataclasses.replace(config, strategy="ddp")
         trainer = build_trainer(config, LengthConfig(max_steps=1), callbacks=[], loggers=[])
         strategy = trainer.strategy
         assert isinstance(strategy, Processes)
@@ -282,7 +284,8 @@ def check_training(
     parts = "weights, gradients and Adam's moments" if all_trained else "weights"
     what = f"training this encoder of {weights:,} parameters ({parts} in float32)"
     if pick_device(trainer.accelerator).type == "cpu":
-        check_fits(state * trainer.devices, what, SMALLER)  # each process has its own copy
+        copies = 1 if shards(trainer) else trainer.devices  # each process has its own
+        check_fits(state * copies, what, SMALLER)
         if batch is not None:
             shape = f"{counted(batch[0], 'sequence')} of {counted(batch[1], 'token')}"
             check_fits(

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from finetune.checkpoints.folder import check_vocabulary, find_tokenizer
+from finetune.checkpoints.folder import find_tokenizer
+from finetune.checkpoints.stored import check_vocabulary
 from finetune.errors import CheckpointError
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.made.nets import tiny_config

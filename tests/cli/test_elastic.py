@@ -1,0 +1,228 @@
+"""Runs that are killed, stopped and started again: by torchrun, in parts, by other numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import yaml
+
+from finetune.checkpoints.folder import load_checkpoint
+from finetune.checkpoints.sharded import PARTS
+from finetune.machine.restarts import requeue
+from finetune.training.loop.checkpointing import Checkpointer
+from tests.made.commands import ROOT, Process
+
+if TYPE_CHECKING:
+    from tests.made.commands import Call, Refuses
+    from tests.made.world import World
+
+SECONDS = 500
+"""Two processes that take longer hang."""
+SETTINGS = """
+{encoder: {hidden_dropout_prob: 0, attention_probs_dropout_prob: 0},
+ optimizer: {adam_epsilon: 1.0e-3}, checkpoints: {checkpoint_every_steps: 2}}
+"""
+
+# Kills one of the processes in each of the first attempts; the last one is left alone.
+SCRIPT = """
+import os, random, signal, sys
+import safetensors.torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from finetune.files import writing
+from finetune.machine.processes import place
+from finetune.training.loop.checkpointing import Checkpointer
+from tasks.__main__ import main
+
+KILLS = {kills}
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+chance = random.Random(attempt)  # the same in all processes
+steps = (Checkpointer, "on_train_batch_start"), (Checkpointer, "on_before_backward")
+files = (safetensors.torch, "save_file"), (writing, "_swap"), (writing, "_flush")
+if "fsdp" in sys.argv:
+    steps += (FileSystemWriter, "write_data"),
+owner, name = chance.choice(steps + files if attempt else steps)
+victim = chance.randrange(2) if (owner, name) in steps else 0  # the first one writes
+calls_left = chance.randint(1, 3) if attempt else 6
+plain = getattr(owner, name)
+
+def dying(*arguments, **more):
+    global calls_left
+    calls_left -= 1
+    if calls_left == 0 and place().rank == victim:
+        print("killed in", name, file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(*arguments, **more)
+
+if __name__ == "__main__":
+    if attempt < KILLS:
+        setattr(owner, name, dying)
+    sys.exit(main())
+"""
+STOPPED = """
+import os, signal, sys
+from finetune.training.loop.checkpointing import Checkpointer
+from tasks.__main__ import main
+
+end = Checkpointer.on_train_batch_end
+
+def asked(self, trainer, *rest):
+    end(self, trainer, *rest)
+    if self.progress.step == 7 and trainer.global_rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+if __name__ == "__main__":
+    Checkpointer.on_train_batch_end = asked
+    sys.exit(main())
+"""
+
+
+def pretraining(world: World, run: Path, *more: object) -> list[str]:
+    settings = yaml.safe_load(world.pretrain_config.read_text())
+    for section, values in yaml.safe_load(SETTINGS).items():
+        settings[section] = settings.get(section, {}) | values
+    config = world.root / "elastic.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    words = ["--config", config, "--tokenizer", world.tokenizer, "--devices", 2, *more]
+    return world.pretrain(run, *words, "--cache-dir", world.root / "cache")
+
+
+def weights_of(run: Path, which: str = "last") -> dict[str, torch.Tensor]:
+    return load_checkpoint(run / "checkpoints" / which).weights()
+
+
+def largest_difference(left: Path, right: Path, which: str = "last") -> float:
+    ours, theirs = weights_of(left, which), weights_of(right, which)
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes that nothing happens to."""
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    outcome = Process(pretraining(world, run), run.parent, {}, None).end(SECONDS)
+    assert outcome.status == 0, outcome.err
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kills", "strategy"),
+    [
+        (1, "ddp"),
+        pytest.param(10, "ddp", marks=pytest.mark.slow),
+        pytest.param(10, "fsdp", marks=pytest.mark.slow),
+    ],
+)
+def test_torchrun_starts_a_killed_run_again_to_the_same_bits(
+    kills: int, strategy: str, world: World, undisturbed: Path, tmp_path: Path
+) -> None:
+    script, run = tmp_path / "dying.py", tmp_path / "run"
+    script.write_text(SCRIPT.format(kills=kills))
+    launcher = ["--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", str(kills)]
+    launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *launcher, str(script)]
+        + pretraining(world, run, "--strategy", strategy),
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS * kills,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("killed in ") == kills
+    for which in ("last", "best"):
+        assert largest_difference(run, undisturbed, which) <= 1e-5 * (strategy == "fsdp"), which
+    ours, theirs = (
+        json.loads((each / "results.json").read_text())["metrics"] for each in (run, undisturbed)
+    )
+    assert ours == (theirs if strategy == "ddp" else pytest.approx(theirs, rel=1e-4))
+    assert not any(run.rglob(".finetune-*"))
+
+
+def test_a_run_in_parts_is_stopped_and_goes_on_in_parts_or_whole(
+    world: World, undisturbed: Path, tmp_path: Path, call: Call
+) -> None:
+    run, script = tmp_path / "run", tmp_path / "stopped.py"
+    words = pretraining(world, run, "--strategy", "fsdp")
+    script.write_text(STOPPED)
+    outcome = Process(words, tmp_path, {}, script).end(SECONDS)
+    assert outcome.status == 143, outcome.err
+    last = run / "checkpoints" / "last"
+    files = sorted(file.name for file in (last / PARTS).iterdir())
+    assert files == [".metadata", "__0_0.distcp", "__1_0.distcp"]
+    assert not (last / "model.safetensors").exists()
+    assert weights_of(run).keys() == weights_of(undisturbed).keys()
+    alone = tmp_path / "alone"
+    shutil.copytree(run, alone)
+    one = pretraining(world, alone, "--devices", 1, "--micro-batches", 3, "--resume")
+    assert call(*one).status == 0
+    assert largest_difference(alone, undisturbed) < 1e-5
+    outcome = Process([*words, "--resume"], tmp_path, {}, None).end(SECONDS)
+    assert outcome.status == 0, outcome.err
+    assert (last / "model.safetensors").is_file()
+    assert largest_difference(run, undisturbed) < 1e-5
+    assert largest_difference(run, undisturbed, "best") < 1e-5
+
+
+def test_what_needs_whole_weights_is_refused(
+    world: World, tmp_path: Path, refuses: Refuses
+) -> None:
+    words = world.glue(tmp_path / "run", "--devices", 2, "--strategy", "fsdp")
+    refuses(".* without mixout and l2_sp, got mixout; remove it, .*", *words, "--mixout", 0.1)
+    refuses(".*, got unfreeze; remove it, .*", *words, "--unfreeze", "gradual")
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A command of that name, which writes down what it was asked."""
+    program, asked = tmp_path / "bin" / "scontrol", tmp_path / "asked"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    requeue.cache_clear()
+    return asked
+
+
+def test_a_job_is_requeued_if_asked_and_continues_by_itself(
+    world: World, tmp_path: Path, call: Call, scontrol: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = world.pretrain(tmp_path / "run", "--tokenizer", world.tokenizer, "--requeue")
+    end = Checkpointer.on_train_batch_end
+
+    def warned(self: Checkpointer, trainer: Any, *rest: Any) -> None:
+        end(self, trainer, *rest)
+        if self.progress.step == 7:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "on_train_batch_end", warned)
+        outcome = call(*words)
+    assert outcome.status == 128 + signal.SIGUSR1
+    assert "SLURM job 77 is requeued; it continues from the last checkpoint" in outcome.err
+    assert scontrol.read_text() == "requeue 77\n"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert call(*words).status == 0
+    assert largest_difference(tmp_path / "run", world.pretrained) == 0
+    assert call(*world.pretrain(tmp_path / "new", "--tokenizer", world.tokenizer)).status == 0
+
+
+def test_a_job_that_cannot_be_requeued_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    requeue.cache_clear()
+    monkeypatch.setenv("PATH", "")
+    assert requeue("78") == (
+        "SLURM job 78 could not be requeued ([Errno 2] No such file or directory: 'scontrol'); "
+        "continue with --resume"
+    )
