@@ -23,7 +23,6 @@ from safetensors import safe_open
 
 from finetune.checkpoints.seed_folders import CHECKPOINTS, RESULTS, seed_folders
 from finetune.checkpoints.seed_folders import CONFIG as RUN_CONFIG
-from finetune.checkpoints.sharded import has_parts, parts_of, read_weights
 from finetune.checkpoints.stored import (
     check_file_size,
     check_kinds,
@@ -35,6 +34,7 @@ from finetune.encoder.cost import parameters
 from finetune.errors import CheckpointError, ConfigError
 from finetune.files.checksums import check_files, file_digest, read_checksums, write_checksums
 from finetune.files.placeholders import refuse_placeholder_file
+from finetune.files.sharded import has_parts, parts_of, read_weights
 from finetune.files.writing import new_folder, old_of
 from finetune.text.tokenizer.stated import read_json
 from finetune.text.tokenizer.tokenizer import TOKENIZER_FILES, Tokenizer

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from finetune.checkpoints.folder import save_checkpoint
-from finetune.checkpoints.sharded import whole_weights, write_parts
+from finetune.files.sharded import whole_weights, write_parts
 from finetune.machine.processes import is_first_process
 from finetune.task.interface import Task
 from finetune.text.tokenizer.tokenizer import Tokenizer

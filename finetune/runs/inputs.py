@@ -20,7 +20,6 @@ from finetune.checkpoints.seed_folders import ANY_SEED, CONFIG
 from finetune.errors import ConfigError
 from finetune.files.unpacking import without_sheet
 from finetune.files.writing import write_json
-from finetune.text.corpus.sources import split_weight
 
 SESSION_KEYS = (
     "resume",
@@ -124,6 +123,8 @@ def _each(value: str | list[str], change: Callable[[str], str]) -> str | list[st
 
 
 def _is(place: str) -> bool:
+    from finetune.text.corpus.sources import split_weight  # with numpy, which a listing can spare
+
     return os.path.exists(without_sheet(place)) or os.path.exists(split_weight(place)[0])
 
 

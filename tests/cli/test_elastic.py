@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from finetune.checkpoints.folder import load_checkpoint
-from finetune.checkpoints.sharded import PARTS
+from finetune.files.sharded import PARTS
 from finetune.machine.restarts import requeue
 from finetune.training.loop.checkpointing import Checkpointer
 from tests.made.commands import ROOT, Process

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from finetune.checkpoints.sharded import read_optimizer, spread_optimizer
+from finetune.files.sharded import read_optimizer, spread_optimizer
 from finetune.training.loop.sharding import is_sharded
 
 
@@ -91,7 +91,7 @@ def capture_state(trainer: pl.Trainer, progress: TrainingProgress, **more: Any) 
     sharded = is_sharded(trainer.lightning_module)
     return {
         "standing": asdict(progress),  # so named in every checkpoint since 0.1
-        # Of a sharded module each process writes its part (`finetune.checkpoints.sharded`).
+        # Of a sharded module each process writes its part (`finetune.files.sharded`).
         "optimizer": None if sharded else trainer.optimizers[0].state_dict(),
         "precision": trainer.precision_plugin.state_dict(),
         **more,

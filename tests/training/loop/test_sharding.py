@@ -17,17 +17,17 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from finetune.checkpoints.sharded import (
+from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.cost import parameters
+from finetune.errors import CheckpointError
+from finetune.files.checksums import check_files, write_checksums
+from finetune.files.sharded import (
     read_optimizer,
     read_weights,
     spread_optimizer,
     whole_weights,
     write_parts,
 )
-from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.cost import parameters
-from finetune.errors import CheckpointError
-from finetune.files.checksums import check_files, write_checksums
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.sharding import divide, fill, local, shard, take_out, whole
 from finetune.training.optimizer import OptimizerConfig, make_optimizer
