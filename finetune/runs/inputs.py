@@ -40,6 +40,10 @@ SESSION_KEYS = (
     "checkpoints.checkpoint_every_steps",
     "checkpoints.requeue",
     "cache_dir",
+    "data.tokenize_workers",
+    "data.local_dir",
+    "text.tokenize_workers",
+    "text.local_dir",
     "caching.cache",
     "caching.cache_gib",
 )

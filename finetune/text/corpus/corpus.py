@@ -24,7 +24,7 @@ from finetune.text.corpus.cutting import cut_shards
 from finetune.text.corpus.documents import Advance
 from finetune.text.corpus.mixture import MixedBlocks, mixed, mixed_once, weights_of
 from finetune.text.corpus.packing import FRAME, Blocks, Packing
-from finetune.text.corpus.preparing import Preparation, prepare
+from finetune.text.corpus.preparing import Preparation, copy_corpus, prepare
 from finetune.text.corpus.shards import Tokens
 from finetune.text.corpus.sources import HubSource, corpus_sources, digest
 from finetune.text.corpus.split import (
@@ -73,6 +73,9 @@ class CorpusConfig:
     """Documents in one sequence: joined (attend to each other) or separate (each to itself)."""
     tokenize_workers: int = within(0, 1024, default=0)
     """Processes that tokenize; 0 = one per core."""
+    local_dir: str | None = None
+    """Folder on each machine's own disk; the prepared corpus is copied there once and read there.
+    none = read it from the cache folder."""
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -189,7 +192,11 @@ def _build(
     folder = cache_dir / f"tokens-{key[:16]}"  # 64 bits: enough for the corpora of a disk
     tokens = Tokens.open(folder) or _tokenize(sources, tokenizer, config, folder)
     _check_size(paths, tokens, config)
-    return _open_split(tokens, tokenizer, config, seed)
+    corpus = _open_split(tokens, tokenizer, config, seed)
+    if config.local_dir is None:
+        return corpus
+    copy = copy_corpus(tokens, corpus.folder.name, Path(config.local_dir))
+    return _open_split(copy, tokenizer, config, seed)
 
 
 def _tokenize(

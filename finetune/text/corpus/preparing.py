@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from finetune.files.writing import NO_LOCKS
 from finetune.text.corpus.documents import Advance, read_documents
 from finetune.text.corpus.shards import Tokens, shard_name
 from finetune.text.corpus.sources import Piece
-from finetune.text.corpus.tokens import find_whole, read_manifest, write_tokens
+from finetune.text.corpus.tokens import find_whole, read_manifest, write_tokens, written_whole
 from finetune.text.tokenizer.tokenizer import Tokenizer, tokenizer_threads
 from finetune.text.tokenizer.word_cache import WordCache
 
@@ -94,7 +95,7 @@ def _make_missing(preparation: Preparation, advance: Advance) -> None:
     words = WordCache(preparation.tokenizer)
     for wait in (False, True):  # first what nobody makes, then what others have not finished
         for number in preparation.missing():
-            with _taken(preparation.folder, number, wait=wait) as is_mine:
+            with _taken(preparation.folder, shard_name(number), wait=wait) as is_mine:
                 if is_mine and not preparation.is_made(number):
                     _make(preparation, number, words, advance)
 
@@ -109,11 +110,38 @@ def _make(preparation: Preparation, number: int, words: WordCache, advance: Adva
     write_tokens(documents, preparation.tokenizer, preparation.folder / shard_name(number), words)
 
 
+def copy_corpus(tokens: Tokens, split: str, folder: Path) -> Tokens:
+    """Copy a prepared corpus, once, whichever processes of a machine ask for it.
+
+    Args:
+        tokens: The corpus.
+        split: Name of the folder of its split.
+        folder: Where the copy goes, beside those of others.
+
+    Returns:
+        The copy.
+
+    Raises:
+        DataError: It is not what was copied.
+    """
+    target = folder / tokens.path.name
+    names = [*(shard_name(number) for number in range(len(tokens.shards))), split]
+    for name in names:
+        with _taken(target, name, wait=True):
+            if find_whole(target / name) is None:
+                with written_whole(target / name) as copy:
+                    shutil.copytree(tokens.path / name, copy, dirs_exist_ok=True)
+    copied = Tokens.open(target) or Tokens.join(target, len(tokens.shards))
+    if copied.shards != tokens.shards:
+        raise DataError(f"{target}: expected a copy of {tokens.path}; remove it to copy it again")
+    return copied
+
+
 @contextmanager
-def _taken(folder: Path, number: int, *, wait: bool) -> Iterator[bool]:
-    """Take a shard to make it; False if another process has, unless this one is to wait."""
+def _taken(folder: Path, name: str, *, wait: bool) -> Iterator[bool]:
+    """Take a part of a corpus to make it; False if another process has, unless one is to wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / f"{shard_name(number)}.lock"
+    lock = folder / f"{name}.lock"
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         is_mine = _lock(descriptor, wait=wait)

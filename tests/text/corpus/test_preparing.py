@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -245,6 +246,30 @@ def test_damaged_index_is_written_again_from_the_shards(
     build(corpus_file, wordpiece, cache)
     assert not made
     assert content(cache) == before
+
+
+def test_copy_on_the_machine_is_made_once_and_read(
+    wordpiece: Tokenizer, corpus_file: Path, tmp_path: Path, made: list[str]
+) -> None:
+    cache, local = tmp_path / "cache", tmp_path / "local"
+    corpus = build(corpus_file, wordpiece, cache)
+    config = CorpusConfig(max_length=32, validation_fraction=0.1, local_dir=str(local))
+    made.clear()
+    copy = build_corpus([corpus_file], wordpiece, config, 1, cache)
+    assert copy.fingerprint == corpus.fingerprint
+    assert copy.folder.is_relative_to(local)
+    assert not made
+    times = {path: path.stat().st_ctime_ns for path in local.rglob("*.bin")}
+    assert content(local) == content(cache)
+    (shards(local)[2] / "ids.bin").write_bytes(b"")  # a copy that was cut short is copied again
+    with pytest.warns(UserWarning, match="/00002: this part of the cache is damaged"):
+        again = build_corpus([corpus_file], wordpiece, config, 1, cache)
+    assert not made
+    now = {path: path.stat().st_ctime_ns for path in local.rglob("*.bin")}
+    assert {path.parent.name for path in times if now[path] != times[path]} == {"00002"}
+    numbers = range(len(corpus.train))
+    shutil.rmtree(cache)
+    assert len(again.train.blocks(numbers).input_ids) == len(numbers)
 
 
 def test_error_of_a_worker_is_that_of_the_command(
