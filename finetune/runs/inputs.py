@@ -127,9 +127,8 @@ def _each(value: str | list[str], change: Callable[[str], str]) -> str | list[st
 
 
 def _is(place: str) -> bool:
-    from finetune.text.corpus.sources import split_weight  # with numpy, which a listing can spare
-
-    return os.path.exists(without_sheet(place)) or os.path.exists(split_weight(place)[0])
+    weighted = place.rpartition(":")[0]  # of a corpus's inputs, such as news:0.7
+    return os.path.exists(without_sheet(place)) or os.path.exists(weighted)
 
 
 def write_inputs(folder: Path, inputs: Inputs) -> None:

@@ -7,6 +7,10 @@ Flood, 2014).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -90,3 +94,37 @@ def _feistel(
     for number in range(4):
         left, right = right, left ^ (mix(mix(keys + np.uint64(number)) ^ right) & mask)
     return np.asarray((left << half) | right, dtype=np.uint64)
+
+
+@dataclass(frozen=True)
+class PermutedBatches(Sequence[NDArray[np.int64]]):
+    """The batches of an epoch, in an order that is computed and not stored.
+
+    The order is a function of the key and of a block's place, so it takes no memory however many
+    blocks there are.
+    """
+
+    blocks: int
+    """Blocks of the epoch."""
+    batch_size: int
+    """Blocks of a batch; the last one may be shorter."""
+    key: int
+    """Chooses the order."""
+    behind: int = 0
+    """Batches that are left out at the beginning."""
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return max(0, -(-self.blocks // self.batch_size) - self.behind)
+
+    @overload
+    def __getitem__(self, index: int) -> NDArray[np.int64]: ...
+    @overload
+    def __getitem__(self, index: slice) -> PermutedBatches: ...
+    def __getitem__(self, index: int | slice) -> NDArray[np.int64] | PermutedBatches:
+        """The blocks of a batch, or the batches from one on."""
+        if isinstance(index, slice):
+            return replace(self, behind=self.behind + range(len(self))[index].start)
+        start = (self.behind + range(len(self))[index]) * self.batch_size
+        places = np.arange(start, min(start + self.batch_size, self.blocks))
+        return permuted(places, self.blocks, self.key)

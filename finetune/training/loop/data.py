@@ -9,7 +9,8 @@ anywhere, by another number of processes too, and that costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from finetune.errors import ConfigError
 from finetune.text.corpus.corpus import Corpus
+from finetune.text.corpus.counter_rng import PermutedBatches
 from finetune.text.corpus.masking import MaskingConfig, mask_blocks
 from finetune.text.corpus.mixture import MixedBlocks
 from finetune.text.corpus.packing import Blocks, document_mask, document_positions
@@ -33,6 +35,8 @@ from finetune.training.randomness import keyed_seed
 from finetune.training.ranks import ALONE, Ranks
 
 Indices = npt.NDArray[np.int64]
+MOST_STORED = 1 << 26
+"""Blocks whose order is stored (0.5 GiB); that of more is computed."""
 
 
 def check_parts(loader: LoaderConfig, processes: int) -> None:
@@ -90,7 +94,7 @@ class OrderedData(pl.LightningDataModule):
             )
         check_parts(self.config, self.trainer.world_size)
 
-    def order(self, epoch: int) -> list[Indices]:
+    def order(self, epoch: int) -> Sequence[Indices]:
         """Example numbers of each batch of an epoch, over all processes."""
         raise NotImplementedError
 
@@ -162,18 +166,37 @@ class OrderedData(pl.LightningDataModule):
             batches: Which; left out, all of the epoch.
             own: The parts of each batch that are wanted.
         """
-        wanted = [
-            part if len(part) else ~batch[:1]
-            for batch in (self.order(epoch) if batches is None else batches)
-            for part in self.divide(batch, parts)[own]
-        ]
+        wanted = _Parts(
+            self.order(epoch) if batches is None else batches,
+            lambda batch: [
+                part if len(part) else ~batch[:1] for part in self.divide(batch, parts)[own]
+            ],
+            len(range(parts)[own]),
+        )
         return self.batch_loader(_WithFillers(self.training_set(epoch)), wanted)
 
     def batch_loader(
-        self, dataset: Dataset[Batch], batches: Sequence[Indices]
+        self, dataset: Dataset[Batch], batches: Iterable[Indices]
     ) -> DataLoader[Batch]:
         """A loader of given batches, made by the configured workers."""
         return batch_loader(dataset, batches, self.config.num_workers)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of batches that are for this process, made as they are asked for."""
+
+    batches: Sequence[Indices]
+    of: Callable[[Indices], list[Indices]]
+    """A batch -> its parts."""
+    each: int
+    """Parts of a batch."""
+
+    def __len__(self) -> int:
+        return len(self.batches) * self.each
+
+    def __iter__(self) -> Iterator[Indices]:
+        return (part for batch in self.batches for part in self.of(batch))
 
 
 class _WithFillers(Dataset[Batch]):
@@ -242,9 +265,12 @@ class CorpusData(OrderedData):
             "separate": separate,
         }
 
-    def order(self, epoch: int) -> list[Indices]:
+    def order(self, epoch: int) -> Sequence[Indices]:
         """A permutation of the training blocks, cut into batches."""
-        rng = np.random.default_rng(keyed_seed(self.seed, "blocks", epoch))
+        key, count = keyed_seed(self.seed, "blocks", epoch), len(self.corpus.train)
+        if count > MOST_STORED:
+            return PermutedBatches(count, self.config.batch_size, key)
+        rng = np.random.default_rng(key)
         return cut(rng.permutation(len(self.corpus.train)), self.config.batch_size)
 
     def training_set(self, epoch: int) -> Dataset[Batch]:

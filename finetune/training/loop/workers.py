@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ Batch = dict[str, Tensor]
 
 
 def batch_loader(
-    dataset: Dataset[Batch], batches: Sequence[npt.NDArray[np.int64]], num_workers: int
+    dataset: Dataset[Batch], batches: Iterable[npt.NDArray[np.int64]], num_workers: int
 ) -> DataLoader[Batch]:
     """A loader of given batches.
 
     Args:
         dataset: Makes the batch of given example numbers.
-        batches: Example numbers of each.
+        batches: Example numbers of each; they have a length.
         num_workers: Processes that make them; 0 = the training process itself.
     """
     return _Loader(

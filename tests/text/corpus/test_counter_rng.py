@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from finetune.text.corpus.counter_rng import mix, permuted, random_bits, uniform
+from finetune.text.corpus.counter_rng import PermutedBatches, mix, permuted, random_bits, uniform
 
 
 def test_hash_is_splitmix64() -> None:
@@ -81,3 +81,16 @@ def test_permutation_of_a_huge_range_costs_no_memory() -> None:
     numbers = permuted(np.array([0, 1, length - 1]), length, 5)
     assert len(set(numbers.tolist())) == 3
     assert all(0 <= number < length for number in numbers.tolist())
+
+
+def test_batches_that_are_not_stored_have_every_block_once_and_begin_anywhere() -> None:
+    batches = PermutedBatches(blocks=103, batch_size=10, key=7)
+    assert len(batches) == len(list(batches)) == 11
+    assert [len(batch) for batch in batches] == [10] * 10 + [3]
+    assert sorted(np.concatenate(list(batches)).tolist()) == list(range(103))
+    for behind in (0, 4, 10, 11):
+        rest = batches[behind:]
+        assert [batch.tolist() for batch in rest] == [batch.tolist() for batch in batches][behind:]
+    assert batches[4:][2:][0].tolist() == batches[6].tolist()
+    assert batches[0].tolist() != PermutedBatches(103, 10, 8)[0].tolist()
+    assert len(PermutedBatches(10**12, 256, 1)[10**9 :][5]) == 256

@@ -20,6 +20,7 @@ from finetune.text.features.files import load_features, save_features
 from finetune.text.features.pairs import Features, length_batches
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.config import LoaderConfig
+from finetune.training.loop import data as data_module
 from finetune.training.loop.accumulation import FILLER, labels_of
 from finetune.training.loop.data import CorpusData, OrderedData, check_parts
 from finetune.training.loop.resume import TrainingProgress
@@ -55,7 +56,14 @@ def task_data(data: Path, tokenizer: Tokenizer, tmp_path: Path) -> Any:
     return make
 
 
-@pytest.fixture(params=["corpus_data", "task_data"])
+@pytest.fixture
+def large_corpus_data(corpus_data: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A corpus of so many blocks that their order is not stored."""
+    monkeypatch.setattr(data_module, "MOST_STORED", 0)
+    return corpus_data
+
+
+@pytest.fixture(params=["corpus_data", "large_corpus_data", "task_data"])
 def make(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
