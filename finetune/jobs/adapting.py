@@ -81,7 +81,7 @@ def _adapt(run: AdaptRun, task: Task | None) -> Results:
     check_training(start.encoder_config, run.trainer, language_model=True)
     cache = cache_folder(run.cache_dir)
     sources = _sources(run, task)
-    digests = source_digests(sources)
+    digests = source_digests(sources, cache)
     inputs = _inputs(run, start, digests)
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
     text = dataclasses.replace(run.text, text_field="text") if run.task else run.text

@@ -118,13 +118,13 @@ def _pretrain(run: PretrainRun) -> Results:
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
     run = dataclasses.replace(run, encoder=config)  # what is recorded is what is used
     check_training(config, run.trainer, language_model=True)
-    digests = source_digests(run.corpus)
+    cache = cache_folder(run.cache_dir)
+    digests = source_digests(run.corpus, cache)
     inputs = {
         **corpus_inputs(digests),
         **tokenizer_input(tokenizer, run.tokenizer or str(folder.tokenizer)),
     }
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
-    cache = cache_folder(run.cache_dir)
     corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache, digests=digests)
     parts = run.trainer.devices * run.loader.micro_batches
     sequences = -(-min(run.loader.batch_size, len(corpus.train)) // parts)

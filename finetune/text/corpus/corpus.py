@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 
 from finetune.console.output import are, counted
 from finetune.errors import ConfigError, DataError, nearest
+from finetune.files.writing import write_json
 from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.corpus.cutting import cut_shards
 from finetune.text.corpus.documents import Advance
@@ -41,12 +42,14 @@ from finetune.text.corpus.statistics import (
     count_statistics,
     mixed_statistics,
 )
-from finetune.text.corpus.tokens import find_whole, write_manifest, written_whole
+from finetune.text.corpus.tokens import file_identity, find_whole, write_manifest, written_whole
 from finetune.text.tokenizer.tokenizer import Tokenizer
 
 # Changes when the files of the cache change their form.
 _FORMAT = 5
 _SHARD = 64 << 20  # bytes of text: seconds of work that a kill loses, and files by the thousand
+_DIGESTS = "digests.json"
+_LARGE = 16 << 20  # bytes of a file that takes longer to hash than to look up
 DOCUMENTS = {"joined": 1, "separate": 0}
 """How documents share a block -> leading tokens of a stored document that are left out."""
 
@@ -108,16 +111,44 @@ class Corpus:
     """Where its split is stored, unless it is mixed."""
 
 
-def source_digests(paths: Sequence[str | Path]) -> dict[str, str]:
+def source_digests(paths: Sequence[str | Path], cache_dir: Path | None = None) -> dict[str, str]:
     """Hash each file and hub data set of a corpus: its name, in the order of reading -> digest.
 
     Args:
         paths: Files, folders and `hf://` addresses.
+        cache_dir: Where the digests of large files are stored; such a file is read again only if
+            it was changed since.
 
     Raises:
         DataError: A path does not exist or a file cannot be read.
     """
-    return {str(source): digest(source) for source in corpus_sources(paths)}
+    sources = corpus_sources(paths)
+    if cache_dir is None:
+        return {str(source): digest(source) for source in sources}
+    stored = _stored_digests(cache_dir / _DIGESTS)
+    known = dict(stored)
+    digests = {str(source): _known_digest(source, known) for source in sources}
+    if known != stored:
+        with suppress(OSError):  # the cache may be read-only
+            write_json(cache_dir / _DIGESTS, known)
+    return digests
+
+
+def _stored_digests(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _known_digest(source: Path | HubSource, known: dict[str, Any]) -> str:
+    if isinstance(source, HubSource) or source.stat().st_size < _LARGE:
+        return digest(source)
+    name, identity = str(source.resolve()), file_identity(source)
+    if known.get(name, [None])[0] != identity:
+        known[name] = [identity, digest(source)]
+    return str(known[name][1])
 
 
 def build_corpus(
@@ -147,7 +178,7 @@ def build_corpus(
     """
     weights = weights_of(paths)
     if digests is None:
-        digests = source_digests(paths)
+        digests = source_digests(paths, Path(cache_dir))
     if weights is None:
         return _build(paths, tokenizer, config, seed, Path(cache_dir), digests)
     parts = [_build([path], tokenizer, config, seed, Path(cache_dir), digests) for path in paths]

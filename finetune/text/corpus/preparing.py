@@ -24,6 +24,7 @@ from typing import Any
 
 from finetune.errors import DataError, FinetuneError
 from finetune.files.writing import NO_LOCKS
+from finetune.machine.processes import place
 from finetune.text.corpus.documents import Advance, read_documents
 from finetune.text.corpus.shards import Tokens, shard_name
 from finetune.text.corpus.sources import Piece
@@ -77,7 +78,8 @@ def prepare(preparation: Preparation, workers: int, advance: Advance) -> Tokens:
     for number in range(len(preparation.shards)):  # what an earlier process made may be damaged
         find_whole(preparation.folder / shard_name(number))
     missing = preparation.missing()
-    processes = min(workers or len(os.sched_getaffinity(0)), len(missing))
+    cores = max(1, len(os.sched_getaffinity(0)) // place().size)  # other ranks prepare too
+    processes = min(workers or cores, len(missing))
     try:
         if processes > 1:
             _start_workers(preparation, missing, processes, advance)

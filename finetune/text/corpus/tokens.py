@@ -279,7 +279,7 @@ def _is_undamaged(folder: Path, checksums: dict[str, int]) -> bool:
     All processes of all machines open a corpus, which may take hours to read.
     """
     try:
-        now = {name: _identity(folder / name) for name in checksums}
+        now = {name: file_identity(folder / name) for name in checksums}
         if _checked(folder) == now:
             return True
         if any(_checksum(folder / name) != value for name, value in checksums.items()):
@@ -298,7 +298,7 @@ def _checked(folder: Path) -> Any:
         return None
 
 
-def _identity(file: Path) -> list[int]:
+def file_identity(file: Path) -> list[int]:
     """What a copy or a change of a file cannot leave as it was."""
     status = file.stat()
     return [status.st_size, status.st_ino, status.st_ctime_ns]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from scipy import stats
 
 from finetune.errors import ConfigError, DataError
+from finetune.text.corpus import corpus as module
 from finetune.text.corpus import preparing
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -208,6 +210,30 @@ def test_progress_is_quiet_where_stderr_is_no_terminal(
     build(corpus_file, wordpiece)
     captured = capfd.readouterr()
     assert captured.err == captured.out == ""
+
+
+def test_large_file_is_hashed_again_only_if_it_was_changed(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    hashed: list[Path] = []
+    hash_file = module.digest
+    monkeypatch.setattr(module, "digest", lambda source: hashed.append(source) or hash_file(source))
+    monkeypatch.setattr(module, "_LARGE", corpus_file.stat().st_size)
+    small = tmp_path / "small.txt"
+    small.write_text("a text")
+    expected = module.source_digests([corpus_file, small])
+    hashed.clear()
+    for _ in range(3):
+        assert module.source_digests([corpus_file, small], cache) == expected
+    assert hashed == [corpus_file, small, small, small]
+    time.sleep(0.02)  # the clock of the file system moves in steps
+    content = corpus_file.read_bytes()
+    corpus_file.write_bytes(content[::-1])
+    assert module.source_digests([corpus_file, small], cache) != expected
+    corpus_file.write_bytes(content)
+    (cache / "digests.json").write_text("damaged")
+    assert module.source_digests([corpus_file, small], cache) == expected
 
 
 def test_missing_corpus_is_an_error(wordpiece: Tokenizer, tmp_path: Path) -> None:

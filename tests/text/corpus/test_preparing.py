@@ -23,6 +23,7 @@ from finetune.errors import DataError
 from finetune.text.corpus import corpus as corpus_module
 from finetune.text.corpus import preparing
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus
+from finetune.text.corpus.sources import Piece
 from finetune.text.tokenizer.stated import ROLES
 from finetune.text.tokenizer.tokenizer import Tokenizer
 
@@ -283,6 +284,25 @@ def test_error_of_a_worker_is_that_of_the_command(
     place = (tmp_path / "b.txt").stat().st_size - 1
     with pytest.raises(DataError, match=rf"b.txt: byte {place} \(0xff\) is not UTF-8"):
         build(tmp_path / "b.txt", wordpiece, tmp_path / "cache", workers=2)
+
+
+def test_worker_ends_with_the_process_that_started_it(wordpiece: Tokenizer, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "endless.txt")  # nobody writes into it
+    pieces = [[Piece(tmp_path / "endless.txt")]]
+    preparation = preparing.Preparation(tmp_path / "tokens", pieces, wordpiece, "text", False)
+    worker = subprocess.Popen(
+        [sys.executable, "-c", preparing._WORKER],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    preparing._send(preparation, worker)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "tokens").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert worker.poll() is None
+    assert worker.stdin is not None
+    worker.stdin.close()
+    assert worker.wait(20) == 1
 
 
 def test_killed_worker_ends_the_command_in_one_line(
