@@ -15,7 +15,7 @@ from finetune.runs.opening import check_folder
 from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.settings import fields as settings
 from finetune.settings.renames import NAMES, OTHER_TOOLS
-from finetune.training.config import RegularizationConfig
+from finetune.training.config import LoaderConfig, RegularizationConfig, TrainerConfig
 from finetune.training.unfreezing.policies import UnfreezeConfig
 from tasks.__main__ import main
 from tasks.run_settings import ClassifyRun
@@ -163,3 +163,54 @@ def test_key_of_another_tool_in_a_file_leads_to_ours(tmp_path: Path) -> None:
     file.write_text("encoder_from: none\nlr: 0.1\n")
     with pytest.raises(ConfigError, match="unknown key 'lr'; it is 'optimizer.learning_rate' here"):
         settings.read(FitRun, file)
+
+
+OLD_STEPS = """
+encoder_from: runs/pretrained
+loader: {batch_size: 16, num_workers: 2}
+trainer: {accumulate_grad_batches: 4, gradient_clip: 2.0}
+"""
+
+
+def test_batches_that_were_accumulated_are_micro_batches_of_one(tmp_path: Path) -> None:
+    """A step has as many examples as before, of as many at once; and so has a validation."""
+    file = tmp_path / "old.yaml"
+    file.write_text(OLD_STEPS)
+    with pytest.warns(FutureWarning, match="4 with batch_size 16 is now micro_batches 4 "):
+        run = settings.read(FitRun, file)
+    assert run.loader == LoaderConfig(64, micro_batches=4, num_workers=2, validation_batches=8)
+    assert run.trainer == TrainerConfig(gradient_clip=2.0)
+
+
+def test_one_batch_a_step_is_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text(OLD_STEPS.replace("batches: 4", "batches: 1"))
+    assert settings.read(FitRun, file).loader == LoaderConfig(16, num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (
+            OLD_STEPS.replace("num_workers", "micro_batches"),
+            "both are given; remove accum",
+        ),
+        (
+            OLD_STEPS.replace("batches: 4", "batches: many"),
+            "batches: expected 1 or more, got",
+        ),
+    ],
+)
+def test_accumulation_that_is_unclear_is_refused(
+    content: str, complaint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=complaint):
+        settings.read(FitRun, file)
+
+
+def test_the_flag_of_accumulation_names_the_one_of_now(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "glue cola --encoder none --print-config --accumulate-grad-batches 2"
+    assert main(words.split()) == 2
+    assert "--micro-batches" in capsys.readouterr().err

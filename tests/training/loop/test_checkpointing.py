@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +17,18 @@ from torch import nn
 
 from finetune import jobs as runs
 from finetune.checkpoints.folder import load_trainer_state
+from finetune.encoder import Encoder
 from finetune.errors import FinetuneError
 from finetune.jobs import session
 from finetune.runs.settings import FitRun, PretrainRun
 from finetune.training.config import CheckpointConfig, TrainerConfig
 from finetune.training.loop.checkpointing import Checkpointer
+from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.progress import Clock, LengthConfig, RunLength
 from finetune.training.loop.stopping import Interrupted, StopSignals
+from finetune.training.loop.trainer import fraction_done
 from finetune.training.schedules import ScheduleConfig, rate_factor
+from tests.made.nets import tiny_config
 
 
 class FakeClock(Clock):
@@ -179,6 +184,38 @@ def test_a_loss_that_is_no_number_names_the_step() -> None:
     ):
         checkpointer.on_before_backward(run.trainer, run.module, torch.tensor(float("inf")))  # type: ignore[arg-type]
     checkpointer.on_before_backward(run.trainer, run.module, torch.tensor(1e30))  # type: ignore[arg-type]
+
+
+def of_two(sums: list[float], *, on_gpu: bool = False) -> tuple[Any, Any]:
+    """A trainer of two processes, and the module to which these sums came with a gradient."""
+    module = Pretrainer(Encoder(tiny_config()))
+    shared = module.step_weights.shared
+    shared.travel = True
+    shared.arrive(torch.tensor(sums))
+    trainer: Any = SimpleNamespace(world_size=2, global_step=4, lightning_module=module)
+    shared.complete(trainer)
+    for copy in shared._copies:
+        copy.on_gpu = on_gpu
+    return trainer, module
+
+
+def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_step() -> None:
+    checkpointer = Run().checkpointer()
+    for total, stops in ((float("nan"), True), (12.0, False)):
+        trainer, module = of_two([4.0, total, 0.0])
+        local: Any = torch.tensor(1.0 if stops else float("nan"))
+        checkpointer.on_before_backward(trainer, module, local)  # the others would wait
+        with pytest.raises(FinetuneError, match="loss is nan at ste") if stops else nullcontext():
+            checkpointer.on_before_optimizer_step(trainer, module, None)  # type: ignore[arg-type]
+
+
+def test_processes_follow_the_first_ones_clock_as_it_came_with_the_gradient() -> None:
+    length = RunLength(LengthConfig(max_minutes=1), 100, FakeClock())
+    assert fraction_done(of_two([4.0, 8.0, 0.25])[0], length) == 0.25
+    trainer, module = of_two([4.0, 8.0, 0.25], on_gpu=True)
+    assert module.step_weights.shared.fraction is None  # a GPU is not waited for
+    trainer.strategy = SimpleNamespace(broadcast=lambda value: 0.125)
+    assert fraction_done(trainer, length) == 0.125
 
 
 def test_a_run_of_minutes_ends_by_the_clock() -> None:
