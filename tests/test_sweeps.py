@@ -84,7 +84,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_there_are_sweeps() -> None:
     names = {path.stem for path in SWEEPS}
-    assert names == {"masking", "pooling", "schedule", "unfreezing"}
+    assert names == {"masking", "pooling", "rte", "schedule", "unfreezing"}
 
 
 @each

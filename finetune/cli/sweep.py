@@ -15,7 +15,7 @@ from finetune.cli.parser import add_json, command_parser, positive
 from finetune.cli.train import read_fit_settings, read_pretrain_settings
 from finetune.console.output import counted, put
 from finetune.errors import ConfigError, nearest
-from finetune.metrics.semantics import column_title, goodness, label, meaning, shown
+from finetune.metrics.semantics import column_title, goodness, meaning, shown
 
 if TYPE_CHECKING:
     from finetune.runs.settings import FitRun, PretrainRun
@@ -170,6 +170,7 @@ def sweep_text(summary: Mapping[str, Any]) -> str:
     """
     from finetune.console.tables import table
     from finetune.metrics.semantics import headline
+    from finetune.runs.sweeps import choice_lines
 
     rows = summary["runs"]
     ended = [row for row in rows if "metrics" in row]
@@ -182,38 +183,16 @@ def sweep_text(summary: Mapping[str, Any]) -> str:
     title = column_title(metric) if ended else "score"
     lines = [table(cells, ["run", title, "minutes", "state"])]
     lines += [f"{row['name']}: {row['error']}" for row in others if "error" in row]
-    return "\n".join([*lines, *_choice(summary)])
+    waiting = sum(row["state"] != "failed" for row in others)
+    if waiting:
+        lines.append(f"{counted(waiting, 'run')} to come; the same command continues the sweep")
+    return "\n".join([*lines, "", *choice_lines(summary)]).rstrip()
 
 
 def _scores(metric: str, row: Mapping[str, Any]) -> list[str]:
     of = row["metrics"][metric]
     spread = f" ± {shown(metric, of['std'])}" if len(of["values"]) > 1 else ""
     return [f"{shown(metric, of['mean'])}{spread}", f"{row['minutes']:.1f}"]
-
-
-def _choice(summary: Mapping[str, Any]) -> list[str]:
-    """The best run, and by how much its score flatters."""
-    if "best" not in summary:
-        waiting = sum("metrics" not in row for row in summary["runs"])
-        return [f"{counted(waiting, 'run')} to come; the same command continues the sweep"]
-    metric, name = summary["metric"], label(summary["metric"])
-    lines = ["", f"best of {len(summary['runs'])}: {summary['best']}"]
-    score = shown(metric, summary["score"])
-    if "fresh" not in summary:
-        return [*lines, f"{name} {score}, on the rows that chose it; there are no fresh ones"]
-    fresh = summary["fresh"]
-    lines.append(f"{name} on the rows that chose it ({summary['split']}): {score}")
-    rows = f"{counted(fresh['examples'], 'row')} of {fresh['split']}"
-    lines.append(f"{name} on fresh rows ({rows}): {shown(metric, fresh['score'])}")
-    interval = ""
-    if "interval" in fresh:
-        low, high = (shown(metric, end, signed=True) for end in fresh["interval"])
-        interval = f" [95 % over examples: {low}, {high}]"
-    flattery = shown(metric, fresh["flatters_by"], signed=True)
-    lines.append(f"the choice flatters by {flattery}{interval}")
-    for bar, value in summary.get("elementary", {}).items():
-        lines.append(f"baseline {label(bar)}, on the rows that chose: {shown(metric, value)}")
-    return lines
 
 
 def _slurm(file: Path, folder: Path, count: int) -> str:

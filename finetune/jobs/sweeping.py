@@ -20,7 +20,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.files.writing import write_json, write_text
 from finetune.jobs import fit, pretrain
 from finetune.jobs.evaluation import evaluate
-from finetune.machine.processes import first_process_only
+from finetune.machine.processes import first_process_only, is_first_process
 from finetune.metrics.semantics import best_index, goodness, headline
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.groups import score_of
@@ -28,11 +28,11 @@ from finetune.runs.listing import Listing, read_record, run_folders
 from finetune.runs.opening import check_writable
 from finetune.runs.results import Results, best_elementary, data_of, of_several, summarise
 from finetune.runs.settings import FitRun, PretrainRun
-from finetune.runs.sweeps import Planned
+from finetune.runs.sweeps import SUMMARY, Planned
 from finetune.settings.values import load, show, write
 
-RECORD, SUMMARY = "sweep.yaml", "sweep.json"
-"""Files of a sweep's folder: what its runs have in common, and what came out."""
+RECORD = "sweep.yaml"
+"""In the folder of a sweep: what its runs have in common."""
 Fresh = Literal["half"] | str | None
 """Which rows score the winner: the other half, a labelled split, or none."""
 
@@ -218,7 +218,8 @@ def _fresh(best: Planned, ended: Results, metric: str, split: str) -> dict[str, 
         "score": score,
         "flatters_by": sign * (_mean(ended, metric) - score),
     }
-    interval = _interval(best.folder, metric, (ended, scored))
+    # Another process may be here before the first one has written what the interval is made of.
+    interval = _interval(best.folder, metric, (ended, scored)) if is_first_process() else None
     if interval is not None:
         about["interval"] = sorted(sign * end for end in interval)
     return about

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from finetune.console.output import counted
@@ -11,11 +13,13 @@ from finetune.errors import ConfigError, DataError
 from finetune.files.writing import write_text
 from finetune.report.assembling import parts
 from finetune.report.collecting import Collection, Problem, collect
+from finetune.report.markup import element, joined
 from finetune.report.page import page
 from finetune.report.parts import Part
 from finetune.report.view import TaskView, task_views
 from finetune.runs.families import Anchor, families
 from finetune.runs.opening import check_writable
+from finetune.runs.sweeps import SUMMARY, choice_lines
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,26 @@ def write_report(
         reasons = "; ".join(f"{problem.place}: {problem.what}" for problem in collection.problems)
         raise DataError(f"expected runs to report, got none ({reasons}); name a run folder")
     views = task_views(collection, baselines, _anchors())
-    shown = parts(collection, views, data, more)
+    shown = parts(collection, views, data, [*_sweeps(places, collection), *more])
     write_text(out, page(title or _title(views), _subtitle(collection, views), shown))
     names = tuple(run.name for run in collection.runs)
     return Report(out, names, tuple(dict.fromkeys(collection.problems)))
+
+
+def _sweeps(places: Sequence[Path], collection: Collection) -> list[Part]:
+    """What the sweeps among the places chose, and by how much the choice flatters."""
+    body = []
+    for place in places:
+        lines = collection.attempt(str(place), partial(_choice, place))
+        if lines:
+            body += [element("h3", str(place)), *(element("p", line) for line in lines)]
+    lead = "The best run of a sweep, and its score on rows that did not choose it."
+    return [Part("sweeps", "Sweeps", joined(body), lead)] if body else []
+
+
+def _choice(place: Path) -> list[str]:
+    file = place / SUMMARY
+    return choice_lines(json.loads(file.read_bytes())) if file.is_file() else []
 
 
 def _check_file(out: Path) -> None:

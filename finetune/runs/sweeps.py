@@ -26,7 +26,9 @@ from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
+from finetune.console.output import counted
 from finetune.errors import ConfigError, nearest
+from finetune.metrics.semantics import label, shown
 from finetune.ranges import MOST_SEED, check_values, within
 from finetune.runs.families import make_task
 from finetune.runs.folder import RunFolder
@@ -35,6 +37,8 @@ from finetune.settings.fields import read
 from finetune.settings.keywords import from_keywords
 from finetune.settings.values import load, show
 
+SUMMARY = "sweep.json"
+"""In the folder of a sweep: its runs, the choice, and the winner's score on fresh rows."""
 Values = dict[str, Any]
 """Name of a parameter -> its value in one run."""
 MOST_RUNS = 100_000
@@ -338,3 +342,32 @@ def fresh_rows(run: FitRun, named: str | None) -> str:
     if named is None:  # a file to predict
         return "half"
     raise ConfigError(f"fresh: expected a labelled split, got {split} without labels; choose half")
+
+
+def choice_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The best run of a sweep, and by how much its score flatters; none before its end.
+
+    Args:
+        summary: What sweep.json holds.
+    """
+    if "best" not in summary:
+        return []
+    metric, name = summary["metric"], label(summary["metric"])
+    lines = [f"best of {len(summary['runs'])}: {summary['best']}"]
+    score = shown(metric, summary["score"])
+    if "fresh" not in summary:
+        return [*lines, f"{name} {score}, on the rows that chose it; there are no fresh ones"]
+    fresh = summary["fresh"]
+    rows = f"{counted(fresh['examples'], 'row')} of {fresh['split']}"
+    flattery = shown(metric, fresh["flatters_by"], signed=True)
+    if "interval" in fresh:
+        low, high = (shown(metric, end, signed=True) for end in fresh["interval"])
+        flattery += f" [95 % over examples: {low}, {high}]"
+    lines += [
+        f"{name} on the rows that chose it ({summary['split']}): {score}",
+        f"{name} on fresh rows ({rows}): {shown(metric, fresh['score'])}",
+        f"the choice flatters by {flattery}",
+    ]
+    for bar, value in summary.get("elementary", {}).items():
+        lines.append(f"baseline {label(bar)}, on the rows that chose: {shown(metric, value)}")
+    return lines

@@ -15,6 +15,7 @@ import yaml
 
 from finetune.errors import DataError
 from finetune.jobs import fine_tuning
+from finetune.runs.folder import RunFolder
 from finetune.task.drawing import halves
 from finetune.training.loop.checkpointing import Checkpointer
 from tasks.glue.task import glue_task
@@ -97,6 +98,10 @@ def test_the_best_is_chosen_on_one_half_and_scored_on_the_other(
     assert told["interval"][0] <= told["flatters_by"] <= told["interval"][1]
     shown = call("sweep", file, "--out", out)
     assert f"the choice flatters by {100 * told['flatters_by']:+.2f} [95 % over" in shown.out
+    assert call("report", out, "--out", tmp_path / "page.html").status == 0
+    page = (tmp_path / "page.html").read_text()
+    assert f"the choice flatters by {100 * told['flatters_by']:+.2f}" in page
+    assert f"best of 4: {summary['best']}" in page
     listed = call("runs", out, "--json").json["runs"]
     assert {run["name"] for run in listed} == means.keys()
     with_baselines = [
@@ -227,6 +232,17 @@ def test_one_job_of_an_array_trains_one_run(
     summary = call("sweep", file, "--out", out, "--json").json
     assert trained == ["learning_rate=0.02", "learning_rate=0.01"]
     assert "best" in summary
+
+
+def test_a_run_of_another_process_is_left_to_it(
+    sweep: Write, tmp_path: Path, call: Call, trained: list[str]
+) -> None:
+    file, out = sweep({"learning-rate": [0.01, 0.02]}), tmp_path / "runs"
+    with RunFolder(out / "learning_rate=0.01").hold():
+        outcome = call("sweep", file, "--out", out)
+    assert trained == ["learning_rate=0.02"]
+    assert "learning_rate=0.01 is running in another process" in outcome.err
+    assert outcome.out.endswith("1 run to come; the same command continues the sweep\n")
 
 
 def test_a_labelled_test_file_is_the_fresh_split(world: World, tmp_path: Path, call: Call) -> None:
