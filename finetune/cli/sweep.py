@@ -204,9 +204,10 @@ def _slurm(file: Path, folder: Path, count: int) -> str:
             f"#SBATCH --job-name={shlex.quote(file.stem)}",
             f"#SBATCH --array=1-{count}",
             "#SBATCH --requeue",
+            "#SBATCH --signal=B:USR1@120",
             f"#SBATCH --chdir={shlex.quote(os.getcwd())}",
             f"# When all jobs have ended, this command chooses and prints the table: {again}",
-            f'{again} --run "$SLURM_ARRAY_TASK_ID"',
+            f'exec {again} --run "$SLURM_ARRAY_TASK_ID"',
         ]
     )
 

@@ -223,8 +223,8 @@ def test_one_job_of_an_array_trains_one_run(
     file, out = sweep({"learning-rate": [0.01, 0.02]}), tmp_path / "runs"
     script = call("sweep", file, "--out", out, "--print", "slurm").out
     assert "#SBATCH --array=1-2\n" in script
-    (line,) = [line for line in script.splitlines() if line.startswith("finetune ")]
-    assert line == f'finetune sweep {file} --out {out} --run "$SLURM_ARRAY_TASK_ID"'
+    (line,) = [line for line in script.splitlines() if line.startswith("exec ")]
+    assert line == f'exec finetune sweep {file} --out {out} --run "$SLURM_ARRAY_TASK_ID"'
     assert call("sweep", file, "--out", out, "--run", 2).status == 0
     assert trained == ["learning_rate=0.02"]
     assert not (out / "sweep.json").exists()
