@@ -51,3 +51,45 @@ def test_a_benchmark_runs_to_its_end(
     words, pattern = SMALLEST[name]
     importlib.import_module(name).main(words)
     assert re.search(pattern, capsys.readouterr().out)
+
+
+def test_the_page_on_scaling_has_the_tables_of_the_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    importlib.import_module("scaling").main([])
+    page = (BENCHMARKS.parent / "docs" / "scaling.md").read_text()
+    tables = capsys.readouterr().out.strip().split("\n\n")
+    assert len(tables) == 2
+    assert all(table in page for table in tables)
+
+
+def test_the_model_of_scaling_has_the_right_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    scaling = importlib.import_module("scaling")
+    machine = scaling.Machine(latency=0.0, jitter=0.0)
+    training = scaling.base(None, 1)
+    alone = scaling.step_seconds(training, 1, machine)
+    assert alone["step"] == alone["compute"] > alone["all_reduce"] == 0
+    # A ring moves twice the bytes but for one part; what stays in the node is all there is.
+    size, eight = 1e9, scaling.all_reduce_seconds(1e9, 8, machine)
+    assert eight == pytest.approx(2 * 7 / 8 * size / machine.inside)
+    many = scaling.all_reduce_seconds(size, 8 * 1000, machine)
+    assert many == pytest.approx(eight + 2 * size / 8 / machine.outside, rel=0.01)
+    # However long the backward pass: the tied embeddings' gradient is sent after it.
+    long = scaling.step_seconds(scaling.base(2**20, 8), 8, machine)
+    last = scaling.all_reduce_seconds(training.last_bytes, 8, machine)
+    assert long["step"] == pytest.approx(long["compute"] + last)
+
+
+@pytest.mark.slow  # processes that train
+def test_the_model_of_scaling_is_checked_in_processes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    sizes = ["--steps", "5", "--rows", "2", "--length", "16"]
+    importlib.import_module("scaling").main(["--measure", "1", "2", *sizes])
+    header, one, two = capsys.readouterr().out.splitlines()
+    assert header.split()[0] == "processes"
+    assert [float(line.split()[0]) for line in (one, two)] == [1, 2]
+    assert all(float(number.replace(",", "")) > 0 for number in two.split())

@@ -113,7 +113,7 @@ def _layout(batch: Mapping[str, Tensor]) -> Padded:
     """Without padding, if there is some and each token sees the same ones."""
     mask = batch.get("attention_mask")
     # To count the tokens the host would wait for a GPU, which has more time than like lengths pad.
-    if mask is None or mask.dim() != 2 or mask.device.type == "cuda" or bool(mask.all()):
+    if mask is None or mask.dim() != 2 or mask.device.type != "cpu" or bool(mask.all()):
         return PADDED
     return Unpadded.from_mask(mask, TILE)
 
