@@ -242,17 +242,32 @@ class Blocks:
 
     def _read(self, positions: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Ids and word starts at these positions of the corpus, of the same shape."""
-        starts = self.tokens.starts
-        shards = np.searchsorted(starts, positions, side="right") - 1
         ids = np.empty(positions.shape, self.tokens.dtype)
         is_start = np.empty(positions.shape, np.bool_)
-        for number in np.unique(shards):
-            inside = shards == number
-            files = self._shard(int(number))
-            for file, values in zip(files, (ids, is_start), strict=True):
-                file.check()
-                values[inside] = file.array[positions[inside] - starts[number]]
+        # Positions rise in a block, so most blocks are seen to lie in one shard by their ends.
+        first, last = self._shards_of(positions[:, 0]), self._shards_of(positions[:, -1])
+        for number in np.unique(first[first == last]):
+            rows = np.flatnonzero((first == number) & (last == number))
+            where = rows if len(rows) < len(positions) else slice(None)  # without a copy
+            self._copy(int(number), where, positions, ids, is_start)
+        if len(others := np.flatnonzero(first != last)):
+            shards = self._shards_of(positions[others])
+            for number in np.unique(shards):
+                row, column = np.nonzero(shards == number)
+                self._copy(int(number), (others[row], column), positions, ids, is_start)
         return ids, is_start
+
+    def _shards_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self.tokens.starts, positions, side="right") - 1
+
+    def _copy(
+        self, shard: int, where: Any, positions: NDArray[np.int64], *values: NDArray[Any]
+    ) -> None:
+        """Copy the ids and word starts of a shard to places of the arrays."""
+        within = positions[where] - self.tokens.starts[shard]
+        for file, array in zip(self._shard(shard), values, strict=True):
+            file.check()
+            array[where] = file.array[within]
 
     def _framed_ids(self, ids: NDArray[Any]) -> NDArray[np.int64]:
         framed = np.empty((len(ids), self.packing.max_length), dtype=np.int64)
