@@ -1,7 +1,10 @@
 """Random numbers keyed by the place in the run, never by what was drawn before.
 
 Dropout at a step depends on (seed, batch number, rank) alone, so a resumed run draws what the
-uninterrupted run would have drawn and no generator state has to be stored.
+uninterrupted run would have drawn and no generator state has to be stored. With dropout another
+number of processes or micro-batches therefore draws other numbers. Keyed by example it would draw
+the same, but one draw an example costs a CPU 0.5 to 4 % of a step (hidden size 64 to 768), and
+attention's fused kernels on a GPU take one seed for all examples.
 """
 
 from __future__ import annotations
