@@ -30,18 +30,24 @@ class Ranks:
 
     @classmethod
     def of(cls, trainer: pl.Trainer | None) -> Ranks:
-        """Those of a trainer; one process where there is none."""
-        return cls() if trainer is None else cls(trainer.global_rank, trainer.world_size)
+        """Those of a trainer; one process where there is none.
+
+        Where weights are divided among processes, all must take part in each batch: none has a part
+        of the batches for itself.
+        """
+        from pytorch_lightning.strategies import ModelParallelStrategy
+
+        if trainer is None or isinstance(trainer.strategy, ModelParallelStrategy):
+            return cls()
+        return cls(trainer.global_rank, trainer.world_size)
 
     def part(self, batches: Sequence[Indices]) -> list[Indices]:
-        """This process's part of some batches, with empty ones where others have more.
+        """This process's part of some batches: an empty one where there are fewer than processes.
 
-        Lightning does not ask a process without a batch for anything, and the others would wait;
-        and of weights that are divided among processes all must take part in each batch.
+        Lightning does not ask a process without a batch for anything, and the others would wait.
         """
         own = list(batches[self.rank :: self.size])
-        most = max(-(-len(batches) // self.size), self.size > 1)
-        return own + [np.empty(0, dtype=np.int64)] * (most - len(own))
+        return own if own or self.size == 1 else [np.empty(0, dtype=np.int64)]
 
     def merged(self, results: Sequence[T]) -> list[T]:
         """What each process has made of its `part`, in the order of the whole, in every process."""

@@ -175,6 +175,25 @@ def test_a_run_in_parts_is_stopped_and_goes_on_in_parts_or_whole(
     assert largest_difference(run, undisturbed, "best") < 1e-5
 
 
+def test_fine_tuning_in_parts_is_that_of_one_process(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    settings = yaml.safe_load(world.glue_config.read_text()) | {"optimizer": {"adam_epsilon": 1e-3}}
+    settings["encoder"] |= {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+    config = tmp_path / "glue.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert call(*world.glue(whole, "--config", config)).status == 0
+    words = world.glue(parts, "--config", config, "--devices", 2, "--strategy", "fsdp")
+    outcome = Process(words, tmp_path, {}, None).end(SECONDS)
+    assert outcome.status == 0, outcome.err
+    assert largest_difference(parts, whole) < 1e-5
+    assert largest_difference(parts, whole, "best") < 1e-5
+    ours, theirs = (json.loads((run / "results.json").read_text()) for run in (parts, whole))
+    assert ours["metrics"] == theirs["metrics"]
+    assert ours["parameters"] == theirs["parameters"]
+
+
 def test_what_needs_whole_weights_is_refused(
     world: World, tmp_path: Path, refuses: Refuses
 ) -> None:

@@ -29,6 +29,7 @@ from lightning_fabric.plugins.environments.lightning import (
 from lightning_fabric.utilities.distributed import _set_num_threads_if_needed
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from finetune.errors import FinetuneError
 from finetune.machine.lifeline import END_OF_FIRST, Lifeline
@@ -99,7 +100,27 @@ class Processes(DDPStrategy):
     def setup_environment(self) -> None:
         """Meet the other processes."""
         with ending_at_once():
+            meet_again(place(), self._get_process_group_backend())
             super().setup_environment()
+
+
+def meet_again(place: Place, backend: str) -> None:
+    """Let processes that torchrun has started again meet, apart from those before them.
+
+    Torchrun's store lives on, and torch would look there for the addresses of processes that were
+    killed; and `StopSignals` for what stopped those.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if not place.by_torchrun or attempt == "0" or torch.distributed.is_initialized():
+        return
+    assert place.port is not None
+    store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)
+    torch.distributed.init_process_group(
+        backend,
+        store=PrefixStore(f"restart_{attempt}", store),
+        rank=place.rank,
+        world_size=place.size,
+    )
 
 
 @contextlib.contextmanager

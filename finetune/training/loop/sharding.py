@@ -19,9 +19,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from finetune.machine.processes import is_first_process
+from finetune.machine.processes import is_first_process, place
 from finetune.training.config import TrainerConfig
-from finetune.training.loop.launching import KnownPlace, Launcher, ending_at_once, machines_of
+from finetune.training.loop.launching import (
+    KnownPlace,
+    Launcher,
+    ending_at_once,
+    machines_of,
+    meet_again,
+)
 
 M = TypeVar("M", bound=nn.Module)
 FSDP = "fsdp"
@@ -55,6 +61,7 @@ class ShardedProcesses(ModelParallelStrategy):
     def setup_environment(self) -> None:
         """Meet the other processes."""
         with ending_at_once():
+            meet_again(place(), self._get_process_group_backend())
             super().setup_environment()
 
 
