@@ -178,13 +178,10 @@ def test_a_run_in_parts_is_stopped_and_goes_on_in_parts_or_whole(
 def test_fine_tuning_in_parts_is_that_of_one_process(
     world: World, tmp_path: Path, call: Call
 ) -> None:
-    settings = yaml.safe_load(world.glue_config.read_text()) | {"optimizer": {"adam_epsilon": 1e-3}}
-    settings["encoder"] |= {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-    config = tmp_path / "glue.yaml"
-    config.write_text(yaml.safe_dump(settings))
+    same = ["--dropout", 0, "--adam-epsilon", 1e-3]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert call(*world.glue(whole, "--config", config)).status == 0
-    words = world.glue(parts, "--config", config, "--devices", 2, "--strategy", "fsdp")
+    assert call(*world.glue(whole, *same)).status == 0
+    words = world.glue(parts, *same, "--devices", 2, "--strategy", "fsdp")
     outcome = Process(words, tmp_path, {}, None).end(SECONDS)
     assert outcome.status == 0, outcome.err
     assert largest_difference(parts, whole) < 1e-5
