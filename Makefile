@@ -32,6 +32,7 @@ bench: $(INSTALLED)  ## this project beside its peers; on a quiet machine
 	$(BIN)/python benchmarks/pretraining.py
 	$(BIN)/python benchmarks/finetuning.py
 	$(BIN)/python benchmarks/lightning_overhead.py
+	$(BIN)/python benchmarks/corpus.py
 
 gpu:  ## checks and times on one CUDA device, into runs/gpu; eight minutes, installs nothing
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu.py

@@ -33,7 +33,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer, tokenizer_threads
 from finetune.text.tokenizer.word_cache import WordCache
 
 _WORKER = "from finetune.text.corpus.preparing import serve; serve()"
-_SECONDS_BETWEEN_LOOKS = 0.05
+_SECONDS_BETWEEN_LOOKS = 0.1
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,18 @@ def prepare(preparation: Preparation, workers: int, advance: Advance) -> Tokens:
         with suppress(OSError):  # nothing has been made
             preparation.folder.rmdir()
         raise
-    return Tokens.join(preparation.folder, len(preparation.shards))
+    tokens = Tokens.join(preparation.folder, len(preparation.shards))
+    for lock in preparation.folder.glob("*.lock"):  # of killed processes
+        lock.unlink(missing_ok=True)
+    return tokens
 
 
 def _make_missing(preparation: Preparation, advance: Advance) -> None:
     words = WordCache(preparation.tokenizer)
     for wait in (False, True):  # first what nobody makes, then what others have not finished
         for number in preparation.missing():
+            if preparation.is_made(number):  # by now
+                continue
             with _taken(preparation.folder, shard_name(number), wait=wait) as is_mine:
                 if is_mine and not preparation.is_made(number):
                     _make(preparation, number, words, advance)
@@ -212,7 +217,8 @@ def _wait(
         for worker, state in zip(workers, states, strict=True):
             if state:
                 raise _failure(worker, state)
-        made = [number for number in missing if preparation.is_made(number)]
+        there = set(os.listdir(preparation.folder)) if preparation.folder.exists() else set()
+        made = {number for number in missing if shard_name(number) in there}
         missing = [number for number in missing if number not in made]
         advance(sum(map(preparation.size, made)))
         if None not in states:
