@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from finetune.jobs.estimate import batch_cost
-from finetune.training.config import TrainerConfig
+from finetune.training.config import LoaderConfig, TrainerConfig
 
 
 class Waiting(torch.nn.Linear):
@@ -20,14 +20,13 @@ class Waiting(torch.nn.Linear):
 
 
 class Data:
+    config = LoaderConfig()
+
     def order(self, epoch: int) -> list[int]:
         return [0] * 8
 
-    def training_set(self, epoch: int) -> None:
-        return None
-
-    def batch_loader(self, examples: Any, order: list[int]) -> list[dict[str, torch.Tensor]]:
-        return [{"x": torch.ones(2, 3)} for _ in order]
+    def parts_loader(self, epoch: int, parts: int, batches: list[int], own: slice) -> list[Any]:
+        return [{"x": torch.ones(2, 3)} for _ in batches]
 
 
 def test_waiting_for_the_processor_is_no_part_of_the_estimate() -> None:
