@@ -28,6 +28,7 @@ from finetune.text import (
     read_documents,
     train_tokenizer,
 )
+from finetune.text.tokenizer.tokenizer import tokenizer_threads
 
 AT_ONCE = 1000
 """Documents that `tokenizers` is given at once."""
@@ -102,8 +103,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes that prepare")
     parser.add_argument("--vocab-size", type=int, default=8192, help="tokens of the vocabulary")
     options = parser.parse_args(words)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tokenizer_threads(1):
         paths = options.corpus or [str(made_file(Path(folder), options.megabytes))]
         print(f"{', '.join(paths)}, {options.workers} worker(s), rates by processor time")
         for algorithm in ("wordpiece", "bpe"):
