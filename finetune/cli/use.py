@@ -82,7 +82,11 @@ def evaluate(arguments: list[str]) -> int:
     """Score a finished run again; takes the arguments after `finetune evaluate`."""
     parser = command_parser("evaluate", "Score the best checkpoint of a finished run.")
     parser.add_argument("run", type=Path, help="folder of a fine-tuning run")
-    parser.add_argument("--split", help="split with labels (default: the validation split)")
+    parser.add_argument(
+        "--split",
+        help="split with labels (default: the validation split); fresh = the half of it that a "
+        "run with --choose-on-half left out",
+    )
     parser.add_argument(
         "--file", help="another file with labels, scored as the split --split (default: test)"
     )

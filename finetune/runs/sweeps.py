@@ -263,8 +263,11 @@ def _draw(choices: list[Any] | Interval, rng: np.random.Generator) -> Any:
 
 
 def folder_name(values: Values) -> str:
-    """The name of a run's folder: `pooling=cls,learning_rate=0.001`; `all` where nothing varies."""
-    name = ",".join(f"{key}={show(value)}" for key, value in values.items()) or "all"
+    """The name of a run's folder: `dropout=0.1,pooling=cls`; `all` where nothing varies.
+
+    By name, so that parameters may change their places in the file.
+    """
+    name = ",".join(f"{key}={show(value)}" for key, value in sorted(values.items())) or "all"
     safe = re.sub(r"[^\w.=,:+-]", "-", name)
     if safe == name and len(name) <= LONGEST_NAME:
         return name

@@ -79,7 +79,7 @@ def test_the_best_is_chosen_on_one_half_and_scored_on_the_other(
     assert summary == json.loads((out / "sweep.json").read_text())
     means = {row["name"]: mean_of(out / row["name"]) for row in summary["runs"]}
     assert list(means) == [
-        f"pooling={pooling},learning_rate={rate}"
+        f"learning_rate={rate},pooling={pooling}"
         for pooling in ("cls", "mean")
         for rate in (0.01, 0.02)
     ]

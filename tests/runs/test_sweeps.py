@@ -37,13 +37,20 @@ def test_a_grid_has_every_combination_and_seeds_are_no_runs(tmp_path: Path) -> N
     text = "parameters: {pooling: [cls, mean], --learning-rate: [1.0e-3, 0.01], seed: [1, 2]}"
     runs = runs_of(tmp_path, text)
     assert list(runs) == [
-        "pooling=cls,learning_rate=0.001",
-        "pooling=cls,learning_rate=0.01",
-        "pooling=mean,learning_rate=0.001",
-        "pooling=mean,learning_rate=0.01",
+        "learning_rate=0.001,pooling=cls",
+        "learning_rate=0.01,pooling=cls",
+        "learning_rate=0.001,pooling=mean",
+        "learning_rate=0.01,pooling=mean",
     ]
     expected = {"pooling": "mean", "learning_rate": 0.01, "seeds": [1, 2]}
     assert list(runs.values())[-1] == expected
+
+
+def test_the_places_of_parameters_in_the_file_change_no_run(tmp_path: Path) -> None:
+    values = ("pooling: [cls, mean, max]", RATES)
+    assert random(tmp_path, ", ".join(values)) == random(tmp_path, ", ".join(values[::-1]))
+    texts = ("parameters: {a: [1, 2], b: [3]}", "parameters: {b: [3], a: [1, 2]}")
+    assert runs_of(tmp_path, texts[0]) == runs_of(tmp_path, texts[1])
 
 
 def test_draws_are_different_runs_and_more_of_them_continue_the_fewer(tmp_path: Path) -> None:
