@@ -18,7 +18,7 @@ demo: $(INSTALLED)  ## pretrain, fine-tune and compare on the embedded sample
 test: $(INSTALLED)  ## the tests but for the slow ones, one thread a process
 	$(BIN)/pytest --numprocesses $(WORKERS)
 
-test-all: $(INSTALLED)  ## all of them: the slow ones too, and with FINETUNE_DATA those on the official data
+test-all: $(INSTALLED)  ## all, for a nightly schedule: the slow ones, on a GPU if there is one, with FINETUNE_DATA on official data
 	$(BIN)/pytest --numprocesses $(WORKERS) -m "slow or not slow"
 
 check: $(INSTALLED)  ## format, lint, types, tests

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 REACH_SECONDS = 300.0
 """How long the first process may take to start."""
+LATE_SECONDS = 20.0
+"""How long a first process that ends at once waits for the others to start."""
 LOOK_SECONDS = 0.2
 _PORTS = 10000
 """Between the port at which the processes meet and that of their lifeline."""
@@ -44,37 +46,42 @@ class Lifeline:
             FinetuneError: The first process cannot be reached.
         """
         self._place, self._lost = place, lost
-        self._released = False
-        self._lock = threading.Lock()
+        self._told = b""  # to all at the other end, those that come later too
+        self._changed = threading.Condition()
         self._connections: list[socket.socket] = []
+        self._server: socket.socket | None = None
         if place.rank == 0:
-            self._listen()
+            self._server = self._listen()
         else:
             self._connections.append(_reach(place))
+        self._is_released = False
 
-    def _listen(self) -> None:
+    def _listen(self) -> socket.socket:
         host = "" if self._place.machines > 1 else self._place.address
         port = 0 if self._place.by_torchrun else _port(self._place)
         server = socket.create_server((host, port), backlog=self._place.size)
         if self._place.by_torchrun:  # its store is where the others look for the port
             _publish(self._place, server.getsockname()[1])
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+        return server
 
     def _accept(self, server: socket.socket) -> None:
-        while True:
-            connection, _ = server.accept()
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                connection, _ = server.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        greeting = _greeting(self._place)
         with contextlib.suppress(OSError):
             connection.settimeout(REACH_SECONDS)
-            if connection.recv(len(_greeting(self._place))) != _greeting(self._place):
+            if connection.recv(len(greeting), socket.MSG_WAITALL) != greeting:
                 return connection.close()  # some other program that looks for open ports
             connection.settimeout(None)
-        with self._lock:
+        with self._changed:
             self._connections.append(connection)
-            if self._released:
-                _send(connection, _RELEASED)
+            _send(connection, self._told)
+            self._changed.notify_all()
         self._watch(connection)
 
     def _watch(self, connection: socket.socket) -> None:
@@ -92,7 +99,7 @@ class Lifeline:
         Raises:
             FinetuneError: It has failed.
         """
-        if self._released or self._place.rank == 0:
+        if self._is_released or self._place.rank == 0:
             return
         (connection,) = self._connections
         try:
@@ -101,29 +108,44 @@ class Lifeline:
             answer = b""
         if answer != _RELEASED:
             raise FinetuneError(END_OF_FIRST)
-        self._released = True
+        self._is_released = True
         threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
 
     def release(self) -> None:
         """In the first process: let the others go on."""
-        self._send_once(_RELEASED, released=True)
+        if self._place.rank == 0 and not self._is_released:
+            self._is_released = True
+            self._tell(_RELEASED)
 
     def fail(self) -> None:
-        """In the first process: let those that wait fail."""
-        self._send_once(_FAILED, released=False)
-
-    def _send_once(self, what: bytes, *, released: bool) -> None:
-        with self._lock:
-            if self._place.rank == 0 and not self._released:
-                self._released = released
-                for connection in self._connections:
-                    _send(connection, what)
+        """In the first process: let those that wait fail, when all of them have come."""
+        if self._place.rank == 0 and not self._is_released:
+            self._tell(_FAILED)
+            self._wait_for_late_ones()
 
     def end(self) -> None:
         """Let the others know that this process has done its part."""
-        with self._lock:
+        self._tell(_ENDED)
+        self._wait_for_late_ones()
+
+    def _tell(self, what: bytes) -> None:
+        with self._changed:
+            self._told += what
             for connection in self._connections:
-                _send(connection, _ENDED)
+                _send(connection, what)
+
+    def _wait_for_late_ones(self) -> None:
+        """Stay until all others have come: they would look for a process that has ended."""
+        wanted = self._place.size - 1 if self._place.rank == 0 else 1
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._connections) >= wanted, LATE_SECONDS)
+
+    def close(self) -> None:
+        """Cut all connections."""
+        for one in [*self._connections, *filter(None, [self._server])]:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
 
 
 def _send(connection: socket.socket, what: bytes) -> None:

@@ -1,21 +1,27 @@
-"""Several processes train together: `--devices 2` with the settings that everybody has."""
+"""Several processes do one job, however they are started, with the settings that everybody has."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import torch.distributed.run
 import yaml
 
 from finetune.checkpoints.folder import load_checkpoint
 from tasks.__main__ import main
+from tests.made.commands import Outcome
+from tests.made.families import Files, write_families
+from tests.made.texts import sentences
 
 if TYPE_CHECKING:
-    from tests.made.commands import Call, Outcome, Process, Start
+    from tests.made.commands import Call, Process, Start
     from tests.made.world import World
 
 SECONDS = 300
@@ -45,8 +51,10 @@ def after_step(number, do):
 def fail():
     raise DataError("row 7: expected a text, got none")
 
+RANK = 1
+
 def fail_early(*arguments, **more):
-    if place().rank == 1:
+    if place().rank == RANK:
         fail()
     return build(*arguments, **more)
 
@@ -151,13 +159,10 @@ def test_two_processes_pretrain_as_one_with_their_batches(
     assert_close(run, alone)
     assert len(list((run / "wandb").glob("offline-run-*"))) == 1
     assert not (run / "running.lock").exists()
+    assert_figures_of_all(run, alone)
 
 
-def test_figures_are_those_of_all_processes(
-    world: World, configs: dict[str, Path], alone: Path, tmp_path: Path, start: Start
-) -> None:
-    run = tmp_path / "run"
-    assert_told_once(start(*pretraining(world, configs, run)).end(SECONDS))
+def assert_figures_of_all(run: Path, alone: Path) -> None:
     ours, theirs = lines_of(run), lines_of(alone)
     assert [line["step"] for line in ours] == [line["step"] for line in theirs] == [5, 6, 10, 12]
     same = ("train/loss", "train/gradient_norm", "val/loss", "data/", "perf/padding", "epoch")
@@ -177,31 +182,172 @@ def test_figures_are_those_of_all_processes(
     assert results["peak_gib"] >= ours[2]["perf/peak_gib"]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [(), ("--unfreeze", "gradual", "--max-epochs", 4), ("--seeds", "1,2"), ("--adapt", 1)],
-    ids=["all", "gradual", "seeds", "adapt"],
-)
-def test_two_processes_fine_tune(
-    more: tuple[object, ...],
-    world: World,
-    configs: dict[str, Path],
-    tmp_path: Path,
-    start: Start,
+# Many commands, in one start of the processes: what takes their time is to import the libraries.
+
+MANY = """
+import json, sys
+from tasks.__main__ import main
+
+if __name__ == "__main__":
+    for words in json.loads(sys.argv[1]):
+        assert main(words) == 0, words
+"""
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A script that runs the commands in its argument one after the other."""
+    script = tmp_path / "many.py"
+    script.write_text(MANY)
+    return script
+
+
+@pytest.fixture(scope="module")
+def files(world: World) -> Files:
+    """Small files of each family, and settings with tracking as it is by default."""
+    made = write_families(world.root / "families")
+    for config in (made.config, made.span_config):
+        settings = yaml.safe_load(config.read_text())
+        del settings["tracking"]
+        settings["length"] = {"max_epochs": 1}
+        config.write_text(yaml.safe_dump(settings))
+    return made
+
+
+def as_json(commands: list[list[object]]) -> str:
+    return json.dumps([[str(word) for word in words] for words in commands])
+
+
+def own(files: Files, kind: str, suffix: str) -> list[object]:
+    """The words of a fine-tuning on the user's own files."""
+    train, validation = (files.own(f"{split}{suffix}") for split in ("train", "validation"))
+    return [kind, "--train", train, "--validation", validation]
+
+
+def texts_file(folder: Path) -> Path:
+    file = folder / "texts.txt"
+    file.write_text("\n".join(sentences(5, 40)) + "\n")
+    return file
+
+
+def assert_all_told_once(outcome: Outcome, commands: list[list[object]]) -> None:
+    """Each command has printed its results once, and no library a word."""
+    assert outcome.status == 0, outcome.err
+    tasks = [json.loads(line).get("task") for line in outcome.out.splitlines()]
+    assert len(tasks) == len(commands), outcome.out
+    for line in outcome.err.splitlines():
+        if not line.startswith("warning: "):  # what a run says of its data and of its scores
+            assert not re.search("rank|Trace|warning|site-packages|GLOBAL", line), outcome.err
+    assert outcome.err.count("training ") == outcome.err.count(" in 2 processes"), outcome.err
+
+
+def assert_scored_as_by_one(run: Path, call: Call) -> None:
+    """One process finds the scores and, but for a last bit, the answers that two have written."""
+    before, answers = results_of(run), answers_of(run)
+    assert call("evaluate", run).json["metrics"] == before["metrics"]
+    assert len(answers) == before["examples"]
+    assert answers_of(run) == answers
+    assert len(list((run / "wandb").glob("offline-run-*"))) == 1
+
+
+def answers_of(run: Path) -> list[str]:
+    (file,) = (run / "predictions").glob("*.jsonl")
+    return file.read_text().splitlines()
+
+
+def test_every_command_runs_in_two_processes(
+    world: World, configs: dict[str, Path], files: Files, tmp_path: Path, many: Path, start: Start,
+    call: Call,
+) -> None:  # fmt: skip
+    two, runs = ["--devices", PROCESSES], tmp_path / "runs"
+    base, cache, texts = runs / "base", tmp_path / "cache", texts_file(tmp_path)
+    fit: list[object] = ["--encoder", base, "--config", files.config, *two]
+    spans: list[object] = ["--encoder", base, "--config", files.span_config, *two]
+    data, glue = ["--data", files.data], ["--config", configs["glue"], *two]
+    frozen = ["--unfreeze", "gradual", "--max-epochs", 4, "--seeds", "1,2", "--cache-dir", cache]
+    trained: list[list[object]] = [
+        [*world.pretrain(base, "--config", configs["pretrain"]), *two],
+        ["adapt", "--encoder", base, "--corpus", world.corpus, "--max-length", 16,
+         "--max-steps", 2, "--out", runs / "adapted", *two],
+        [*world.glue(runs / "glue", encoder=base), *glue, *frozen],
+        [*world.glue(runs / "ulmfit", encoder=base), *glue, "--adapt", "2steps"],
+        ["squad", "2.0", *data, *spans, "--out", runs / "squad"],
+        ["race", "middle", *data, *fit, "--out", runs / "race"],
+        [*own(files, "classify", ".csv"), *fit, "--out", runs / "classify"],
+        [*own(files, "answer", "-answers.jsonl"), *spans, "--out", runs / "answer"],
+        [*own(files, "choose", "-choices.jsonl"), *fit, "--out", runs / "choose"],
+    ]  # fmt: skip
+    used: list[list[object]] = [
+        ["evaluate", runs / "glue", *two],
+        ["evaluate", runs / "squad", *two],
+        ["predict", runs / "classify", "--input", texts, "--output", tmp_path / "two.jsonl",
+         "--json", *two],
+        [*own(files, "classify", ".csv"), *fit, "--out", runs / "rates", "--find-lr"],
+    ]  # fmt: skip
+    outcome = start(as_json([*trained, *used]), script=many).end(SECONDS)
+    assert_all_told_once(outcome, [*trained, *used])
+    for name in ("glue/seed-1", "ulmfit", "squad", "race", "classify", "answer", "choose"):
+        assert_scored_as_by_one(runs / name, call)
+    assert call("predict", runs / "classify", "--input", texts).out.splitlines() == [
+        *(tmp_path / "two.jsonl").read_text().splitlines()
+    ]
+    (line,) = [line for line in lines_of(runs / "ulmfit") if line["step"] == 5]
+    assert line["data/examples_seen"] == 5 * BATCH  # of both
+    alone = tmp_path / "cache-of-one"
+    words = [*world.glue(runs / "one", encoder=base), *glue, *frozen[:-1], alone, "--devices", 1]
+    assert call(*words).status == 0
+    states = {file.name: file.read_bytes() for file in (cache / "hidden").glob("*.states")}
+    assert len(states) > 1
+    assert states == {file.name: file.read_bytes() for file in (alone / "hidden").glob("*.states")}
+
+
+def torchrun(start: Start, *words: object) -> Process:
+    """Two processes, as torchrun starts them."""
+    options = ["--standalone", "--nproc-per-node", PROCESSES]
+    script = Path(str(torch.distributed.run.__file__))
+    return start(*options, *words, script=script)
+
+
+def srun(start: Start, *words: object, script: Path) -> list[Process]:
+    """Two processes, as srun starts them on one machine."""
+    step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_NODELIST": "node[01-02]"}
+    size = {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
+    ranks = [{"SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in ("0", "1")]
+    return [start(*words, script=script, variables={**step, **size, **rank}) for rank in ranks]
+
+
+def test_torchrun_says_how_many_processes_there_are(
+    files: Files, world: World, tmp_path: Path, many: Path, start: Start, call: Call
 ) -> None:
-    run = tmp_path / "run"
-    words = world.glue(run, "--config", configs["glue"], "--devices", PROCESSES, *more)
-    outcome = start(*words).end(SECONDS)
-    assert_told_once(outcome)
-    assert outcome.json["metrics"] == results_of(run)["metrics"]
-    parts = [run / "seed-1", run / "seed-2"] if "--seeds" in more else [run]
-    for part in parts:
-        rows = (part / "predictions" / "validation.jsonl").read_text().splitlines()
-        assert len(rows) == results_of(part)["examples"] == 30
-        lines = [line for line in lines_of(part) if "train/loss" in line]
-        assert lines[0]["data/examples_seen"] == lines[0]["step"] * BATCH  # of both
-        assert len(list((part / "wandb").glob("offline-run-*"))) == 1
-    assert (tmp_path / "run-adapt" / "results.json").exists() == ("--adapt" in more)
+    run, texts = tmp_path / "run", texts_file(tmp_path)
+    fit = ["--encoder", world.pretrained, "--config", files.config]
+    train = [*own(files, "classify", ".csv"), *fit, "--out", run]
+    commands: list[list[object]] = [
+        [*train, "--dry-run"],
+        train,
+        ["evaluate", run],
+        ["predict", run, "--input", texts, "--output", tmp_path / "two.jsonl", "--json"],
+    ]
+    outcome = torchrun(start, many, as_json(commands)).end(SECONDS)
+    said = [line for line in outcome.err.splitlines() if "OMP_NUM_THREADS" not in line]
+    assert_all_told_once(Outcome(outcome.status, outcome.out, "\n".join(said)), commands)
+    assert " in 2 processes" in outcome.err
+    assert_scored_as_by_one(run, call)
+    assert call("predict", run, "--input", texts).out == (tmp_path / "two.jsonl").read_text()
+
+
+def test_srun_starts_the_processes_of_a_run(
+    files: Files, world: World, tmp_path: Path, many: Path, start: Start, call: Call
+) -> None:
+    run, two = tmp_path / "run", ["--devices", PROCESSES]
+    fit = ["--encoder", world.pretrained, "--config", files.config, *two]
+    commands = [[*own(files, "classify", ".csv"), *fit, "--out", run], ["evaluate", run, *two]]
+    first, second = (
+        process.end(SECONDS) for process in srun(start, as_json(commands), script=many)
+    )
+    assert_all_told_once(first, commands)
+    assert second == Outcome(0, "", "")
+    assert_scored_as_by_one(run, call)
 
 
 # One of the processes ends early
@@ -261,6 +407,50 @@ def test_a_process_that_fails_ends_all_with_its_error(
     assert outcome.err.count("finetune: ") == 1
     assert others_of(process) == []
     assert (tmp_path / "run" / "checkpoints" / "last").exists() == ("after_step" in change)
+
+
+def test_a_run_whose_process_was_killed_goes_on(
+    world: World, configs: dict[str, Path], alone: Path, tmp_path: Path, start_changed: Start,
+    start: Start,
+) -> None:  # fmt: skip
+    run = tmp_path / "run"
+    words = pretraining(world, configs, run)
+    killed = start_changed(*words, change="after_step(7, lambda: os.kill(os.getpid(), 9))")
+    assert killed.end(SECONDS).status == 2
+    assert_told_once(start(*words, "--resume").end(SECONDS))
+    assert_close(run, alone)
+    assert [line["step"] for line in lines_of(run)] == [5, 6, 10, 12]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_task_of_srun_that_fails_ends_all(
+    who: int, world: World, configs: dict[str, Path], tmp_path: Path, start: Start
+) -> None:
+    script = tmp_path / "changed.py"
+    change = f"pretraining.build_corpus = fail_early\nRANK = {who}"
+    script.write_text(SCRIPT.format(change=change))
+    tasks = srun(start, *pretraining(world, configs, tmp_path / "run"), script=script)
+    outcome = tasks[who].end(SECONDS)
+    failed = time.monotonic()
+    other = tasks[1 - who].end(SECONDS)
+    assert time.monotonic() - failed < 30
+    assert (outcome.status, other.status) == (2, 2)
+    assert outcome.complaint == "finetune: row 7: expected a text, got none"
+    whose = "the first process" if who == 0 else "another process"
+    assert other.complaint == f"finetune: {whose} of the run has ended; see its error"
+
+
+@pytest.mark.slow
+def test_a_process_of_torchrun_that_fails_ends_all(
+    world: World, configs: dict[str, Path], tmp_path: Path, start: Start
+) -> None:
+    script = tmp_path / "changed.py"
+    script.write_text(SCRIPT.format(change="pretraining.build_corpus = fail_early"))
+    outcome = torchrun(start, script, *pretraining(world, configs, tmp_path / "run")).end(SECONDS)
+    assert outcome.status == 1  # torchrun's own
+    assert "finetune: row 7: expected a text, got none\n" in outcome.err
+    ends = re.findall(r"exitcode +: (-?\d+)", outcome.err)
+    assert ends[-1] == "2", outcome.err
 
 
 def others_of(process: Process) -> list[str]:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from finetune.errors import ConfigError
@@ -58,6 +65,65 @@ def test_variables_that_are_not_complete_or_disagree_mean_nothing(
 
 def test_a_batch_script_itself_is_no_task_of_several() -> None:
     assert find_place(2, BATCH_SCRIPT, parent=1) == Place(size=2)
+
+
+@pytest.mark.parametrize("step", [str(0xFFFFFFFA), "0"])
+def test_a_terminal_in_an_allocation_is_no_task_of_several(step: str) -> None:
+    # salloc gives its shell the allocation's number of tasks, and a step of one.
+    shell = {**SRUN, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}
+    shell |= {"SLURM_STEP_ID": step, "SLURM_STEP_NUM_TASKS": "1"}
+    for devices in (1, 8):
+        assert find_place(devices, shell, parent=1) == Place(size=devices)
+    # Without the number of its tasks the number of the step says it.
+    del shell["SLURM_STEP_NUM_TASKS"]
+    assert find_place(8, shell, parent=1).launched == (step == "0")
+
+
+def test_processes_on_several_machines_meet_on_the_first() -> None:
+    names = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[03-04,7],login"}
+    srun = {**SRUN, **names, "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}
+    torchrun = {**TORCHRUN, "RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu03"}
+    for variables in (srun, torchrun):
+        place = find_place(2, variables, parent=1)
+        assert (place.rank, place.size, place.machines, place.address) == (3, 4, 2, "gpu03")
+        assert (place.machine, place.local_rank, place.here) == (1, 1, 2)
+        # Dealt out in turns, the processes of a machine are not those that follow one another.
+        assert find_place(2, {**variables, "RANK": "2", "SLURM_PROCID": "2"}, 1) == Place(size=2)
+
+
+@pytest.fixture
+def agent() -> Iterator[dict[str, str]]:
+    """The variables that torchrun sets while it is running."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        yield {**TORCHRUN, "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
+def test_torchrun_decides_how_many_processes_there_are(agent: dict[str, str]) -> None:
+    for devices in (1, 2):
+        place = find_place(devices, agent, os.getpid())
+        assert (place.rank, place.size, place.launched, place.by_torchrun) == (1, 2, True, True)
+    with pytest.raises(ConfigError, match="devices 4: expected 2, the number of .* that torchrun"):
+        find_place(4, agent, os.getpid())
+
+
+def test_what_a_process_of_torchrun_starts_is_none_of_its_processes(
+    agent: dict[str, str],
+) -> None:
+    process = subprocess.Popen(["sleep", "60"], env=agent)
+    try:
+        while b"TORCHELASTIC_RUN_ID" not in Path(f"/proc/{process.pid}/environ").read_bytes():
+            time.sleep(0.01)  # it is still a copy of this one
+        assert find_place(1, agent, process.pid) == Place()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_torchrun_that_has_ended_has_started_nobody(agent: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    assert find_place(1, {**agent, "MASTER_PORT": port}, os.getpid()) == Place()
 
 
 def test_the_first_process_marks_those_that_it_starts() -> None:

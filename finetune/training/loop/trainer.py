@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import sys
@@ -20,6 +21,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from pytorch_lightning.utilities.exceptions import (  # type: ignore[attr-defined]
     MisconfigurationException,
 )
+from torch.nn.parallel import DistributedDataParallel
 
 from finetune.console.output import counted
 from finetune.encoder import EncoderConfig
@@ -37,6 +39,11 @@ from finetune.training.ranks import Ranks
 
 T = TypeVar("T")
 
+_SENDS_BUFFERS = next(  # as torch names it up to 2.12, and from 2.13 on
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel).parameters
+)
 FREEZING = "ddp_find_unused_parameters_true"
 """Lightning's name of the strategy for processes that leave some tensors without gradients."""
 DDP = ("ddp", FREEZING)
@@ -167,7 +174,7 @@ def _strategy(config: TrainerConfig) -> str | Processes | ShardedProcesses:
         return ShardedProcesses(config.devices * machines_of(config))
     # Buffers never change while training: the first process need not send them in each step.
     unused = config.strategy == FREEZING
-    return Processes(find_unused_parameters=unused, broadcast_buffers=False)
+    return Processes(find_unused_parameters=unused, **{_SENDS_BUFFERS: False})
 
 
 def tell_lightning() -> None:
