@@ -174,7 +174,8 @@ def _strategy(config: TrainerConfig) -> str | Processes | ShardedProcesses:
         return ShardedProcesses(config.devices * machines_of(config))
     # Buffers never change while training: the first process need not send them in each step.
     unused = config.strategy == FREEZING
-    return Processes(find_unused_parameters=unused, **{_SENDS_BUFFERS: False})
+    sends: dict[str, Any] = {_SENDS_BUFFERS: False}
+    return Processes(find_unused_parameters=unused, **sends)
 
 
 def tell_lightning() -> None:
