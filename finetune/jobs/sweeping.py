@@ -122,8 +122,13 @@ def _train(
         except FinetuneError as error:
             if not alone:
                 raise
-            failed[one.name] = " ".join(str(error).split())
-            say(f"run {number} of {count} failed: {failed[one.name]}")
+            if one.folder.is_running:  # another process took it since the look at it
+                say(f"run {number} of {count}: {one.name} is running in another process")
+            elif one.folder.results_file.is_file():
+                results[one.name] = one.folder.read_results()
+            else:
+                failed[one.name] = " ".join(str(error).split())
+                say(f"run {number} of {count} failed: {failed[one.name]}")
     return results, failed
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from finetune.errors import ConfigError
+from finetune.settings.values import convert, show
 
 NAMES = {
     "aids": "regularization",
@@ -165,17 +167,20 @@ def _with_whole_batches(
     trainer, loader = content.get("trainer"), content.get("loader") or {}
     if not isinstance(trainer, Mapping) or OLD_ACCUMULATION not in trainer:
         return content
-    count = trainer[OLD_ACCUMULATION]
+    if not isinstance(loader, Mapping):
+        raise ConfigError(f"{source}: loader: expected a section with settings, got {show(loader)}")
+    count = _at_least_1(trainer[OLD_ACCUMULATION], f"{source}: trainer.{OLD_ACCUMULATION}")
     trainer = {key: value for key, value in trainer.items() if key != OLD_ACCUMULATION}
     if "micro_batches" in loader:
         raise ConfigError(
             f"{source}: trainer.{OLD_ACCUMULATION} is the old name of loader.micro_batches, and "
             f"both are given; remove {OLD_ACCUMULATION}"
         )
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ConfigError(f"{source}: trainer.{OLD_ACCUMULATION}: expected 1 or more, got {count}")
     if count > 1:
-        sizes = {key: loader.get(key, DEFAULT_SIZE) for key in ("batch_size", "validation_batches")}
+        sizes = {
+            key: _at_least_1(loader.get(key, DEFAULT_SIZE), f"{source}: loader.{key}")
+            for key in ("batch_size", "validation_batches")
+        }
         whole, read = count * sizes["batch_size"], -(-sizes["validation_batches"] // count)
         loader = {**loader, "batch_size": whole, "micro_batches": count, "validation_batches": read}
         if warn:
@@ -184,6 +189,14 @@ def _with_whole_batches(
                 f"micro_batches {count} with batch_size {whole}, the examples of a step",
             )
     return {**content, "trainer": trainer, "loader": loader}
+
+
+def _at_least_1(value: object, where: str) -> int:
+    """A number that is computed with before the settings are checked."""
+    with suppress(ValueError):
+        if (number := convert(value, int)) >= 1:
+            return int(number)
+    raise ConfigError(f"{where}: expected 1 or more, got {show(value)}")
 
 
 def new_value(key: str, value: Any, *, warn: bool = False) -> Any:

@@ -33,12 +33,14 @@ def halves(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
 
     The draw is a function of the texts alone: the same for every run, whatever the order of the
     rows. Examples that share their longest text, such as the questions about a passage, stay
-    together.
+    together, and so does a pair with its mirrored one.
 
     Args:
         examples: All of the split.
     """
-    keys = [hashlib.blake2b(max(one.texts, key=len).encode()).digest() for one in examples]
+    # Of texts of one length the last in the alphabet: a mirrored pair must not have another one.
+    longest = [max(one.texts, key=lambda text: (len(text), text)) for one in examples]
+    keys = [hashlib.blake2b(text.encode()).digest() for text in longest]
     ordered = sorted(keys)
     second = next((key for key in ordered if key != ordered[0]), b"")  # so that neither is empty
     middle = max(second, ordered[len(ordered) // 2]) if ordered else b""

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 from finetune.errors import DataError
-from finetune.jobs import fine_tuning
+from finetune.jobs import fine_tuning, sweeping
 from finetune.runs.folder import RunFolder
 from finetune.task.drawing import halves
 from finetune.training.loop.checkpointing import Checkpointer
@@ -242,6 +243,25 @@ def test_a_run_of_another_process_is_left_to_it(
         outcome = call("sweep", file, "--out", out)
     assert trained == ["learning_rate=0.02"]
     assert "learning_rate=0.01 is running in another process" in outcome.err
+    assert outcome.out.endswith("1 run to come; the same command continues the sweep\n")
+
+
+def test_a_run_that_another_process_takes_at_the_same_time_has_not_failed(
+    sweep: Write, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both see a run that nobody holds; the choice must not be made without it."""
+    file, out = sweep({"learning-rate": [0.01, 0.02]}), tmp_path / "runs"
+    fit = sweeping.fit
+    with ExitStack() as other:
+
+        def taken(run: Any) -> Any:
+            if run.out.endswith("0.01"):
+                other.enter_context(RunFolder(Path(run.out)).hold())
+            return fit(run)
+
+        monkeypatch.setattr(sweeping, "fit", taken)
+        outcome = call("sweep", file, "--out", out)
+    assert "failed" not in outcome.err + outcome.out
     assert outcome.out.endswith("1 run to come; the same command continues the sweep\n")
 
 

@@ -182,6 +182,13 @@ def test_batches_that_were_accumulated_are_micro_batches_of_one(tmp_path: Path) 
     assert run.trainer == TrainerConfig(gradient_clip=2.0)
 
 
+def test_numbers_in_quotes_are_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text(OLD_STEPS.replace("16", "'16'").replace("batches: 4", "batches: '4'"))
+    with pytest.warns(FutureWarning, match="4 with batch_size 16 is now micro_batches 4 "):
+        assert settings.read(FitRun, file).loader.batch_size == 64
+
+
 def test_one_batch_a_step_is_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "old.yaml"
     file.write_text(OLD_STEPS.replace("batches: 4", "batches: 1"))
@@ -198,6 +205,14 @@ def test_one_batch_a_step_is_as_it_was(tmp_path: Path) -> None:
         (
             OLD_STEPS.replace("batches: 4", "batches: many"),
             "batches: expected 1 or more, got",
+        ),
+        (
+            OLD_STEPS.replace("size: 16", "size: none"),
+            "loader.batch_size: expected 1 or more, got none",
+        ),
+        (
+            "trainer: {accumulate_grad_batches: 2}\nloader: 5",
+            "loader: expected a section .*, got 5",
         ),
     ],
 )

@@ -44,6 +44,15 @@ def test_examples_of_one_passage_stay_together() -> None:
     assert len(chosen) == len(fresh) == 10
 
 
+def test_a_pair_and_its_mirrored_one_stay_together() -> None:
+    """Also where both texts are of one length, and neither is the longer one."""
+    pairs = [(f"cat {number}", f"dog {number}") for number in range(10, 40)]
+    whole = [Example(n, pair) for n, pair in enumerate(pairs + [(b, a) for a, b in pairs])]
+    chosen, fresh = ({frozenset(one.texts) for one in half} for half in halves(whole))
+    assert len(chosen) == len(fresh) == 15
+    assert not chosen & fresh
+
+
 @pytest.mark.parametrize("texts", [["a", "b"], ["a", "a", "a", "b"], ["b", "a", "a", "a"]])
 def test_two_different_texts_are_enough(texts: list[str]) -> None:
     assert all(halves(examples(texts)))
