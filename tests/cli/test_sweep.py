@@ -17,6 +17,8 @@ import yaml
 from finetune.errors import DataError
 from finetune.jobs import fine_tuning, sweeping
 from finetune.runs.folder import RunFolder
+from finetune.runs.settings import FitRun
+from finetune.runs.sweeps import Planned
 from finetune.task.drawing import halves
 from finetune.training.loop.checkpointing import Checkpointer
 from tasks.glue.task import glue_task
@@ -111,6 +113,19 @@ def test_the_best_is_chosen_on_one_half_and_scored_on_the_other(
         if len(json.loads((out / name / "results.json").read_text())["baselines"]) > 1
     ]
     assert with_baselines == [next(iter(means))]
+
+
+def test_a_choice_flatters_where_the_fresh_score_is_worse_also_if_lower_is_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: dict[str, Any] = {"metrics": {"loss": 0.5}, "split": "validation", "examples": 9}
+    fresh = ended | {"metrics": {"loss": 0.7}, "split": "validation_fresh"}
+    monkeypatch.setattr(sweeping, "evaluate", lambda *_: fresh)
+    monkeypatch.setattr(sweeping, "_interval", lambda *_: (-0.3, -0.1))
+    best = Planned("a", {}, FitRun("none", out=str(tmp_path)))
+    about = sweeping._fresh(best, ended, "loss", "fresh")
+    assert about["flatters_by"] == pytest.approx(0.2)
+    assert about["interval"] == [0.1, 0.3]
 
 
 def test_seeds_are_trained_for_each_run_and_judged_by_the_mean(

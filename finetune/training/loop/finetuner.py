@@ -160,7 +160,7 @@ class FineTuner(EncoderWithHead):
         Its public hook would warn of a datamodule, whose hook it takes the place of.
         """
         moved = super()._apply_batch_transfer_handler(batch, device, dataloader_idx)
-        if self.caches:
+        if self.caches and batch:  # a process may have an empty one: see `validation_step`
             self._index = batch["index"], moved["index"]
         return moved
 

@@ -57,6 +57,14 @@ def test_pattern_has_each_input_as_often_as_its_weight_says_and_evenly() -> None
         assert counts == pytest.approx(np.array(weights) * 200, abs=2)
 
 
+def test_corpora_of_one_length_are_drawn_in_orders_of_their_own() -> None:
+    parts: Any = ([None] * 50, [None] * 50)
+    owners, numbers = MixedBlocks(parts, (0.5, 0.5), 1, 100).drawn(np.arange(100))
+    orders = [numbers[owners == owner] for owner in (0, 1)]
+    assert [sorted(order) for order in orders] == [list(range(50))] * 2
+    assert not np.array_equal(*orders)
+
+
 def test_blocks_are_drawn_in_the_proportions_of_the_weights(mixture: Corpus) -> None:
     total = np.zeros(3)
     for epoch in range(4):

@@ -261,6 +261,19 @@ def test_a_steps_arithmetic_leaves_out_what_is_frozen_and_kept(data: Path) -> No
     assert kept < computed < whole
 
 
+def test_a_process_without_validation_examples_needs_no_numbers_of_them(data: Path) -> None:
+    """Of several processes, where the frozen states are cached and the split is one batch."""
+    module = fine_tuner(glue_task("sst2", data))
+    caches: Any = {"train": object()}
+    module.caches = caches
+    device = torch.device("cpu")
+    assert module._apply_batch_transfer_handler({}, device) == {}
+    batch = {"index": torch.tensor([3])}
+    moved = module._apply_batch_transfer_handler(batch, device)
+    assert module._index is not None
+    assert module._index[1] is moved["index"]
+
+
 def shouting(module: FineTuner) -> FineTuner:
     """Its logits are large: no two batches have nearly the same loss."""
     with torch.no_grad():
