@@ -124,11 +124,12 @@ def _train(
                 raise
             if one.folder.is_running:  # another process took it since the look at it
                 say(f"run {number} of {count}: {one.name} is running in another process")
-            elif one.folder.results_file.is_file():
-                results[one.name] = one.folder.read_results()
-            else:
+            elif not one.folder.results_file.is_file():
                 failed[one.name] = " ".join(str(error).split())
                 say(f"run {number} of {count} failed: {failed[one.name]}")
+    for one in planned if alone else ():  # what other processes have ended in the meantime
+        if one.name not in results | failed and one.folder.results_file.is_file():
+            results[one.name] = one.folder.read_results()
     return results, failed
 
 

@@ -280,6 +280,29 @@ def test_a_run_that_another_process_takes_at_the_same_time_has_not_failed(
     assert outcome.out.endswith("1 run to come; the same command continues the sweep\n")
 
 
+def test_the_process_that_ends_last_chooses(
+    sweep: Write, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has passed over a run of another process, which has ended by then."""
+    file, out = sweep({"learning-rate": [0.01, 0.02]}), tmp_path / "runs"
+    assert call("sweep", file, "--out", out, "--run", 1).status == 0
+    ended = out / "learning_rate=0.01" / "results.json"
+    results, fit = ended.read_bytes(), sweeping.fit
+    ended.unlink()
+    with ExitStack() as other:
+        other.enter_context(RunFolder(ended.parent).hold())
+
+        def meanwhile(run: Any) -> Any:
+            ended.write_bytes(results)
+            other.close()
+            return fit(run)
+
+        monkeypatch.setattr(sweeping, "fit", meanwhile)
+        outcome = call("sweep", file, "--out", out)
+    assert "learning_rate=0.01 is running in another process" in outcome.err
+    assert "best of 2: " in outcome.out
+
+
 def test_a_labelled_test_file_is_the_fresh_split(world: World, tmp_path: Path, call: Call) -> None:
     words = write_tables(tmp_path, has_the)
     test = tmp_path / "test.csv"
