@@ -137,11 +137,18 @@ def copy_corpus(tokens: Tokens, split: str, folder: Path) -> Tokens:
         with _taken(target, name, wait=True):
             if find_whole(target / name) is None:
                 with written_whole(target / name) as copy:
-                    shutil.copytree(tokens.path / name, copy, dirs_exist_ok=True)
+                    for file in (tokens.path / name).iterdir():
+                        _copy(file, copy / file.name)
     copied = Tokens.open(target) or Tokens.join(target, len(tokens.shards))
     if copied.shards != tokens.shards:
         raise DataError(f"{target}: expected a copy of {tokens.path}; remove it to copy it again")
     return copied
+
+
+def _copy(file: Path, target: Path) -> None:
+    """Copy a file; if the target's disk is full the error is not that of the file."""
+    with file.open("rb") as source, target.open("wb") as made:
+        shutil.copyfileobj(source, made, 1 << 20)
 
 
 @contextmanager

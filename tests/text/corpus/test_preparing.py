@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
+import resource
 import shutil
 import signal
 import subprocess
@@ -271,6 +273,25 @@ def test_copy_on_the_machine_is_made_once_and_read(
     numbers = range(len(corpus.train))
     shutil.rmtree(cache)
     assert len(again.train.blocks(numbers).input_ids) == len(numbers)
+
+
+def test_a_copy_that_does_not_fit_is_an_error_of_its_own_folder(
+    wordpiece: Tokenizer, corpus_file: Path, tmp_path: Path
+) -> None:
+    cache, local = tmp_path / "cache", tmp_path / "local"
+    build(corpus_file, wordpiece, cache)
+    config = CorpusConfig(max_length=32, validation_fraction=0.1, local_dir=str(local))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            build_corpus([corpus_file], wordpiece, config, 1, cache)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.errno == errno.EFBIG
+    assert Path(raised.value.filename).is_relative_to(local)
+    copy = build_corpus([corpus_file], wordpiece, config, 1, cache)
+    assert copy.folder.is_relative_to(local)
 
 
 def test_error_of_a_worker_is_that_of_the_command(
