@@ -39,6 +39,19 @@ SIZE = dataclasses.replace(TINY, vocab_size=8192)
 WARM_UP = 5
 
 
+class Looked(Dataset[Any]):
+    """Batches by their numbers."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        """Keep them."""
+        self.batches = batches
+
+    def __getitem__(self, numbers: Any) -> Any:
+        """The batch of a single number."""
+        (number,) = numbers
+        return self.batches[number]
+
+
 class Masked(OrderedData):
     """Made batches of masked blocks, as pretraining takes them from a corpus."""
 
@@ -53,11 +66,11 @@ class Masked(OrderedData):
 
     def order(self, epoch: int) -> list[Any]:
         """Take the batches as they are."""
-        return list(np.arange(len(self.batches)))
+        return [np.array([number]) for number in range(len(self.batches))]
 
     def training_set(self, epoch: int) -> Dataset[Any]:
-        """Look up a batch."""
-        return self.batches  # type: ignore[return-value]
+        """Look up a batch by its number, the only member of its order."""
+        return Looked(self.batches)
 
 
 class Watch(pl.Callback):

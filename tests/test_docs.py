@@ -17,6 +17,7 @@ import finetune
 from finetune.cli.commands import command_table
 from finetune.runs.families import families
 from finetune.runs.settings import FitRun, PretrainRun
+from finetune.runs.sweeps import read_sweep
 from finetune.settings import fields as settings
 from finetune.settings.renames import OTHER_TOOLS
 from tasks.__main__ import COMMANDS as OWN_COMMANDS
@@ -128,7 +129,10 @@ def test_yaml_is_understood(tmp_path: Path) -> None:
     for block in found:
         file = tmp_path / "run.yaml"
         file.write_text(block, encoding="utf-8")
-        settings.read(FitRun, file, {"encoder_from": "none"})
+        if "command:" in block:
+            read_sweep(file)
+        else:
+            settings.read(FitRun, file, {"encoder_from": "none"})
 
 
 def test_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,7 @@ ABOUT_NO_MODULE = (
     "report/test_browser.py",
     "report/test_command.py",
     "runs/test_owner.py",
+    "training/test_devices.py",
     "training/test_own_trainer.py",
     "training/test_precision.py",
 )

@@ -27,8 +27,9 @@ FILE, in YAML:
   method: grid                 all combinations; or random, with runs: 20
   parameters:
     pooling: [cls, mean]
-    learning_rate: [1.0e-4, 1.0e-3]      or {min: 1.0e-5, max: 1.0e-3, scale: log}
-    seed: [1, 2, 3]            each run is trained with each, and judged by the mean
+    learning_rate: [1.0e-4, 1.0e-3]
+                     with random also {min: 1.0e-5, max: 1.0e-3, scale: log}
+    seed: [1, 2, 3]  each run is trained with each, and judged by the mean
 
 The best run is scored again on rows that did not choose it. The same command
 continues a sweep that was stopped."""

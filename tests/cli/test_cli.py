@@ -43,6 +43,8 @@ OWN = [
     "bench",
     "completion",
     "baseline",
+    "corpus",
+    "sweep",
 ]
 
 

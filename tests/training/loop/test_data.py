@@ -70,7 +70,8 @@ def make(request: pytest.FixtureRequest) -> Any:
 
 def in_process(data: OrderedData, epoch: int = 0, rank: int = 0, ranks: int = 1) -> OrderedData:
     """As a trainer would have it in that epoch of that process."""
-    data.trainer = SimpleNamespace(current_epoch=epoch, global_rank=rank, world_size=ranks)  # type: ignore[assignment]
+    place = {"current_epoch": epoch, "global_rank": rank, "world_size": ranks}
+    data.trainer = SimpleNamespace(strategy=None, **place)  # type: ignore[assignment]
     return data
 
 
