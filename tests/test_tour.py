@@ -36,6 +36,8 @@ ELSEWHERE = {
     "source": "it changes the shell",
     "export": "it changes the shell",
     "wandb": "it asks the network",
+    "torchrun": "it starts processes: tests/cli/test_processes.py does",
+    "srun": "SLURM is asked; tests/cli/test_processes.py stands in for it",
     "finetune dashboard --entity my-team --project finetune": "it asks the network",
 }
 """How a command that is not run begins, and why it is not."""
