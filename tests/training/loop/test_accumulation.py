@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from finetune.heads import Classification, HeadConfig, MultiLabel, Regression, S
 from finetune.text.corpus.corpus import Corpus
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.config import LoaderConfig, RegularizationConfig
-from finetune.training.loop.accumulation import labelled
+from finetune.training.loop.accumulation import StepWeights, labelled
 from finetune.training.loop.data import CorpusData, OrderedData
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.module import EncoderWithHead
@@ -409,3 +410,16 @@ def test_two_processes_train_as_one_and_send_nothing_but_gradients(
             # After the first step, a net of this size is one piece.
             others, steps = [[]] * (micro_batches - 1), len(expected[0]) - 1
             assert found.sent == [*others, ["all_reduce"]] * steps
+
+
+@pytest.mark.parametrize("travel", [True, False])
+def test_what_a_strategy_averages_over_processes_is_a_sum_again(travel: bool) -> None:
+    """Adam would not notice another scale; clipping and the logged norm would."""
+    weights, weight = StepWeights(), nn.Parameter(torch.zeros(1))
+    trainer: Any = SimpleNamespace(world_size=2)
+    weights.batches, weights._unit, weights.shared.travel = 1, 4.0, travel
+    weights.shared.arrive(torch.tensor([8.0, 0.0, 0.0]))
+    added_up = 3.0  # over both processes, of losses in units of 4
+    weight.grad = torch.tensor([added_up if travel else added_up / 2])
+    weights.divide([weight], trainer)
+    assert weight.grad.item() == added_up * 4 / 8
