@@ -64,7 +64,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "RTE",
             "index\tsentence1\tsentence2\tlabel",
-            "0\ta\tb\tentailment\n1\tb\ta\tnot_entailment",
+            "0\ta\tb\tentailment\n1\tb\tc\tnot_entailment",
         ),
     ):
         place = folder / "data" / "glue_data" / name
