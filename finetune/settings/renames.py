@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 from finetune.errors import ConfigError
-from finetune.settings.values import convert, show
 
 NAMES = {
     "aids": "regularization",
@@ -164,6 +163,8 @@ def _with_whole_batches(
     Raises:
         ConfigError: Both are said.
     """
+    from finetune.settings.values import show  # yaml: not for completion
+
     trainer, loader = content.get("trainer"), content.get("loader") or {}
     if not isinstance(trainer, Mapping) or OLD_ACCUMULATION not in trainer:
         return content
@@ -193,6 +194,8 @@ def _with_whole_batches(
 
 def _at_least_1(value: object, where: str) -> int:
     """A number that is computed with before the settings are checked."""
+    from finetune.settings.values import convert, show  # yaml: not for completion
+
     with suppress(ValueError):
         if (number := convert(value, int)) >= 1:
             return int(number)
