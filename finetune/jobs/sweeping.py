@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,14 +161,15 @@ def _chosen(planned: Sequence[Planned], results: Mapping[str, Results], fresh: F
     _check_same_rows(planned, results)
     metric = _metric(planned[0].run, [results[one.name] for one in planned])
     scores = [_mean(results[one.name], metric) for one in planned]
-    best = planned[best_index(metric, scores)]
+    number = best_index(metric, scores)
+    best = planned[number]
     ended = results[best.name]
     summary: Results = {
         "task": ended["task"],
         "split": ended["split"],
         "metric": metric,
         "best": best.name,
-        "score": max(scores, key=partial(goodness, metric)),
+        "score": scores[number],
     }
     bars = [bar for one in planned if (bar := best_elementary(results[one.name], metric))]
     if bars:

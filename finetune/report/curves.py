@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from finetune.comparison import spread
 from finetune.metrics.semantics import TOKEN_ACCURACIES, axis_title, label, meaning
 from finetune.report.collecting import ReportedRun, nested, number
 from finetune.report.inside.layers import layers_figure
@@ -17,6 +16,7 @@ from finetune.report.parts import figure, swatch
 from finetune.report.series import Point, curve, named, names_of, rates
 from finetune.report.view import TRAINING, TaskView
 from finetune.runs.listing import UNEXPECTED
+from finetune.runs.results import summarise
 
 Series = dict[str, Any]
 Row = Mapping[str, Any]
@@ -65,7 +65,7 @@ def by_examples(view: TaskView) -> Html | None:
     counts = sorted({count for points in kinds.values() for count in points})
     lines = [
         layers_series(
-            kind, index, {f"{count:,}": _spread(points[count]) for count in sorted(points)}
+            kind, index, {f"{count:,}": summarise(points[count]) for count in sorted(points)}
         )
         for index, (kind, points) in enumerate(kinds.items())
     ]
@@ -100,11 +100,6 @@ def _kind(view: TaskView, run: ReportedRun) -> str:
     start = "from scratch" if run.from_scratch else Path(str(run.config.get("encoder_from"))).name
     own = zip(said(run), zip(*map(said, view.runs), strict=True), strict=True)
     return ", ".join([start, *(word for word, every in own if word and len({*every}) > 1)])
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    of = spread(values)
-    return {"mean": of.mean, "std": of.std or 0.0}
 
 
 def _first(view: TaskView) -> Iterator[str]:

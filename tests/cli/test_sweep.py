@@ -94,16 +94,16 @@ def test_the_best_is_chosen_on_one_half_and_scored_on_the_other(
         [one.id for one in half] for half in (chosen, fresh)
     ]
     assert accuracy(sides[0]) == pytest.approx(summary["score"])
-    told = summary["fresh"]
-    assert (told["split"], told["examples"]) == ("validation_fresh", len(fresh))
-    assert told["score"] == pytest.approx(accuracy(sides[1]))
-    assert told["flatters_by"] == pytest.approx(summary["score"] - told["score"])
-    assert told["interval"][0] <= told["flatters_by"] <= told["interval"][1]
+    scored = summary["fresh"]
+    assert (scored["split"], scored["examples"]) == ("validation_fresh", len(fresh))
+    assert scored["score"] == pytest.approx(accuracy(sides[1]))
+    assert scored["flatters_by"] == pytest.approx(summary["score"] - scored["score"])
+    assert scored["interval"][0] <= scored["flatters_by"] <= scored["interval"][1]
     shown = call("sweep", file, "--out", out)
-    assert f"the choice flatters by {100 * told['flatters_by']:+.2f} [95 % over" in shown.out
+    assert f"the choice flatters by {100 * scored['flatters_by']:+.2f} [95 % over" in shown.out
     assert call("report", out, "--out", tmp_path / "page.html").status == 0
     page = (tmp_path / "page.html").read_text()
-    assert f"the choice flatters by {100 * told['flatters_by']:+.2f}" in page
+    assert f"the choice flatters by {100 * scored['flatters_by']:+.2f}" in page
     assert f"best of 4: {summary['best']}" in page
     listed = call("runs", out, "--json").json["runs"]
     assert {run["name"] for run in listed} == means.keys()

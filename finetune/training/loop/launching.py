@@ -26,8 +26,8 @@ from lightning_fabric.plugins.environments.lightning import (
     LightningEnvironment,
     find_free_network_port,
 )
-from lightning_fabric.utilities.distributed import _set_num_threads_if_needed
-from pytorch_lightning.strategies import DDPStrategy
+from lightning_fabric.utilities import distributed as fabric
+from pytorch_lightning.strategies import DDPStrategy, ParallelStrategy
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
@@ -90,21 +90,26 @@ def machines_of(config: TrainerConfig) -> int:
     return place().machines if place().here == config.devices else 1
 
 
-class Processes(DDPStrategy):
-    """Lightning's DDP with this module's way to start and watch the processes."""
+class WatchedProcesses(ParallelStrategy):
+    """For a strategy of Lightning: this module's way to start and watch the processes."""
 
     def _configure_launcher(self) -> None:
         assert isinstance(self.cluster_environment, KnownPlace)
-        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+        here = len(self.parallel_devices or ())
+        self._launcher = Launcher(self.cluster_environment, here, place().machines)
 
     def setup_environment(self) -> None:
         """Meet the other processes."""
         with ending_at_once():
-            meet_again(place(), self._get_process_group_backend())
+            meet_again(place(), self.root_device)
             super().setup_environment()
 
 
-def meet_again(place: Place, backend: str) -> None:
+class Processes(WatchedProcesses, DDPStrategy):
+    """Lightning's DDP."""
+
+
+def meet_again(place: Place, device: torch.device) -> None:
     """Let processes that torchrun has started again meet, apart from those before them.
 
     Torchrun's store lives on, and torch would look there for the addresses of processes that were
@@ -116,7 +121,7 @@ def meet_again(place: Place, backend: str) -> None:
     assert place.port is not None
     store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)
     torch.distributed.init_process_group(
-        backend,
+        fabric._get_default_process_group_backend_for_device(device),
         store=PrefixStore(f"restart_{attempt}", store),
         rank=place.rank,
         world_size=place.size,
@@ -157,7 +162,7 @@ class Launcher(_SubprocessScriptLauncher):
             _start_others(self.num_processes, environment.main_port)
         else:
             _let_others_go()
-        _set_num_threads_if_needed(num_processes=self.num_processes)
+        fabric._set_num_threads_if_needed(num_processes=self.num_processes)
         with _ending_together():
             return function(*args, **more)
 

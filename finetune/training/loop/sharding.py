@@ -19,15 +19,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from finetune.machine.processes import is_first_process, place
+from finetune.machine.processes import is_first_process
 from finetune.training.config import TrainerConfig
-from finetune.training.loop.launching import (
-    KnownPlace,
-    Launcher,
-    ending_at_once,
-    machines_of,
-    meet_again,
-)
+from finetune.training.loop.launching import WatchedProcesses, machines_of
 
 M = TypeVar("M", bound=nn.Module)
 FSDP = "fsdp"
@@ -47,22 +41,12 @@ def first_weights(config: TrainerConfig) -> AbstractContextManager[object]:
     return nullcontext() if is_needed else torch.device("meta")
 
 
-class ShardedProcesses(ModelParallelStrategy):
-    """Lightning's FSDP2 strategy with this package's way to start and watch the processes."""
+class ShardedProcesses(WatchedProcesses, ModelParallelStrategy):
+    """Lightning's FSDP2."""
 
     def __init__(self, processes: int) -> None:
         """Divide the weights among all processes, and the examples as well."""
         super().__init__(data_parallel_size=processes, tensor_parallel_size=1)
-
-    def _configure_launcher(self) -> None:
-        assert isinstance(self.cluster_environment, KnownPlace)
-        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
-
-    def setup_environment(self) -> None:
-        """Meet the other processes."""
-        with ending_at_once():
-            meet_again(place(), self._get_process_group_backend())
-            super().setup_environment()
 
 
 def take_out(module: M) -> M:

@@ -138,10 +138,15 @@ def build_trainer(
             f"{config.strategy!r}, "
             f"precision {config.precision!r}: {' '.join(str(error).split())}"
         ) from error
+    _leave_signals(trainer)
+    return trainer
+
+
+def _leave_signals(trainer: pl.Trainer) -> None:
+    """Let Lightning neither handle signals nor tell other processes of them."""
     trainer._signal_connector = _NoSignals(trainer)
     # It would be sent to all processes in each batch; `StopSignals` needs no collective.
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _nothing  # type: ignore[method-assign]
-    return trainer
 
 
 def _nothing() -> None:
