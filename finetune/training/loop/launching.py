@@ -29,12 +29,12 @@ from lightning_fabric.plugins.environments.lightning import (
 from lightning_fabric.utilities import distributed as fabric
 from pytorch_lightning.strategies import DDPStrategy, ParallelStrategy
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from finetune.errors import FinetuneError
 from finetune.machine.lifeline import END_OF_FIRST, Lifeline
 from finetune.machine.processes import MARK, Place, join, others_are_started, place
 from finetune.training.config import TrainerConfig
+from finetune.training.loop.meeting import meet_again, part
 from finetune.training.ranks import ALONE, Ranks
 
 GRACE_SECONDS = 10.0
@@ -103,29 +103,11 @@ class WatchedProcesses(ParallelStrategy):
         with ending_at_once():
             meet_again(place(), self.root_device)
             super().setup_environment()
+        atexit.register(part)  # before `end_others`, which was registered earlier
 
 
 class Processes(WatchedProcesses, DDPStrategy):
     """Lightning's DDP."""
-
-
-def meet_again(place: Place, device: torch.device) -> None:
-    """Let processes that torchrun has started again meet, apart from those before them.
-
-    Torchrun's store lives on, and torch would look there for the addresses of processes that were
-    killed; and `StopSignals` for what stopped those.
-    """
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if not place.by_torchrun or attempt == "0" or torch.distributed.is_initialized():
-        return
-    assert place.port is not None
-    store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)
-    torch.distributed.init_process_group(
-        fabric._get_default_process_group_backend_for_device(device),
-        store=PrefixStore(f"restart_{attempt}", store),
-        rank=place.rank,
-        world_size=place.size,
-    )
 
 
 @contextlib.contextmanager
