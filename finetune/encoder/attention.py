@@ -1,4 +1,4 @@
-"""Self-attention: project, split into heads, score, mask, softmax, mix, merge.
+"""Attention: project, split into heads, score, mask, softmax, mix, merge.
 
 A score that is a product takes torch's fused kernel, which never stores the (T, T) weights.
 The explicit path serves the other scores, and callers that ask for the weights.
@@ -23,16 +23,26 @@ def first_tokens(inputs: Tensor, count: int | None) -> Tensor:
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention (Vaswani et al., 2017, section 3.2.2) with a choice of score."""
+    """Multi-head attention (Vaswani et al., 2017, section 3.2.2) with a choice of score.
 
-    def __init__(self, config: EncoderConfig) -> None:
-        """Make the four projections D -> D and the score."""
+    Queries, keys and values are of the same tokens; with a memory, keys and values are of the
+    memory's (cross-attention).
+    """
+
+    def __init__(self, config: EncoderConfig, memory_size: int | None = None) -> None:
+        """Make the four projections D -> D and the score.
+
+        Args:
+            config: The encoder's.
+            memory_size: Width of the memory, where there is one; None = D.
+        """
         super().__init__()
         size, heads = config.hidden_size, config.num_attention_heads
+        source = size if memory_size is None else memory_size
         self.num_heads = heads
         self.query = nn.Linear(size, size)
-        self.key = nn.Linear(size, size)
-        self.value = nn.Linear(size, size)
+        self.key = nn.Linear(source, size)
+        self.value = nn.Linear(source, size)
         self.score = SCORES[config.attention_score](heads, config.head_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         self.output = nn.Linear(size, size)
@@ -46,6 +56,7 @@ class SelfAttention(nn.Module):
         queries: int | None = None,
         layout: Padded = PADDED,
         output_attentions: bool = False,
+        memory: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Let each token gather from the tokens it may see.
 
@@ -56,11 +67,14 @@ class SelfAttention(nn.Module):
             queries: Q, the first tokens of a padded layout that gather; None = all T.
             layout: How the tokens lie in the hidden states.
             output_attentions: Whether the weights are wanted; it costs the fused path.
+            memory: States of other tokens that keys and values are made of, (B, S, memory_size):
+                then the bias broadcasts to (B, H, T, S), and nothing is rotated.
 
         Returns:
             Hidden states (B, Q, D) or (N, D), and the weights (B, H, Q, T) before dropout, or None.
         """
-        projected = self.query(first_tokens(hidden, queries)), self.key(hidden), self.value(hidden)
+        source = hidden if memory is None else memory
+        projected = self.query(first_tokens(hidden, queries)), self.key(source), self.value(source)
         # (B, H, Q, K) and twice (B, H, T, K)
         query, key, value = (layout.split_heads(part, self.num_heads) for part in projected)
         if rotary is not None:  # values are mixed and not compared: they need no positions
