@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from finetune.encoder.cache import KeyValues
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.dropout import Dropout
 from finetune.encoder.embeddings import Rotation, rotate
@@ -57,6 +58,7 @@ class SelfAttention(nn.Module):
         layout: Padded = PADDED,
         output_attentions: bool = False,
         memory: Tensor | None = None,
+        past: KeyValues | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Let each token gather from the tokens it may see.
 
@@ -69,17 +71,23 @@ class SelfAttention(nn.Module):
             output_attentions: Whether the weights are wanted; it costs the fused path.
             memory: States of other tokens that keys and values are made of, (B, S, memory_size):
                 then the bias broadcasts to (B, H, T, S), and nothing is rotated.
+            past: Keys and values of S earlier tokens, which these T see too; extended by theirs.
+                The bias broadcasts to (B, H, T, S + T) then. Of a memory they are computed once.
 
         Returns:
             Hidden states (B, Q, D) or (N, D), and the weights (B, H, Q, T) before dropout, or None.
         """
-        source = hidden if memory is None else memory
-        projected = self.query(first_tokens(hidden, queries)), self.key(source), self.value(source)
-        # (B, H, Q, K) and twice (B, H, T, K)
-        query, key, value = (layout.split_heads(part, self.num_heads) for part in projected)
-        if rotary is not None:  # values are mixed and not compared: they need no positions
+        # (B, H, Q, K)
+        query = layout.split_heads(self.query(first_tokens(hidden, queries)), self.num_heads)
+        if rotary is not None:
             cosine, sine = (first_tokens(part, queries) for part in rotary)
-            query, key = rotate(query, (cosine, sine)), rotate(key, rotary)
+            query = rotate(query, (cosine, sine))
+        if past is not None and memory is not None and past.pair is not None:
+            key, value = past.pair  # of this very memory, which never grows
+        else:
+            source = hidden if memory is None else memory
+            key, value = self._keys_and_values(source, rotary, layout)
+            key, value = (key, value) if past is None else past.extend(key, value)
         if bias is not None:
             bias = first_tokens(bias, queries)
         explicit = output_attentions or self._drops_on_cpu(query.device)
@@ -88,6 +96,15 @@ class SelfAttention(nn.Module):
         else:
             mixed, weights = self._mix(query, key, value, bias)
         return self.output(layout.merge_heads(mixed)), weights if output_attentions else None
+
+    def _keys_and_values(
+        self, source: Tensor, rotary: Rotation | None, layout: Padded
+    ) -> tuple[Tensor, Tensor]:
+        """Project and divide among the heads, twice (B, H, T, K)."""
+        key = layout.split_heads(self.key(source), self.num_heads)
+        # Values are mixed and not compared: they need no positions.
+        key = key if rotary is None else rotate(key, rotary)
+        return key, layout.split_heads(self.value(source), self.num_heads)
 
     def _drops_on_cpu(self, device: torch.device) -> bool:
         """With dropout torch has no fused kernel for the CPU, and its plain one is slower."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from finetune.encoder.attention import SelfAttention, first_tokens
+from finetune.encoder.cache import KeyValues
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.dropout import Dropout
 from finetune.encoder.embeddings import Rotation
@@ -47,6 +48,7 @@ class EncoderBlock(nn.Module):
         queries: int | None = None,
         layout: Padded = PADDED,
         output_attentions: bool = False,
+        past: KeyValues | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Update each token's hidden state.
 
@@ -58,6 +60,7 @@ class EncoderBlock(nn.Module):
                 Where a head reads one token, most of the last block's work falls away.
             layout: How the tokens lie in the hidden states.
             output_attentions: Whether the attention weights are wanted.
+            past: Keys and values of earlier tokens; extended by those of these.
 
         Returns:
             Hidden states (B, Q, D) or (N, D), and the attention weights (B, H, Q, T) or None.
@@ -70,6 +73,7 @@ class EncoderBlock(nn.Module):
             queries=queries,
             layout=layout,
             output_attentions=output_attentions,
+            past=past,
         )
         hidden = first_tokens(hidden, queries) + self.dropout(attended)
         hidden = hidden if self.pre_norm else self.attention_norm(hidden)

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from finetune.console.output import counted
 from finetune.encoder.block import EncoderBlock
+from finetune.encoder.cache import Cache
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
@@ -125,6 +126,7 @@ class Encoder(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         first_only: bool = False,
+        cache: Cache | None = None,
     ) -> EncoderOutput:
         """Encode a batch.
 
@@ -136,10 +138,19 @@ class Encoder(nn.Module):
             output_attentions: Whether the attention weights are wanted; slower.
             first_only: Whether the last block computes the first token alone: the last hidden
                 state is (B, 1, D) then, for less work.
+            cache: Keys and values of the S tokens before these T, extended by theirs. A mask is
+                bool (B, S + T) then, or (B, T, S + T); positions go on from S unless they are
+                given.
 
         Returns:
             The last hidden state, and the rest as asked for.
+
+        Raises:
+            ConfigError: The batch, with what is cached, is longer than learned positions reach, or
+                a cache is given and a token sees later ones.
         """
+        if cache is not None:
+            batch = self._continued(batch, cache)
         return self._run(
             self.embeddings(batch),
             range(1, len(self.blocks) + 1),
@@ -148,7 +159,25 @@ class Encoder(nn.Module):
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
             first_only=first_only,
+            cache=cache,
         )
+
+    def _continued(self, batch: Mapping[str, Tensor], cache: Cache) -> Mapping[str, Tensor]:
+        """The batch with the positions behind those of the cache."""
+        config, ids = self.config, batch["input_ids"]
+        if not config.causal:
+            raise ConfigError(
+                "a cache of keys and values needs a causal encoder: in one that reads in both "
+                "directions they change with each new token; leave the cache out."
+            )
+        start, end = cache.length, cache.length + ids.shape[1]
+        if config.position == "learned" and end > config.max_position_embeddings:
+            raise ConfigError(
+                f"learned positions reach {config.max_position_embeddings} tokens "
+                f"(max_position_embeddings), got {end} with those in the cache; end earlier."
+            )
+        positions = torch.arange(start, end, device=ids.device).unsqueeze(0)  # (1, T)
+        return {"position_ids": positions, **batch}
 
     def prefix(self, batch: Mapping[str, Tensor], depth: int) -> Tensor:
         """Run the embeddings and the first `depth` blocks.
@@ -229,9 +258,10 @@ class Encoder(nn.Module):
         output_attentions: bool = False,
         first_only: bool = False,
         layout: Padded = PADDED,
+        cache: Cache | None = None,
     ) -> EncoderOutput:
         """Run the blocks of these depths, the one loop over blocks that there is."""
-        contexts = self._contexts(hidden, mask, position_ids)
+        contexts = self._contexts(hidden, mask, position_ids, cache.length if cache else 0)
         states, attentions = [hidden], []
         hidden = layout.unpad(hidden)
         for depth in depths:
@@ -242,6 +272,7 @@ class Encoder(nn.Module):
                 queries=1 if first_only and depth == depths[-1] else None,
                 layout=layout,
                 output_attentions=output_attentions,
+                past=cache.blocks[depth - 1] if cache else None,
             )
             if output_hidden_states:  # otherwise inference frees each state after the next
                 states.append(hidden)
@@ -254,7 +285,7 @@ class Encoder(nn.Module):
         )
 
     def _contexts(
-        self, hidden: Tensor, mask: Tensor | None, position_ids: Tensor | None
+        self, hidden: Tensor, mask: Tensor | None, position_ids: Tensor | None, past: int = 0
     ) -> Contexts:
         """Prepare once what blocks share: the bias of the logits and rotary positions."""
         config, length, device = self.config, hidden.shape[1], hidden.device
@@ -266,8 +297,9 @@ class Encoder(nn.Module):
             visible = visible_tokens(
                 mask,
                 causal=config.causal,
-                length=length,
+                length=past + length,
                 device=device,
+                queries=length,
                 window=config.local_attention if local else 0,
             )
             rotary = None

@@ -15,6 +15,7 @@ def visible_tokens(
     length: int,
     device: torch.device,
     window: int = 0,
+    queries: int | None = None,
 ) -> Tensor | None:
     """Join padding, document bounds, direction and distance into one mask, as small as can be.
 
@@ -28,9 +29,10 @@ def visible_tokens(
         length: T.
         device: Where the mask is wanted.
         window: Tokens to each side that a token sees; 0 for all.
+        queries: Q, the last tokens, which alone look; None = all T.
 
     Returns:
-        bool that broadcasts to (B, H, T, T), True = may be attended to; None if all may be.
+        bool that broadcasts to (B, H, T or Q, T), True = may be attended to; None if all may be.
 
     Raises:
         ConfigError: The mask is not bool, or has other than two or three dimensions.
@@ -41,11 +43,12 @@ def visible_tokens(
     if attention_mask is not None:
         mask = _checked(attention_mask)
     mask = mask.unsqueeze(1) if mask.dim() == 3 else mask[:, None, None]  # (B, 1, 1 or T, T)
+    positions = torch.arange(length, device=device)
+    ahead = positions - positions[length - (queries or length) :, None]  # (Q, T)
     if causal:
-        mask = mask & torch.ones(length, length, dtype=torch.bool, device=device).tril()
+        mask = mask & (ahead <= 0)
     if window:
-        positions = torch.arange(length, device=device)
-        mask = mask & ((positions[:, None] - positions).abs() <= window)
+        mask = mask & (ahead.abs() <= window)
     return mask | ~mask.any(dim=-1, keepdim=True)
 
 
