@@ -84,7 +84,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_there_are_sweeps() -> None:
     names = {path.stem for path in SWEEPS}
-    assert names == {"masking", "pooling", "rte", "schedule", "unfreezing"}
+    of_papers = {"depth", "heads", "local", "norm"}
+    assert names == {"masking", "pooling", "rte", "schedule", "unfreezing"} | of_papers
 
 
 @each
@@ -132,9 +133,12 @@ def test_what_weights_and_biases_looks_for_is_what_a_summary_has(
     content = printed(sweep, capsys)
     of_pretraining = {"name": "best/loss", "goal": "minimize"}
     of_a_task = {"name": "best/headline", "goal": "maximize"}
-    assert content["metric"] == (of_pretraining if sweep.stem == "masking" else of_a_task)
+    said = yaml.safe_load(sweep.read_text())
+    pretrains = said["command"].startswith("pretrain")
+    assert content["metric"] == (of_pretraining if pretrains else of_a_task)
     assert content["name"] == sweep.stem
-    assert ("--choose-on-half" in content["command"][2]) == (sweep.stem != "masking")
+    halves = not pretrains and said.get("fresh", "half") == "half"
+    assert ("--choose-on-half" in content["command"][2]) == halves
 
 
 def test_arguments_are_written_as_the_agent_writes_them() -> None:

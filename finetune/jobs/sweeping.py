@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from finetune.comparison.examples import unpaired_bootstrap
@@ -61,8 +62,8 @@ def sweep(
     if only is not None:
         if failed:
             raise ConfigError(next(iter(failed.values())))
-        return {"runs": [_row(one, results, failed) for one in chosen]}
-    summary: Results = {"runs": [_row(one, results, failed) for one in planned]}
+        return {"runs": _rows(chosen, results, failed)}
+    summary: Results = {"runs": _rows(planned, results, failed)}
     if len(results) + len(failed) == len(planned):
         if not results:
             raise ConfigError(f"none of the runs could be trained: {next(iter(failed.values()))}")
@@ -138,15 +139,34 @@ def _train_one(one: Planned) -> Results:
     return pretrain(run) if isinstance(run, PretrainRun) else fit(run)
 
 
-def _row(one: Planned, results: Mapping[str, Results], failed: Mapping[str, str]) -> dict[str, Any]:
-    """What sweep.json says of a run."""
-    row: dict[str, Any] = {"name": one.name, "values": dict(one.values)}
-    if one.name in failed:
-        return {**row, "state": "failed", "error": failed[one.name]}
-    if one.name not in results:
-        return {**row, "state": read_record(one.folder, Listing()).state}
-    ended = results[one.name]
-    runs = ended["runs"] if of_several(ended) else [ended]
+def _rows(
+    planned: Sequence[Planned], results: Mapping[str, Results], failed: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """What sweep.json says of each setting."""
+    return [_row(ones, results, failed) for ones in _by_setting(planned).values()]
+
+
+def _by_setting(planned: Sequence[Planned]) -> dict[str, list[Planned]]:
+    """The runs that differ in their seed alone, together: more than one only of pretraining."""
+    settings: dict[str, list[Planned]] = {}
+    for one in planned:
+        settings.setdefault(one.setting, []).append(one)
+    return settings
+
+
+def _row(
+    ones: Sequence[Planned], results: Mapping[str, Results], failed: Mapping[str, str]
+) -> dict[str, Any]:
+    """What sweep.json says of the runs of one setting."""
+    values = {name: value for name, value in ones[0].values.items() if name != "seed"}
+    row: dict[str, Any] = {"name": ones[0].setting, "values": values}
+    for one in ones:
+        if one.name in failed:
+            return {**row, "state": "failed", "error": failed[one.name]}
+    for one in ones:
+        if one.name not in results:
+            return {**row, "state": read_record(one.folder, Listing()).state}
+    runs = [run for one in ones for run in _runs(results[one.name])]
     metrics = {
         name: summarise([run["metrics"][name] for run in runs]) for name in runs[0]["metrics"]
     }
@@ -156,19 +176,25 @@ def _row(one: Planned, results: Mapping[str, Results], failed: Mapping[str, str]
     return {**row, "state": state, "metrics": metrics, "minutes": seconds / 60}
 
 
+def _runs(results: Results) -> Sequence[Any]:
+    """The results of each seed."""
+    return results["runs"] if of_several(results) else [results]
+
+
 def _chosen(planned: Sequence[Planned], results: Mapping[str, Results], fresh: Fresh) -> Results:
     """The best of the runs that have ended, and its score on fresh rows."""
     _check_same_rows(planned, results)
     metric = _metric(planned[0].run, [results[one.name] for one in planned])
-    scores = [_mean(results[one.name], metric) for one in planned]
+    settings = list(_by_setting(planned).values())
+    scores = [fmean(_mean(results[one.name], metric) for one in ones) for ones in settings]
     number = best_index(metric, scores)
-    best = planned[number]
+    best = settings[number][0]
     ended = results[best.name]
     summary: Results = {
         "task": ended["task"],
         "split": ended["split"],
         "metric": metric,
-        "best": best.name,
+        "best": best.setting,
         "score": scores[number],
     }
     bars = [bar for one in planned if (bar := best_elementary(results[one.name], metric))]
@@ -191,7 +217,8 @@ def _check_same_rows(planned: Sequence[Planned], results: Mapping[str, Results])
 
 
 def _first(results: Results) -> Mapping[str, Any]:
-    return results["runs"][0] if of_several(results) else results
+    first: Mapping[str, Any] = _runs(results)[0]
+    return first
 
 
 def _metric(run: FitRun | PretrainRun, results: Sequence[Results]) -> str:

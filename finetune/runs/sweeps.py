@@ -221,12 +221,18 @@ def _varied(parameters: Parameters) -> Parameters:
 def combinations(sweep: Sweep, parameters: Parameters) -> dict[str, Values]:
     """The runs of a sweep: name of its folder -> the value of each parameter.
 
-    `seed` gives no further run: its values are the `seeds` of each.
+    The values of `seed` are the `seeds` of each; only pretraining, which knows one seed, has a run
+    for each of them.
     """
     varied = _varied(parameters)
     drawn = _draws(sweep, varied) if sweep.method == "random" else _grid(varied)
-    seeds = {"seeds": parameters["seed"]} if "seed" in parameters else {}
-    return {folder_name(values): {**values, **seeds} for values in drawn}
+    seeds = parameters.get("seed")
+    if not isinstance(seeds, list):
+        return {folder_name(values): values for values in drawn}
+    if command_words(sweep)[0] == "pretrain":
+        each = [{**values, "seed": seed} for values in drawn for seed in seeds]
+        return {folder_name(values): values for values in each}
+    return {folder_name(values): {**values, "seeds": seeds} for values in drawn}
 
 
 def _grid(parameters: Parameters) -> Iterator[Values]:
@@ -319,6 +325,12 @@ class Planned:
     def folder(self) -> RunFolder:
         """Where it is trained."""
         return RunFolder(Path(str(self.run.out)))
+
+    @property
+    def setting(self) -> str:
+        """Its name without the seed: runs of one setting are judged by their mean."""
+        varied = {name: value for name, value in self.values.items() if name != "seed"}
+        return folder_name(varied) if "seed" in self.values else self.name
 
 
 def fresh_rows(run: FitRun, named: str | None) -> str:

@@ -334,6 +334,28 @@ def test_pretraining_is_swept_without_fresh_rows(world: World, tmp_path: Path, c
     assert "there are no fresh ones" in outcome.out
 
 
+def test_each_seed_of_a_pretraining_is_a_run_and_the_mean_judges(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    words = world.pretrain(tmp_path, "--tokenizer", world.tokenizer, "--max-steps", 2)
+    command = " ".join(words[: words.index("--out")] + words[words.index("--out") + 2 :])
+    parameters = {"mask_rate": [0.2, 0.4], "seed": [1, 2]}
+    file = tmp_path / "masking.yaml"
+    file.write_text(yaml.safe_dump({"command": command, "parameters": parameters}))
+    assert call("sweep", file, "--dry-run").out.splitlines()[-1] == "4 runs, 4 trainings"
+    summary = call("sweep", file, "--out", tmp_path / "runs", "--json").json
+    means = {}
+    for row, rate in zip(summary["runs"], (0.2, 0.4), strict=True):
+        runs = [tmp_path / "runs" / f"mask_rate={rate},seed={seed}" for seed in (1, 2)]
+        losses = [json.loads((run / "results.json").read_text())["metrics"]["loss"] for run in runs]
+        assert losses[0] != losses[1]
+        assert row["values"] == {"mask_rate": rate}
+        assert row["metrics"]["loss"]["values"] == losses
+        means[f"mask_rate={rate}"] = sum(losses) / 2
+    assert summary["best"] == min(means, key=lambda name: means[name])
+    assert summary["score"] == pytest.approx(means[summary["best"]])
+
+
 def test_the_fresh_half_is_there_for_runs_that_left_it(
     world: World, tmp_path: Path, call: Call, refuses: Refuses
 ) -> None:
