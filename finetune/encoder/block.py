@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from finetune.encoder.attention import SelfAttention, first_tokens
@@ -11,13 +13,17 @@ from finetune.encoder.dropout import Dropout
 from finetune.encoder.embeddings import Rotation
 from finetune.encoder.feedforward import feed_forward
 from finetune.encoder.layout import PADDED, Padded
+from finetune.encoder.norms import make_norm
 
 
 class EncoderBlock(nn.Module):
-    """A block of the encoder, normalised after or before its sublayers.
+    """A block of the encoder, normalised after, before or at the end of its sublayers.
 
     post: norm(x + sublayer(x)) (Vaswani et al., 2017, section 3.1).
     pre: x + sublayer(norm(x)) (Xiong et al., 2020, figure 1b); the encoder then has a final norm.
+    output: x + norm(sublayer(x)) (Liu et al., 2022, section 3.2, "res-post-norm"); a final norm too.
+
+    Without `residual`, "x +" is left out: for the ablation (Dong et al., 2021, section 2).
     """
 
     def __init__(self, config: EncoderConfig, *, first: bool = False) -> None:
@@ -29,14 +35,14 @@ class EncoderBlock(nn.Module):
         """
         super().__init__()
         size = config.hidden_size
-        self.pre_norm = config.norm_position == "pre"
+        self.norm_position, self.residual = config.norm_position, config.residual
         self.attention = SelfAttention(config)
-        self.attention_norm: nn.Module = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.attention_norm: nn.Module = make_norm(config, size)
         if first and not config.first_attention_norm:
             # ModernBERT's first block: the embeddings have just been normalized.
             self.attention_norm = nn.Identity()
         self.feedforward = feed_forward(size, config.intermediate_size, config.hidden_act)
-        self.feedforward_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.feedforward_norm = make_norm(config, size)
         self.dropout = Dropout(config.hidden_dropout_prob)  # without state: both sublayers use it
 
     def forward(
@@ -65,9 +71,8 @@ class EncoderBlock(nn.Module):
         Returns:
             Hidden states (B, Q, D) or (N, D), and the attention weights (B, H, Q, T) or None.
         """
-        inputs = self.attention_norm(hidden) if self.pre_norm else hidden
         attended, weights = self.attention(
-            inputs,
+            self._inputs(hidden, self.attention_norm),
             bias,
             rotary,
             queries=queries,
@@ -75,10 +80,16 @@ class EncoderBlock(nn.Module):
             output_attentions=output_attentions,
             past=past,
         )
-        hidden = first_tokens(hidden, queries) + self.dropout(attended)
-        hidden = hidden if self.pre_norm else self.attention_norm(hidden)
+        hidden = self._add(first_tokens(hidden, queries), attended, self.attention_norm)
+        changed = self.feedforward(self._inputs(hidden, self.feedforward_norm))
+        return self._add(hidden, changed, self.feedforward_norm), weights
 
-        inputs = self.feedforward_norm(hidden) if self.pre_norm else hidden
-        hidden = hidden + self.dropout(self.feedforward(inputs))
-        hidden = hidden if self.pre_norm else self.feedforward_norm(hidden)
-        return hidden, weights
+    def _inputs(self, hidden: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a sublayer reads."""
+        return norm(hidden) if self.norm_position == "pre" else hidden
+
+    def _add(self, hidden: Tensor, changed: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        """Join what a sublayer gave with the states before it."""
+        changed = self.dropout(norm(changed) if self.norm_position == "output" else changed)
+        joined = hidden + changed if self.residual else changed
+        return norm(joined) if self.norm_position == "post" else joined

@@ -14,7 +14,8 @@ from finetune.errors import ConfigError, nearest
 from finetune.ranges import check_values, within
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "none")
-NORM_POSITIONS = ("post", "pre")
+NORM_POSITIONS = ("post", "pre", "output")
+NORM_NAMES = ("layer", "rms")
 SCORE_NAMES = ("scaled_dot", "dot", "bilinear", "additive")
 ACTIVATION_NAMES = ("relu", "gelu", "gelu_tanh", "silu")
 GATED_ACTIVATIONS = {
@@ -67,7 +68,7 @@ class EncoderConfig:
     initializer_range: float = within(0, 100, above=True, default=0.02)
     """Standard deviation of the initial weights."""
     layer_norm_eps: float = within(0, 1, above=True, default=1e-12)
-    """Constant that layer normalization adds to the variance."""
+    """Constant that a norm adds to the variance, or to the mean square."""
     pad_token_id: int = within(0, 100_000_000, default=0)
     """Id of the padding token; its embedding is initialized to zero."""
     attention_score: str = field(default="scaled_dot", metadata={"words": SCORE_NAMES})
@@ -77,7 +78,11 @@ class EncoderConfig:
     rotary_theta: float = within(0, 1e12, above=True, default=10000.0)
     """Base of the wavelengths of rotary positions."""
     norm_position: str = field(default="post", metadata={"words": NORM_POSITIONS})
-    """Layer normalization after the residual sum (post) or before the sublayer (pre)."""
+    """Normalize the residual sum (post), the input of a sublayer (pre), or its output (output)."""
+    norm: str = field(default="layer", metadata={"words": NORM_NAMES})
+    """Normalization: layer (LayerNorm), or rms (RMSNorm: no mean taken off, no bias)."""
+    residual: bool = True
+    """Add the input of each sublayer to its output; false only to see what it is for."""
     first_attention_norm: bool = True
     """pre: normalize before the first attention too, after the norm of the embeddings."""
     causal: bool = False
@@ -102,6 +107,7 @@ class EncoderConfig:
         _check_name("attention_score", self.attention_score, SCORE_NAMES)
         _check_name("position", self.position, POSITIONS)
         _check_name("norm_position", self.norm_position, NORM_POSITIONS)
+        _check_name("norm", self.norm, NORM_NAMES)
         self._check_padding()
         self._check_heads()
         self._check_position()

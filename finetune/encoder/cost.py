@@ -69,7 +69,7 @@ def cost(
             sum(part.parameters for part in scores), sum(part.flops for part in scores)
         ),
         "feed-forward": _feed_forward(config),
-        "norms": PartCost(2 * size * _norms(config), 0),
+        "norms": PartCost(_norm(config, size) * _norms(config), 0),
         "lm head": _lm_head(config, lm_fraction),
     }
 
@@ -101,7 +101,7 @@ def activation_bytes(config: EncoderConfig, sequences: int, tokens: int) -> int:
 
 def _norms(config: EncoderConfig) -> int:
     """Norms as wide as a hidden state: two a block, the final one, unless the first is left out."""
-    final = config.norm_position == "pre"
+    final = config.norm_position != "post"
     return 2 * config.num_hidden_layers + final - (not config.first_attention_norm)
 
 
@@ -231,6 +231,11 @@ def counts(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> dict[str,
     }
 
 
+def _norm(config: EncoderConfig, size: int) -> int:
+    """Weights of a norm, and biases if it has some."""
+    return size if config.norm == "rms" else 2 * size
+
+
 def _linear(inputs: int, outputs: int) -> int:
     return inputs * outputs + outputs
 
@@ -240,7 +245,7 @@ def _embeddings(config: EncoderConfig) -> PartCost:
     rows = config.vocab_size + config.type_vocab_size
     if config.position == "learned":
         rows += config.max_position_embeddings
-    norm = 2 * size
+    norm = _norm(config, size)
     if size == hidden:
         return PartCost(rows * size + norm, 0)
     return PartCost(rows * size + norm + _linear(size, hidden), 2 * size * hidden)
@@ -283,7 +288,7 @@ def _feed_forward(config: EncoderConfig) -> PartCost:
 
 def _lm_head(config: EncoderConfig, lm_fraction: float) -> PartCost:
     size, hidden, vocabulary = config.word_embedding_size, config.hidden_size, config.vocab_size
-    parameters = _linear(hidden, size) + 2 * size + vocabulary
+    parameters = _linear(hidden, size) + _norm(config, size) + vocabulary
     if not config.tie_word_embeddings:
         parameters += vocabulary * size
     return PartCost(parameters, lm_fraction * 2 * (hidden * size + size * vocabulary))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.dropout import Dropout
+from finetune.encoder.norms import make_norm
 from finetune.errors import ConfigError
 
 
@@ -98,7 +99,7 @@ class Embeddings(nn.Module):
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.norm = make_norm(config, size)
         self.dropout = Dropout(config.embedding_dropout)
         if size != config.hidden_size:
             self.projection: nn.Module = nn.Linear(size, config.hidden_size)

@@ -18,6 +18,7 @@ from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
 from finetune.encoder.layout import PADDED, Padded
 from finetune.encoder.masks import mask_bias, visible_tokens
+from finetune.encoder.norms import make_norm
 from finetune.errors import ConfigError
 from finetune.machine.memory import FLOAT, check_fits
 
@@ -90,8 +91,8 @@ class Encoder(nn.Module):
             EncoderBlock(config, first=number == 0) for number in range(config.num_hidden_layers)
         )
         self.final_norm: nn.Module = nn.Identity()
-        if config.norm_position == "pre":  # whose blocks leave a sum that is not normalized
-            self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        if config.norm_position != "post":  # the blocks leave a sum that is not normalized
+            self.final_norm = make_norm(config, config.hidden_size)
         initialize_weights(self, config.initializer_range)
 
     @classmethod

@@ -54,6 +54,8 @@ class FinetuneConfig(PretrainedConfig):
     position: str = "learned"
     rotary_theta: float = 10000.0
     norm_position: str = "post"
+    norm: str = "layer"
+    residual: bool = True
     first_attention_norm: bool = True
     causal: bool = False
     local_attention: int = 0
@@ -78,6 +80,12 @@ def angles(positions: Tensor, width: int, theta: float) -> Tensor:
     return positions.unsqueeze(-1).float() * theta**-exponents
 
 
+def make_norm(config: FinetuneConfig, size: int) -> nn.Module:
+    """LayerNorm or RMSNorm of vectors of this size."""
+    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(size, eps=config.layer_norm_eps)
+
+
 class Embeddings(nn.Module):
     """Word, position and segment embeddings, normalized; projected to D where they are narrower."""
 
@@ -91,7 +99,7 @@ class Embeddings(nn.Module):
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.norm = make_norm(config, size)
         rate = config.embedding_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
         narrow = size != config.hidden_size
@@ -215,13 +223,13 @@ def activation(config: FinetuneConfig) -> Any:
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each with its residual, normalized before or after."""
+    """Attention and feed-forward, each with its residual and its norm: before, after or inside."""
 
     def __init__(self, config: FinetuneConfig, first: bool) -> None:
         """Make the sublayers; `first` says whether this is the encoder's first block."""
         super().__init__()
-        norm = partial(nn.LayerNorm, config.hidden_size, eps=config.layer_norm_eps)
-        self.pre_norm = config.norm_position == "pre"
+        norm = partial(make_norm, config, config.hidden_size)
+        self.norm_position, self.residual = config.norm_position, config.residual
         self.attention = SelfAttention(config)
         unnormalized = first and not config.first_attention_norm
         self.attention_norm = nn.Identity() if unnormalized else norm()
@@ -231,13 +239,17 @@ class Block(nn.Module):
 
     def forward(self, hidden: Tensor, *context: Any) -> tuple[Tensor, Tensor | None]:
         """Update the states (B, T, D); the context is that of `SelfAttention`."""
-        inputs = self.attention_norm(hidden) if self.pre_norm else hidden
+        pre = self.norm_position == "pre"
+        inputs = self.attention_norm(hidden) if pre else hidden
         attended, weights = self.attention(inputs, *context)
-        hidden = hidden + self.dropout(attended)
-        hidden = hidden if self.pre_norm else self.attention_norm(hidden)
-        inputs = self.feedforward_norm(hidden) if self.pre_norm else hidden
-        hidden = hidden + self.dropout(self.feedforward(inputs))
-        return (hidden if self.pre_norm else self.feedforward_norm(hidden)), weights
+        hidden = self._add(hidden, attended, self.attention_norm)
+        inputs = self.feedforward_norm(hidden) if pre else hidden
+        return self._add(hidden, self.feedforward(inputs), self.feedforward_norm), weights
+
+    def _add(self, hidden: Tensor, changed: Tensor, norm: nn.Module) -> Tensor:
+        changed = self.dropout(norm(changed) if self.norm_position == "output" else changed)
+        joined = hidden + changed if self.residual else changed
+        return norm(joined) if self.norm_position == "post" else joined
 
 
 class FinetunePreTrainedModel(PreTrainedModel):
@@ -253,8 +265,9 @@ class FinetunePreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.weight, std=std)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-        if isinstance(module, nn.LayerNorm | nn.BatchNorm1d):
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.BatchNorm1d):
             nn.init.ones_(module.weight)
+        if isinstance(module, nn.LayerNorm | nn.BatchNorm1d):
             nn.init.zeros_(module.bias)
 
 
@@ -262,14 +275,13 @@ class FinetuneModel(FinetunePreTrainedModel):
     """The encoder: token ids to hidden states."""
 
     def __init__(self, config: FinetuneConfig) -> None:
-        """Make embeddings, blocks and, with norms before the sublayers, a final norm."""
+        """Make embeddings, blocks and, unless these end with a norm, a final one."""
         super().__init__(config)
         self.embeddings = Embeddings(config)
         count = config.num_hidden_layers
         self.blocks = nn.ModuleList(Block(config, number == 0) for number in range(count))
-        pre = config.norm_position == "pre"
-        norm = partial(nn.LayerNorm, config.hidden_size, eps=config.layer_norm_eps)
-        self.final_norm = norm() if pre else nn.Identity()
+        normalized = config.norm_position == "post"
+        self.final_norm = nn.Identity() if normalized else make_norm(config, config.hidden_size)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -358,7 +370,7 @@ class LanguageModelHead(nn.Module):
         size = config.embedding_size or config.hidden_size
         self.dense = nn.Linear(config.hidden_size, size)
         self.activation = activation(config)
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.norm = make_norm(config, size)
         self.decoder = nn.Linear(size, config.vocab_size)
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import EncoderConfig, activation, initialize_weights
+from finetune.encoder.norms import make_norm
 from finetune.heads.protocol import Head, cross_entropy
 
 
@@ -40,7 +41,7 @@ class MaskedLM(nn.Module, Head):
         size = config.word_embedding_size
         self.dense = nn.Linear(config.hidden_size, size)
         self.activation = activation(config.hidden_act)
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.norm = make_norm(config, size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # this head's, tied or not
         # A tuple hides a tied table from this module's parameters: it belongs to the encoder.
         self._tied = (word_embeddings,) if config.tie_word_embeddings else ()

@@ -73,7 +73,7 @@ def reinitialise(encoder: Encoder, count: int, seed: int, head: Head | None = No
             initialize_weights(fresh, encoder.config.initializer_range)
             # Into the old tensors: an optimizer may have them in its groups already.
             block.load_state_dict(fresh.state_dict())
-        if isinstance(encoder.final_norm, nn.LayerNorm):
+        if isinstance(encoder.final_norm, nn.LayerNorm | nn.RMSNorm):
             encoder.final_norm.reset_parameters()
         if isinstance(head, PooledHead):
             head.reset_pooler(encoder.config.initializer_range)

@@ -88,7 +88,10 @@ def test_embedding_settings_follow_the_hidden_ones_unless_set() -> None:
         ({"hidden_act": "gellu"}, "unknown hidden_act 'gellu'; did you mean 'gelu'?"),
         ({"attention_score": "cosine"}, "unknown attention_score 'cosine'; choose one of additive"),
         ({"position": "rotory"}, "unknown position 'rotory'; did you mean 'rotary'?"),
-        ({"norm_position": "both"}, "unknown norm_position 'both'; choose one of post, pre"),
+        (
+            {"norm_position": "both"},
+            "unknown norm_position 'both'; choose one of output, post, pre",
+        ),
         (
             {"position": "rotary", "hidden_size": 9, "num_attention_heads": 3},
             "position 'rotary' turns pairs of numbers, but a head has 3",

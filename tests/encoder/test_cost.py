@@ -29,6 +29,8 @@ each_variant = pytest.mark.parametrize(
     [
         *({"attention_score": name} for name in SCORES),
         *({"hidden_act": name} for name in ACTIVATIONS | GATED_ACTIVATIONS),
+        {"norm": "rms", "norm_position": "output"},
+        {"norm": "rms", "embedding_size": 8, "residual": False},
         {"embedding_size": 8},
         {"embedding_size": 8, "tie_word_embeddings": False},
         {"tie_word_embeddings": False},

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.config import GATED_ACTIVATIONS, NORM_POSITIONS, POSITIONS
 from finetune.encoder.feedforward import ACTIVATIONS
+from finetune.encoder.norms import NORMS
 from finetune.encoder.scores import SCORES
 from finetune.errors import ConfigError
 
@@ -23,6 +24,8 @@ VARIANTS: list[dict[str, Any]] = [
     *({"attention_score": name} for name in SCORES),
     *({"position": name} for name in POSITIONS),
     *({"norm_position": name} for name in NORM_POSITIONS),
+    *({"norm": name} for name in NORMS),
+    {"residual": False},
     *({"hidden_act": name} for name in ACTIVATIONS | GATED_ACTIVATIONS),
     {"causal": True},
     {"type_vocab_size": 0},
@@ -268,8 +271,9 @@ def test_weights_start_as_berts_do() -> None:
     assert not encoder.embeddings.word_embeddings.weight[3].any()
 
 
-def test_pre_norm_ends_with_a_norm_and_post_norm_does_not(tiny: Tiny, batch: Batch) -> None:
-    hidden = make(tiny(norm_position="pre"))(batch).last_hidden_state
+@pytest.mark.parametrize("norm_position", ["pre", "output"])
+def test_a_sum_without_a_norm_ends_with_one(tiny: Tiny, batch: Batch, norm_position: str) -> None:
+    hidden = make(tiny(norm_position=norm_position))(batch).last_hidden_state
     torch.testing.assert_close(hidden.mean(dim=-1), torch.zeros(3, 7), atol=1e-5, rtol=0)
     assert isinstance(Encoder(tiny()).final_norm, nn.Identity)
 

@@ -52,6 +52,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mean": {
         "kind": "multi_label",
         "position": "sinusoidal",
+        "norm": "rms",
+        "norm_position": "output",
         "attention_score": "bilinear",
         "embedding_size": 8,
         "type_vocab_size": 0,

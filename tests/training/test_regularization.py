@@ -51,11 +51,12 @@ def batch() -> dict[str, Tensor]:
 
 class TestReinitialise:
     @pytest.mark.parametrize("count", [0, 1, 2, 3])
-    @pytest.mark.parametrize("norm", ["pre", "post"])
+    @pytest.mark.parametrize("norm", ["pre", "post", "output, rms"])
     def test_the_top_blocks_are_fresh_and_the_rest_is_untouched(
         self, count: int, norm: str
     ) -> None:
-        encoder = tiny_encoder(norm_position=norm)
+        position, _, kind = norm.partition(", ")
+        encoder = tiny_encoder(norm_position=position, norm=kind or "layer")
         before = copy.deepcopy(encoder.state_dict())
         reinitialise(encoder, count, seed=1)
         fresh = tuple(f"blocks.{n}." for n in range(3 - count, 3))

@@ -39,6 +39,9 @@ POSITIONS = "encoder.embeddings.position_embeddings.weight"
 GELU = ("gelu", "geglu")
 """Activations with which our masked-LM head uses gelu."""
 
+USUAL: Mapping[str, Any] = {"norm": "layer", "residual": True}
+"""Settings that a family neither writes nor fixes -> their only value in its networks."""
+
 POOLED = ("classification", "regression", "multi_label", "choice")
 """Kinds of heads with the layers of `PooledHead`."""
 
@@ -170,10 +173,11 @@ class Form:
         Returns:
             Phrases that follow the name of the family; [] if it computes the same.
         """
-        ours = config.to_dict()
+        ours, written = config.to_dict(), [name for name, _, _ in self.fields]
+        usual = {name: value for name, value in USUAL.items() if name not in written}
         reasons = [
             f"has {name} {value!r} only, got {ours[name]!r}"
-            for name, value in self.fixed.items()
+            for name, value in (usual | dict(self.fixed)).items()
             if ours[name] != value
         ]
         if not self._their_activations(config.hidden_act):

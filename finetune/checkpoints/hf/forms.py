@@ -22,6 +22,7 @@ POST_NORM: dict[str, Any] = {
     "position": "learned",
     "norm_position": "post",
     "causal": False,
+    "local_attention": 0,
 }
 
 BERT_FIELDS: tuple[tuple[str, str, Any], ...] = (
