@@ -21,7 +21,7 @@ class EncoderBlock(nn.Module):
 
     post: norm(x + sublayer(x)) (Vaswani et al., 2017, section 3.1).
     pre: x + sublayer(norm(x)) (Xiong et al., 2020, figure 1b); the encoder then has a final norm.
-    output: x + norm(sublayer(x)) (Liu et al., 2022, section 3.2, "res-post-norm"); a final norm too.
+    output: x + norm(sublayer(x)) (Liu et al., 2022, section 3.2), and a final norm too.
 
     Without `residual`, "x +" is left out: for the ablation (Dong et al., 2021, section 2).
     """
