@@ -1,4 +1,4 @@
-"""One block: attention and feed-forward, each with its residual and its normalisation."""
+"""One block of each kind, its sublayers with their residual and their normalisation."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from torch import Tensor, nn
 from finetune.encoder.attention import SelfAttention, first_tokens
 from finetune.encoder.cache import KeyValues
 from finetune.encoder.config import EncoderConfig
-from finetune.encoder.dropout import Dropout
+from finetune.encoder.convolution import Convolution
+from finetune.encoder.dropout import Dropout, LockedDropout
 from finetune.encoder.embeddings import Rotation
 from finetune.encoder.feedforward import feed_forward
-from finetune.encoder.layout import PADDED, Padded
+from finetune.encoder.layout import PADDED, Padded, Rows
 from finetune.encoder.norms import make_norm
+from finetune.encoder.recurrent import Recurrent
 
 
-class EncoderBlock(nn.Module):
+class ResidualBlock(nn.Module):
     """A block of the encoder, normalised after, before or at the end of its sublayers.
 
     post: norm(x + sublayer(x)) (Vaswani et al., 2017, section 3.1).
@@ -26,6 +28,27 @@ class EncoderBlock(nn.Module):
     Without `residual`, "x +" is left out: for the ablation (Dong et al., 2021, section 2).
     """
 
+    def __init__(self, config: EncoderConfig) -> None:
+        """Read how sublayers are joined."""
+        super().__init__()
+        self.norm_position, self.residual = config.norm_position, config.residual
+        dropout = LockedDropout if config.locked_dropout else Dropout
+        self.dropout = dropout(config.hidden_dropout_prob)  # no state: all sublayers use it
+
+    def _inputs(self, hidden: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a sublayer reads."""
+        return norm(hidden) if self.norm_position == "pre" else hidden
+
+    def _add(self, hidden: Tensor, changed: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        """Join what a sublayer gave with the states before it."""
+        changed = self.dropout(norm(changed) if self.norm_position == "output" else changed)
+        joined = hidden + changed if self.residual else changed
+        return norm(joined) if self.norm_position == "post" else joined
+
+
+class EncoderBlock(ResidualBlock):
+    """A block of the transformer: attention, then feed-forward."""
+
     def __init__(self, config: EncoderConfig, *, first: bool = False) -> None:
         """Make the two sublayers and their norms.
 
@@ -33,9 +56,8 @@ class EncoderBlock(nn.Module):
             config: The encoder's.
             first: Whether this is the encoder's first block.
         """
-        super().__init__()
+        super().__init__(config)
         size = config.hidden_size
-        self.norm_position, self.residual = config.norm_position, config.residual
         self.attention = SelfAttention(config)
         self.attention_norm: nn.Module = make_norm(config, size)
         if first and not config.first_attention_norm:
@@ -43,7 +65,6 @@ class EncoderBlock(nn.Module):
             self.attention_norm = nn.Identity()
         self.feedforward = feed_forward(size, config.intermediate_size, config.hidden_act)
         self.feedforward_norm = make_norm(config, size)
-        self.dropout = Dropout(config.hidden_dropout_prob)  # without state: both sublayers use it
 
     def forward(
         self,
@@ -84,12 +105,69 @@ class EncoderBlock(nn.Module):
         changed = self.feedforward(self._inputs(hidden, self.feedforward_norm))
         return self._add(hidden, changed, self.feedforward_norm), weights
 
-    def _inputs(self, hidden: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
-        """What a sublayer reads."""
-        return norm(hidden) if self.norm_position == "pre" else hidden
 
-    def _add(self, hidden: Tensor, changed: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
-        """Join what a sublayer gave with the states before it."""
-        changed = self.dropout(norm(changed) if self.norm_position == "output" else changed)
-        joined = hidden + changed if self.residual else changed
-        return norm(joined) if self.norm_position == "post" else joined
+class SequenceBlock(ResidualBlock):
+    """A block that reads the tokens in order: one sublayer, and no feed-forward part."""
+
+    def __init__(self, config: EncoderConfig, sublayer: Callable[[EncoderConfig], nn.Module]):
+        """Make the sublayer and its norm.
+
+        Args:
+            config: The encoder's.
+            sublayer: Hidden states (B, T, D) and `Rows` or None -> (B, T, D).
+        """
+        super().__init__(config)
+        self.sublayer = sublayer(config)
+        self.norm = make_norm(config, config.hidden_size)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        rows: Rows | None = None,
+        rotary: None = None,
+        *,
+        queries: int | None = None,
+        layout: Padded = PADDED,
+        output_attentions: bool = False,
+        past: KeyValues | None = None,
+    ) -> tuple[Tensor, None]:
+        """Update each token's hidden state.
+
+        Args:
+            hidden: (B, T, D), or (N, D) in an unpadded layout.
+            rows: Where the sequences are; None where each row of the batch is one.
+            rotary: None: such a block sees the order itself.
+            queries: Q, the first tokens whose states are wanted; None = all T.
+            layout: How the tokens lie in the hidden states.
+            output_attentions: Without effect: there are none.
+            past: None: there are no keys and values.
+
+        Returns:
+            Hidden states (B, Q, D) or (N, D), and None.
+        """
+        inputs = layout.pad(self._inputs(hidden, self.norm))
+        outputs = layout.unpad(self.sublayer(inputs, rows))
+        return first_tokens(self._add(hidden, outputs, self.norm), queries), None
+
+
+def transformer_block(config: EncoderConfig, number: int) -> nn.Module:
+    """Attention and feed-forward."""
+    return EncoderBlock(config, first=number == 0)
+
+
+def lstm_block(config: EncoderConfig, number: int) -> nn.Module:
+    """An LSTM in each direction."""
+    return SequenceBlock(config, Recurrent)
+
+
+def conv_block(config: EncoderConfig, number: int) -> nn.Module:
+    """Filters of several widths."""
+    return SequenceBlock(config, Convolution)
+
+
+BLOCKS: dict[str, Callable[[EncoderConfig, int], nn.Module]] = {
+    "transformer": transformer_block,
+    "lstm": lstm_block,
+    "conv": conv_block,
+}
+"""Name in a config -> what makes block number n, from 0."""

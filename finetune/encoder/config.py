@@ -13,6 +13,7 @@ from typing import Any
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import check_values, within
 
+BLOCK_NAMES = ("transformer", "lstm", "conv")
 POSITIONS = ("learned", "sinusoidal", "rotary", "none")
 NORM_POSITIONS = ("post", "pre", "output")
 NORM_NAMES = ("layer", "rms")
@@ -46,7 +47,9 @@ class EncoderConfig:
     hidden_size: int = within(1, 1_000_000, default=768)
     """Size of the hidden states, D."""
     num_hidden_layers: int = within(1, 10_000, default=12)
-    """Number of transformer blocks, L."""
+    """Number of blocks, L."""
+    block: str = field(default="transformer", metadata={"words": BLOCK_NAMES})
+    """Block: transformer, lstm (recurrent) or conv (convolutional)."""
     num_attention_heads: int = within(1, 100_000, default=12)
     """Number of attention heads, H; must divide hidden_size."""
     intermediate_size: int = within(1, 10_000_000, default=3072)
@@ -97,20 +100,37 @@ class EncoderConfig:
     """Size of the embeddings, E, projected to hidden_size if different; none = hidden_size."""
     tie_word_embeddings: bool = True
     """Use the word embeddings as the output weights of the masked language model."""
+    lstm_size: int | None = within(1, 1_000_000, default=None)
+    """block lstm: width of the state in each direction; none = hidden_size."""
+    weight_dropout_prob: float = within(0, 1, below=True, default=0.0)
+    """block lstm: dropout on the recurrent weights, in [0, 1) (AWD-LSTM: 0.5)."""
+    conv_widths: tuple[int, ...] = within(1, 1000, default=(3, 4, 5))
+    """block conv: tokens that a filter sees; each width has an equal part of the D filters."""
+    locked_dropout: bool = False
+    """Drop the same numbers at all tokens of a sequence, in embeddings and blocks (AWD-LSTM)."""
+    word_dropout_prob: float = within(0, 1, below=True, default=0.0)
+    """Dropout on whole words: all tokens of an id in a batch, in [0, 1) (AWD-LSTM: 0.1)."""
     gradient_checkpointing: bool = False
     """Recompute each block in the backward pass, to save memory."""
 
     def __post_init__(self) -> None:
         """Refuse what no encoder can be made from."""
         check_values(self)
+        _check_name("block", self.block, BLOCK_NAMES)
         _check_name("hidden_act", self.hidden_act, (*ACTIVATION_NAMES, *GATED_ACTIVATIONS))
         _check_name("attention_score", self.attention_score, SCORE_NAMES)
         _check_name("position", self.position, POSITIONS)
         _check_name("norm_position", self.norm_position, NORM_POSITIONS)
         _check_name("norm", self.norm, NORM_NAMES)
         self._check_padding()
-        self._check_heads()
-        self._check_position()
+        # As a tuple, which a file has as a list.
+        object.__setattr__(self, "conv_widths", tuple(self.conv_widths))
+        if self.block == "transformer":
+            self._check_heads()
+            self._check_position()
+        else:  # the order of the tokens is in what such a block computes
+            object.__setattr__(self, "position", "none")
+        self._check_filters()
         if not self.first_attention_norm and self.norm_position != "pre":
             raise ConfigError(
                 "first_attention_norm false leaves out a norm before the first attention, but "
@@ -121,6 +141,17 @@ class EncoderConfig:
     def head_size(self) -> int:
         """Width of an attention head, K."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def cells(self) -> int:
+        """Width of an LSTM's state in each direction."""
+        return self.hidden_size if self.lstm_size is None else self.lstm_size
+
+    @property
+    def filter_counts(self) -> tuple[int, ...]:
+        """Number of filters of each width of a convolution, D in all."""
+        each, more = divmod(self.hidden_size, len(self.conv_widths))
+        return tuple(each + (number < more) for number in range(len(self.conv_widths)))
 
     @property
     def word_embedding_size(self) -> int:
@@ -136,6 +167,8 @@ class EncoderConfig:
     def is_local(self, depth: int) -> bool:
         """Whether block number `depth`, from 1, sees only tokens nearby."""
         # The first block sees all tokens, and then every N-th, as in ModernBERT.
+        if self.block != "transformer":
+            return False
         return self.local_attention > 0 and (depth - 1) % self.global_every != 0
 
     def theta(self, *, local: bool) -> float:
@@ -145,7 +178,8 @@ class EncoderConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """List all settings, as they stand in a checkpoint's config.json."""
-        return dataclasses.asdict(self)
+        settings = dataclasses.asdict(self)
+        return {**settings, "conv_widths": list(self.conv_widths)}  # as JSON gives it back
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> EncoderConfig:
@@ -181,6 +215,13 @@ class EncoderConfig:
             choices = " or ".join(map(str, sorted({below, above})))
             raise ConfigError(
                 f"num_attention_heads ({heads}) must divide hidden_size ({size}); choose {choices}."
+            )
+
+    def _check_filters(self) -> None:
+        if not 0 < len(self.conv_widths) <= self.hidden_size:
+            raise ConfigError(
+                f"conv_widths: expected 1 to {self.hidden_size} widths (hidden_size, which they "
+                f"divide), got {len(self.conv_widths)}; give for example 3,4,5."
             )
 
     def _check_position(self) -> None:

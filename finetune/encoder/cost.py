@@ -60,18 +60,50 @@ def cost(
     """
     if lm_fraction is None:
         lm_fraction = lm_head_fraction(config)
+    return {
+        "embeddings": _embeddings(config),
+        **_BLOCKS[config.block](config, length),
+        "norms": PartCost(_norm(config, config.hidden_size) * _norms(config), 0),
+        "lm head": _lm_head(config, lm_fraction),
+    }
+
+
+def _transformer(config: EncoderConfig, length: int) -> dict[str, PartCost]:
     size, blocks = config.hidden_size, config.num_hidden_layers
     scores = [_scores(config, depth, length) for depth in range(1, blocks + 1)]
     return {
-        "embeddings": _embeddings(config),
         "attention projections": PartCost(blocks * _linear(size, 4 * size), blocks * 8 * size**2),
         "scores and mixing": PartCost(
             sum(part.parameters for part in scores), sum(part.flops for part in scores)
         ),
         "feed-forward": _feed_forward(config),
-        "norms": PartCost(_norm(config, size) * _norms(config), 0),
-        "lm head": _lm_head(config, lm_fraction),
     }
+
+
+def _lstm(config: EncoderConfig, length: int) -> dict[str, PartCost]:
+    """Four gates a direction, each of input and state with two biases; then the projection."""
+    size, cells, blocks = config.hidden_size, config.cells, config.num_hidden_layers
+    directions = 1 if config.causal else 2
+    gates = directions * 4 * cells * (size + cells)
+    joined = directions * cells
+    return {
+        "recurrence": PartCost(
+            blocks * (gates + directions * 8 * cells + _linear(joined, size)),
+            blocks * (2 * gates + 2 * joined * size),
+        )
+    }
+
+
+def _conv(config: EncoderConfig, length: int) -> dict[str, PartCost]:
+    size, blocks = config.hidden_size, config.num_hidden_layers
+    outputs = 2 if config.hidden_act in GATED_ACTIVATIONS else 1
+    filters = zip(config.filter_counts, config.conv_widths, strict=True)
+    weights = outputs * size * sum(count * width for count, width in filters)
+    return {"convolution": PartCost(blocks * (weights + outputs * size), blocks * 2 * weights)}
+
+
+_BLOCKS = {"transformer": _transformer, "lstm": _lstm, "conv": _conv}
+"""Block -> parts of all blocks together without their norms."""
 
 
 def parameters(config: EncoderConfig, *, language_model: bool = False) -> int:
@@ -94,14 +126,16 @@ def activation_bytes(config: EncoderConfig, sequences: int, tokens: int) -> int:
     """
     # Half precision throughout, and only what every variant keeps: it must never refuse what fits.
     width = config.hidden_size  # the input of each block
-    if not config.gradient_checkpointing:  # query, key, value and output; inner states
-        width = 4 * width + config.intermediate_size
+    if config.block == "transformer" and not config.gradient_checkpointing:
+        width = 4 * width + config.intermediate_size  # query, key, value and output; inner states
     return sequences * tokens * width * config.num_hidden_layers * HALF
 
 
 def _norms(config: EncoderConfig) -> int:
-    """Norms as wide as a hidden state: two a block, the final one, unless the first is left out."""
+    """Norms as wide as a hidden state: one a sublayer and the final one, less one left out."""
     final = config.norm_position != "post"
+    if config.block != "transformer":
+        return config.num_hidden_layers + final
     return 2 * config.num_hidden_layers + final - (not config.first_attention_norm)
 
 
@@ -146,7 +180,7 @@ def training_flops_per_token(
     embeddings = _embeddings(config).flops
     blocks = [_block(config, depth, length) for depth in range(1, config.num_hidden_layers + 1)]
     trained = sum(blocks[frozen or 0 :])
-    if first_only and trained:
+    if first_only and trained and config.block == "transformer":
         keys_and_values = 4 * config.hidden_size**2  # the rest is for one token of T
         trained -= (blocks[-1] - keys_and_values) * (1 - 1 / length)
     if frozen is None:
@@ -253,6 +287,9 @@ def _embeddings(config: EncoderConfig) -> PartCost:
 
 def _block(config: EncoderConfig, depth: int, length: int) -> float:
     """Count the operations a token of block number `depth`, from 1."""
+    if config.block != "transformer":
+        parts = _BLOCKS[config.block](config, length).values()
+        return sum(part.flops for part in parts) / config.num_hidden_layers
     rest = 8 * config.hidden_size**2 + _feed_forward(config).flops / config.num_hidden_layers
     return rest + _scores(config, depth, length).flops
 
@@ -301,24 +338,39 @@ def _millions(flops: float) -> str:
 def _headline(config: EncoderConfig) -> str:
     return (
         f"{counted(config.num_hidden_layers, 'block')}, hidden size {config.hidden_size}, "
-        f"{counted(config.num_attention_heads, 'head')}, feed-forward {config.intermediate_size}, "
-        f"vocabulary {config.vocab_size:,}"
+        f"{inner_sizes(config)}, vocabulary {config.vocab_size:,}"
+    )
+
+
+def inner_sizes(config: EncoderConfig) -> str:
+    """The sizes inside a block, in words."""
+    if config.block == "lstm":
+        return f"LSTM of {config.cells} in {'one direction' if config.causal else 'two directions'}"
+    if config.block == "conv":
+        return f"convolution of widths {', '.join(map(str, config.conv_widths))}"
+    heads = counted(config.num_attention_heads, "head")
+    return f"{heads}, feed-forward {config.intermediate_size}"
+
+
+def _overtaking(config: EncoderConfig) -> str:
+    alone = attention_overtakes(config)
+    whole = attention_overtakes(config, with_projections=True)
+    return (
+        f"Scores and mixing overtake the feed-forward part at T = {alone:,}, "
+        f"attention with its projections at T = {whole:,}."
     )
 
 
 def _remarks(config: EncoderConfig) -> list[str]:
     weights = parameters(config, language_model=True)
-    alone = attention_overtakes(config)
-    whole = attention_overtakes(config, with_projections=True)
     remarks = [
-        f"Scores and mixing overtake the feed-forward part at T = {alone:,}, "
-        f"attention with its projections at T = {whole:,}.",
+        *([_overtaking(config)] if config.block == "transformer" else []),
         f"The weights take {in_gib(weights * FLOAT)} in float32; with gradients and Adam's moments "
         f"{in_gib(weights * TRAINED)}, besides what a batch needs.",
         f"The LM head sees {lm_head_fraction(config):.0%} of the tokens"
         f"{' (it is causal)' if config.causal else ' (the masked ones)'}.",
     ]
-    if config.local_attention:
+    if config.local_attention and config.block == "transformer":
         remarks.append(
             f"In local blocks a token sees {counted(config.local_attention, 'token')} to each "
             "side; only those are counted."

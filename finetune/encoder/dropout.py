@@ -60,3 +60,17 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         """Show the rate when the module is printed."""
         return f"p={self.p}"
+
+
+class LockedDropout(Dropout):
+    """Dropout of the same numbers of D at all tokens of a sequence (Merity et al., 2018, 4.2).
+
+    Also called variational dropout (Gal and Ghahramani, 2016, section 4): a state that is handed on
+    from token to token loses the same numbers all the way, instead of all of them in the end.
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Thin the inputs (B, T, D) if the module is in training mode."""
+        if not self.training or self.p == 0.0:
+            return inputs
+        return inputs * super().forward(torch.ones_like(inputs[..., :1, :]))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encoder.config import EncoderConfig
-from finetune.encoder.dropout import Dropout
+from finetune.encoder.dropout import Dropout, LockedDropout
 from finetune.encoder.norms import make_norm
 from finetune.errors import ConfigError
 
@@ -100,7 +100,9 @@ class Embeddings(nn.Module):
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
         self.norm = make_norm(config, size)
-        self.dropout = Dropout(config.embedding_dropout)
+        self.word_dropout = Dropout(config.word_dropout_prob)
+        dropout = LockedDropout if config.locked_dropout else Dropout
+        self.dropout = dropout(config.embedding_dropout)
         if size != config.hidden_size:
             self.projection: nn.Module = nn.Linear(size, config.hidden_size)
         else:
@@ -119,7 +121,7 @@ class Embeddings(nn.Module):
         Raises:
             ConfigError: The batch is longer than learned positions reach.
         """
-        embedded: Tensor = self.word_embeddings(batch["input_ids"])  # (B, T, E)
+        embedded = self._words(batch["input_ids"])  # (B, T, E)
         if self.config.type_vocab_size:
             embedded = embedded + self._segments(batch.get("token_type_ids"))
         if self.config.position in ("learned", "sinusoidal"):
@@ -127,6 +129,15 @@ class Embeddings(nn.Module):
         # Projected last, as in ALBERT and ELECTRA: norm and dropout work on E numbers.
         hidden: Tensor = self.projection(self.dropout(self.norm(embedded)))
         return hidden
+
+    def _words(self, input_ids: Tensor) -> Tensor:
+        embedded: Tensor = self.word_embeddings(input_ids)  # (B, T, E)
+        if not self.training or self.word_dropout.p == 0.0:
+            return embedded
+        # A row of the table for all its tokens in the batch (Merity et al., 2018, section 4.3).
+        factors = self.word_dropout(embedded.new_ones(self.config.vocab_size))
+        thinned: Tensor = embedded * factors[input_ids].unsqueeze(-1)
+        return thinned
 
     def _segments(self, token_type_ids: Tensor | None) -> Tensor:
         if token_type_ids is None:

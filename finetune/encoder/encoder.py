@@ -11,19 +11,20 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from finetune.console.output import counted
-from finetune.encoder.block import EncoderBlock
+from finetune.encoder.block import BLOCKS
 from finetune.encoder.cache import Cache
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
-from finetune.encoder.layout import PADDED, Padded
+from finetune.encoder.layout import PADDED, Padded, Rows
 from finetune.encoder.masks import mask_bias, visible_tokens
 from finetune.encoder.norms import make_norm
 from finetune.errors import ConfigError
 from finetune.machine.memory import FLOAT, check_fits
 
-Contexts = dict[bool, tuple[Tensor | None, Rotation | None]]
-"""Bias of the logits and rotary positions, for blocks with local attention (True) and others."""
+Contexts = dict[bool, tuple[Tensor | Rows | None, Rotation | None]]
+"""Bias of the logits and rotary positions, for blocks with local attention (True) and others; for
+blocks without attention where the sequences are."""
 
 
 class EncoderOutput(NamedTuple):
@@ -88,7 +89,7 @@ class Encoder(nn.Module):
         self.config = config
         self.embeddings = Embeddings(config)
         self.blocks = nn.ModuleList(
-            EncoderBlock(config, first=number == 0) for number in range(config.num_hidden_layers)
+            BLOCKS[config.block](config, number) for number in range(config.num_hidden_layers)
         )
         self.final_norm: nn.Module = nn.Identity()
         if config.norm_position != "post":  # the blocks leave a sum that is not normalized
@@ -262,6 +263,7 @@ class Encoder(nn.Module):
         cache: Cache | None = None,
     ) -> EncoderOutput:
         """Run the blocks of these depths, the one loop over blocks that there is."""
+        self._check_attention(weights=output_attentions, cache=cache is not None)
         contexts = self._contexts(hidden, mask, position_ids, cache.length if cache else 0)
         states, attentions = [hidden], []
         hidden = layout.unpad(hidden)
@@ -290,6 +292,8 @@ class Encoder(nn.Module):
     ) -> Contexts:
         """Prepare once what blocks share: the bias of the logits and rotary positions."""
         config, length, device = self.config, hidden.shape[1], hidden.device
+        if config.block != "transformer":
+            return {False: (None if mask is None else Rows.from_mask(mask), None)}
         if position_ids is None and config.position == "rotary":
             position_ids = torch.arange(length, device=device).unsqueeze(0)  # (1, T)
         contexts: Contexts = {}
@@ -320,6 +324,15 @@ class Encoder(nn.Module):
         else:
             hidden, weights = block(hidden, *context, **options)
         return self.final_norm(hidden) if depth == len(self.blocks) else hidden, weights
+
+    def _check_attention(self, **wanted: bool) -> None:
+        """Refuse what only blocks with attention have."""
+        for name, is_wanted in wanted.items():
+            if is_wanted and self.config.block != "transformer":
+                raise ConfigError(
+                    f"attention {name}: expected block transformer, got {self.config.block}, "
+                    "which has no attention"
+                )
 
     def _check_depth(self, depth: int) -> None:
         if not 0 <= depth <= len(self.blocks):

@@ -1,7 +1,7 @@
 """How the tokens of a batch lie: sequences side by side with their padding, or without it.
 
 Projections, norms and the feed-forward part work on each token alone, so they need no padding; only
-attention needs sequences side by side.
+what looks at other tokens (attention, recurrence, convolution) needs sequences side by side.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from finetune.encoder.masks import checked_mask
+from finetune.errors import ConfigError
 
 
 class Padded:
@@ -84,3 +87,88 @@ class Unpadded(Padded):
     def merge_heads(self, mixed: Tensor) -> Tensor:
         """Put the heads (B, H, T, K) side by side again, -> (N, D)."""
         return self.unpad(super().merge_heads(mixed))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Each sequence in a row of its own from its first token on, for what reads tokens in order.
+
+    A row of the batch is a sequence, or with a mask (B, T, T) each document in it is one.
+
+    Attributes:
+        forward: Place of each token among all S L, the first token of a sequence first, int64
+            (B, T). No two tokens have the same.
+        backward: The same with the last token of a sequence first.
+        is_read: True where there is a token and no padding, bool (B, T).
+        shape: S, the number of sequences, and L, the length of the longest.
+    """
+
+    forward: Tensor
+    backward: Tensor
+    is_read: Tensor
+    shape: tuple[int, int]
+
+    @classmethod
+    def from_mask(cls, mask: Tensor) -> Rows:
+        """Find the sequences of a batch.
+
+        Args:
+            mask: True where a token is read, bool (B, T); or bool (B, T, T), True where two tokens
+                belong to one document.
+
+        Raises:
+            ConfigError: The mask is of another kind, or says something else than documents.
+        """
+        return _documents(mask) if checked_mask(mask).dim() == 3 else _texts(mask)
+
+    def place(self, hidden: Tensor, places: Tensor) -> Tensor:
+        """Put each token (B, T, D) at its place, -> (S, L, D), with zeros elsewhere."""
+        hidden = hidden.masked_fill(~self.is_read.unsqueeze(-1), 0.0)
+        sequences, longest = self.shape
+        rows = hidden.new_zeros(sequences * longest, hidden.shape[-1])
+        filled = rows.index_copy(0, places.flatten(), hidden.flatten(0, 1))
+        return filled.view(sequences, longest, -1)
+
+    def take(self, states: Tensor, places: Tensor) -> Tensor:
+        """Take each token's state (S, L, D) from its place again, -> (B, T, D)."""
+        taken = states.flatten(0, 1).index_select(0, places.flatten())
+        return taken.view(*places.shape, -1)
+
+
+def _texts(mask: Tensor) -> Rows:
+    """One sequence a row: the tokens that are read in front, all others behind them."""
+    batch, length = mask.shape
+    number = mask.cumsum(dim=1) - 1  # of the tokens that are read, so that a mask may have gaps
+    count = mask.sum(dim=1, keepdim=True)
+    behind = count + (~mask).cumsum(dim=1) - 1
+    row = torch.arange(batch, device=mask.device).unsqueeze(1) * length
+    forward = torch.where(mask, number, behind) + row
+    backward = torch.where(mask, count - 1 - number, behind) + row
+    return Rows(forward, backward, mask, (batch, length))
+
+
+def _documents(mask: Tensor) -> Rows:
+    """One sequence a document; a token that nothing may see is one of its own."""
+    begins = torch.ones(mask.shape[:2], dtype=torch.bool, device=mask.device)
+    begins[:, 1:] = ~mask.diagonal(-1, 1, 2)  # it does not see the token before it
+    document = begins.flatten().cumsum(dim=0) - 1  # (B T)
+    _check_documents(mask, document.view(begins.shape))
+    starts = begins.flatten().nonzero().squeeze(1)  # (S)
+    lengths = torch.diff(starts, append=starts.new_tensor([len(document)]))
+    longest = int(lengths.max())
+    number = torch.arange(len(document), device=mask.device) - starts[document]
+    forward, backward = (
+        (document * longest + place).view(begins.shape)
+        for place in (number, lengths[document] - 1 - number)
+    )
+    return Rows(forward, backward, mask.diagonal(0, 1, 2), (len(starts), longest))
+
+
+def _check_documents(mask: Tensor, document: Tensor) -> None:
+    is_read = mask.diagonal(0, 1, 2)
+    together = document.unsqueeze(2) == document.unsqueeze(1)
+    if not torch.equal(mask, together & is_read.unsqueeze(2) & is_read.unsqueeze(1)):
+        raise ConfigError(
+            "a block that reads tokens in order expects an attention_mask (B, T, T) that separates "
+            "documents, got one that hides single tokens of a document; use block transformer"
+        )

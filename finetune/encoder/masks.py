@@ -41,7 +41,7 @@ def visible_tokens(
         return None
     mask = torch.ones(1, length, dtype=torch.bool, device=device)  # one row for all sequences
     if attention_mask is not None:
-        mask = _checked(attention_mask)
+        mask = checked_mask(attention_mask)
     mask = mask.unsqueeze(1) if mask.dim() == 3 else mask[:, None, None]  # (B, 1, 1 or T, T)
     positions = torch.arange(length, device=device)
     ahead = positions - positions[length - (queries or length) :, None]  # (Q, T)
@@ -52,7 +52,12 @@ def visible_tokens(
     return mask | ~mask.any(dim=-1, keepdim=True)
 
 
-def _checked(attention_mask: Tensor) -> Tensor:
+def checked_mask(attention_mask: Tensor) -> Tensor:
+    """Give the mask back.
+
+    Raises:
+        ConfigError: It is not bool, or has other than two or three dimensions.
+    """
     if attention_mask.dtype != torch.bool or attention_mask.dim() not in (2, 3):
         raise ConfigError(
             "attention_mask must be bool (B, T) or (B, T, T), got "

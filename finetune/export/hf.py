@@ -68,6 +68,11 @@ def export_hf(run: Path, out: Path, terms: Terms | None = None) -> Written:
     """
     source = find_source(run)
     checkpoint, kind = source.checkpoint, source.kind
+    if (block := checkpoint.encoder_config.block) != "transformer":
+        raise CheckpointError(
+            f"{checkpoint.folder}: --format hf expects block transformer, got block {block}, which "
+            "no class of transformers has; use --format onnx"
+        )
     pooling = _pooling(checkpoint)
     form, lacking = export_form(checkpoint.encoder_config, kind, pooling, first=source.family)
     settings = _settings(checkpoint, kind, form, pooling)

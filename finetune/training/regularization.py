@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder, initialize_weights
-from finetune.encoder.block import EncoderBlock
+from finetune.encoder.block import BLOCKS
 from finetune.encoder.dropout import drop_on_cpu
 from finetune.errors import ConfigError
 from finetune.heads import IGNORED, Head, PooledHead
@@ -68,11 +68,11 @@ def reinitialise(encoder: Encoder, count: int, seed: int, head: Head | None = No
         return
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(keyed_seed(seed, "reinitialise"))  # whatever was drawn before
-        for block in encoder.blocks[total - count :]:
-            fresh = EncoderBlock(encoder.config, first=block is encoder.blocks[0])
+        for number in range(total - count, total):
+            fresh = BLOCKS[encoder.config.block](encoder.config, number)
             initialize_weights(fresh, encoder.config.initializer_range)
             # Into the old tensors: an optimizer may have them in its groups already.
-            block.load_state_dict(fresh.state_dict())
+            encoder.blocks[number].load_state_dict(fresh.state_dict())
         if isinstance(encoder.final_norm, nn.LayerNorm | nn.RMSNorm):
             encoder.final_norm.reset_parameters()
         if isinstance(head, PooledHead):

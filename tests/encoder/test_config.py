@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from finetune.encoder import EncoderConfig
-from finetune.encoder.config import ACTIVATION_NAMES, SCORE_NAMES
+from finetune.encoder.block import BLOCKS
+from finetune.encoder.config import ACTIVATION_NAMES, BLOCK_NAMES, SCORE_NAMES
 from finetune.encoder.feedforward import ACTIVATIONS
 from finetune.encoder.scores import SCORES
 from finetune.errors import ConfigError
@@ -23,6 +24,14 @@ def test_defaults_are_those_of_bert_base() -> None:
 
 def test_names_of_variants_are_those_of_the_tables() -> None:
     assert (SCORE_NAMES, ACTIVATION_NAMES) == (tuple(SCORES), tuple(ACTIVATIONS))
+    assert tuple(BLOCKS) == BLOCK_NAMES
+
+
+def test_blocks_without_attention_need_no_heads_and_no_positions() -> None:
+    config = EncoderConfig(block="lstm", hidden_size=10, position="rotary", local_attention=3)
+    assert config.position == "none"
+    assert not config.is_local(2)
+    assert EncoderConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 def test_dict_round_trip_through_json_keeps_every_setting() -> None:
@@ -100,6 +109,10 @@ def test_embedding_settings_follow_the_hidden_ones_unless_set() -> None:
             {"position": "sinusoidal", "embedding_size": 5},
             "position 'sinusoidal' fills pairs of numbers, but an embedding has 5",
         ),
+        ({"block": "gru"}, "unknown block 'gru'; choose one of conv, lstm, transformer"),
+        ({"lstm_size": 0}, "lstm_size must be a whole number from 1 to .*, got 0"),
+        ({"conv_widths": [3, 0]}, "conv_widths must be a list, each a whole number from 1 to"),
+        ({"conv_widths": []}, "conv_widths: expected 1 to 768 widths .* got 0; give for example"),
         ({"hiden_size": 768}, "unknown encoder setting 'hiden_size'; did you mean 'hidden_size'?"),
     ],
 )

@@ -41,13 +41,43 @@ each_variant = pytest.mark.parametrize(
 )
 
 
-@each_variant
-def test_counted_parameters_are_those_of_the_modules(tiny: Tiny, variant: dict[str, Any]) -> None:
-    config = tiny(**variant)
+def assert_counted_parameters(config: EncoderConfig) -> None:
     encoder = Encoder(config)
     head = MaskedLM(config, encoder.embeddings.word_embeddings)
     counted = sum(part.parameters for part in cost(config, 64).values())
     assert counted == sum(p.numel() for p in [*encoder.parameters(), *head.parameters()])
+
+
+@each_variant
+def test_counted_parameters_are_those_of_the_modules(tiny: Tiny, variant: dict[str, Any]) -> None:
+    assert_counted_parameters(tiny(**variant))
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"block": "lstm"},
+        {"block": "lstm", "lstm_size": 5, "causal": True, "norm_position": "pre"},
+        {"block": "conv"},
+        {"block": "conv", "conv_widths": (2, 7, 9), "hidden_act": "swiglu"},
+    ],
+    ids=str,
+)
+def test_blocks_without_attention_cost_what_torch_counts(
+    tiny: Tiny, variant: dict[str, Any]
+) -> None:
+    config = tiny(**variant)
+    assert_counted_parameters(config)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
+        Encoder(config)({"input_ids": torch.ones(1, 20, dtype=torch.long)})
+    assert counter.get_total_flops() == 20 * forward_flops_per_token(config, 20, lm_fraction=0.0)
+    assert "attention" not in describe(config)
+    frozen = training_flops_per_token(config, 20, frozen=1, cached=True)
+    blocks = training_flops_per_token(config, 20)
+    assert (frozen, blocks) == (
+        3 * counter.get_total_flops() / 40,
+        counter.get_total_flops() / 20 * 3,
+    )
 
 
 @each_variant

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from finetune.encoder import Dropout
+from finetune.encoder.dropout import LockedDropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -76,3 +77,11 @@ def test_the_rate_is_shown() -> None:
 def test_a_gpu_drops_at_the_same_rate() -> None:
     outputs = Dropout(0.1)(torch.ones(400_000, device="cuda"))
     assert (outputs == 0).double().mean().item() == pytest.approx(0.1, abs=0.003)
+
+
+def test_locked_dropout_drops_the_same_numbers_at_all_tokens_of_a_sequence() -> None:
+    thinned = LockedDropout(0.5).train()(torch.ones(4, 9, 64))
+    assert torch.equal(thinned, thinned[:, :1].expand_as(thinned))
+    assert not torch.equal(thinned[0], thinned[1])
+    assert set(thinned.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(LockedDropout(0.5).eval()(thinned), thinned)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from finetune.encoder import EncoderConfig
 from finetune.encoder.embeddings import Embeddings, rotate, rotation, sinusoids
@@ -95,3 +95,16 @@ def test_a_text_longer_than_learned_positions_is_refused(tiny: Tiny) -> None:
     with pytest.raises(ConfigError, match=r"reach 20 tokens .* got a sequence of 21; lower"):
         Embeddings(tiny())({"input_ids": ids})
     assert Embeddings(tiny(position="sinusoidal"))({"input_ids": ids}).shape == (1, 21, 16)
+
+
+def test_word_dropout_drops_all_tokens_of_a_word(tiny: Tiny) -> None:
+    embeddings = Embeddings(tiny(word_dropout_prob=0.5, position="none", type_vocab_size=0))
+    embeddings.norm = nn.Identity()
+    ids = torch.arange(1, 50).repeat(1, 2)
+    first, second = embeddings.train()({"input_ids": ids})[0].chunk(2)
+    assert torch.equal(first, second)
+    gone = (first == 0).all(dim=-1)
+    assert 10 < gone.sum() < 40
+    words = embeddings.word_embeddings.weight[1:]
+    torch.testing.assert_close(first[~gone], 2 * words[~gone])
+    assert torch.equal(embeddings.eval()({"input_ids": ids})[0, :49], words)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.block import BLOCKS
 from finetune.encoder.config import GATED_ACTIVATIONS, NORM_POSITIONS, POSITIONS
 from finetune.encoder.feedforward import ACTIVATIONS
 from finetune.encoder.norms import NORMS
@@ -32,6 +33,10 @@ VARIANTS: list[dict[str, Any]] = [
     {"embedding_size": 8},
     {"local_attention": 2, "global_every": 2},
     {"norm_position": "pre", "first_attention_norm": False},
+    *({"block": name} for name in BLOCKS if name != "transformer"),
+    *({"block": name, "causal": True, "norm_position": "pre"} for name in ("lstm", "conv")),
+    {"block": "conv", "conv_widths": (2, 7), "hidden_act": "reglu"},
+    {"block": "lstm", "lstm_size": 12, "embedding_size": 8},
     {
         "position": "rotary",
         "norm_position": "pre",
@@ -383,3 +388,11 @@ def test_gpu_gives_what_the_cpu_gives(
     assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
     error = (hidden.float().cpu() - expected).abs()
     assert error.max() < 1e-4 if dtype is None else error.mean() < 0.05
+
+
+@pytest.mark.parametrize("block", ["lstm", "conv"])
+def test_attention_weights_of_a_block_without_attention_are_refused(
+    tiny: Tiny, batch: Batch, block: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"expected block transformer, got {block}, which has no"):
+        make(tiny(block=block))(batch, output_attentions=True)

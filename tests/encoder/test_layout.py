@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.layout import Unpadded
+from finetune.encoder.layout import Rows, Unpadded
+from finetune.errors import ConfigError
 
 MASK = torch.arange(6) < torch.tensor([[6], [1], [4]])
 SIZES = {
@@ -58,3 +59,31 @@ def test_blocks_compute_the_same_without_padding(
             hidden, MASK, start, until=end, layout=Unpadded.from_mask(MASK, 16)
         )
     torch.testing.assert_close(unpadded, plain * MASK[..., None], atol=1e-5, rtol=1e-5)
+
+
+def test_rows_put_each_text_in_front_in_both_directions() -> None:
+    mask = torch.tensor([[False, True, True, False, True], [True, False, False, False, False]])
+    rows = Rows.from_mask(mask)
+    hidden = torch.arange(1.0, 11).view(2, 5, 1)
+    assert rows.place(hidden, rows.forward)[..., 0].tolist() == [[2, 3, 5, 0, 0], [6, 0, 0, 0, 0]]
+    assert rows.place(hidden, rows.backward)[..., 0].tolist() == [[5, 3, 2, 0, 0], [6, 0, 0, 0, 0]]
+    for places in (rows.forward, rows.backward):
+        assert torch.equal(rows.take(rows.place(hidden, places), places)[mask], hidden[mask])
+
+
+def test_rows_of_a_document_mask_are_the_documents() -> None:
+    document = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
+    mask = document.unsqueeze(2) == document.unsqueeze(1)
+    mask[1, 4], mask[1, :, 4] = False, False  # padding
+    rows = Rows.from_mask(mask)
+    hidden = torch.arange(1.0, 11).view(2, 5, 1)
+    texts = [[1, 2, 0], [3, 4, 5], [6, 0, 0], [7, 8, 0], [9, 0, 0], [0, 0, 0]]
+    assert rows.place(hidden, rows.forward)[..., 0].tolist() == texts
+    turned = rows.place(hidden, rows.backward)[..., 0].tolist()
+    assert turned[:4] == [[2, 1, 0], [5, 4, 3], [6, 0, 0], [8, 7, 0]]
+
+
+def test_a_mask_that_hides_single_tokens_of_a_document_is_refused() -> None:
+    mask = torch.ones(1, 4, 4, dtype=torch.bool).tril()
+    with pytest.raises(ConfigError, match=r"expects an attention_mask \(B, T, T\) that separates"):
+        Rows.from_mask(mask)

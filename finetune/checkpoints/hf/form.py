@@ -175,6 +175,8 @@ class Form:
         """
         ours, written = config.to_dict(), [name for name, _, _ in self.fields]
         usual = {name: value for name, value in USUAL.items() if name not in written}
+        if config.block != "transformer":  # in no family, and not in our own code either
+            return [f"has block 'transformer' only, got {config.block!r}"]
         reasons = [
             f"has {name} {value!r} only, got {ours[name]!r}"
             for name, value in (usual | dict(self.fixed)).items()

@@ -282,6 +282,12 @@ FORMS: dict[str, Form] = {
 }
 """`model_type` -> its form."""
 
+NOT_EXPORTED = (
+    *("gradient_checkpointing", "locked_dropout", "word_dropout_prob"),
+    *("block", "lstm_size", "weight_dropout_prob", "conv_widths"),
+)
+"""Settings without effect on what an exported transformer computes."""
+
 OWN = Form(
     name="finetune",
     classes="Finetune",
@@ -289,7 +295,7 @@ OWN = Form(
     fields=tuple(
         (one.name, one.name, one.default)
         for one in dataclasses.fields(EncoderConfig)
-        if one.name != "gradient_checkpointing"
+        if one.name not in NOT_EXPORTED
     ),
     encoder=tuple(
         (name, name)

@@ -61,6 +61,8 @@ def exports_as(
         first: The family that is tried first, where it is known.
         reasons: Whether to say what each family of `transformers` lacks.
     """
+    if config.block != "transformer":
+        return f"export formats: ONNX (no class of transformers has block {config.block})"
     form, lacking = export_form(config, head, pooling, first=first)
     if form is not OWN:
         return f"export formats: transformers (as {form.name}), ONNX"

@@ -28,6 +28,10 @@ VARIANTS: list[dict[str, Any]] = [
     {"hidden_act": "swiglu"},
     *({"position": position} for position in POSITIONS),
     *({"attention_score": score} for score in SCORES),
+    {"block": "lstm"},
+    {"block": "lstm", "causal": True, "norm_position": "pre"},
+    {"block": "conv"},
+    {"block": "conv", "causal": True, "hidden_act": "swiglu"},
 ]
 
 
