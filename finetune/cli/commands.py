@@ -64,6 +64,9 @@ OTHERS = {
     ),
     "evaluate": Command("use", "score a finished run on a split or file", f"{HERE}.use:evaluate"),
     "predict": Command("use", "predict labels or answers for new texts", f"{HERE}.use:predict"),
+    "generate": Command(
+        "use", "continue a text with a causal language model", f"{HERE}.generate:command"
+    ),
     "export": Command(
         "use",
         "export a run's best checkpoint to Hugging Face or ONNX",

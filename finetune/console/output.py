@@ -45,9 +45,9 @@ def printable(text: str, *, lines: bool = True) -> str:
     return pattern.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def put(text: str) -> None:
+def put(text: str, end: str = "\n") -> None:
     """Print a text on stdout, as `printable` makes it."""
-    print(printable(text), flush=True)
+    print(printable(text), end=end, flush=True)
 
 
 def counted(number: int, noun: str) -> str:

@@ -173,13 +173,15 @@ class Encoder(nn.Module):
                 "directions they change with each new token; leave the cache out."
             )
         start, end = cache.length, cache.length + ids.shape[1]
+        if "position_ids" in batch:
+            return batch
         if config.position == "learned" and end > config.max_position_embeddings:
             raise ConfigError(
                 f"learned positions reach {config.max_position_embeddings} tokens "
                 f"(max_position_embeddings), got {end} with those in the cache; end earlier."
             )
         positions = torch.arange(start, end, device=ids.device).unsqueeze(0)  # (1, T)
-        return {"position_ids": positions, **batch}
+        return {**batch, "position_ids": positions}
 
     def prefix(self, batch: Mapping[str, Tensor], depth: int) -> Tensor:
         """Run the embeddings and the first `depth` blocks.

@@ -78,6 +78,17 @@ class MaskFiller:
         rows = enumerate(rows_of(texts, "texts"))
         return list(self.stream((f"texts[{number}]", row) for number, row in rows))
 
+    def generate(self, prompts: Any, **settings: Any) -> list[dict[str, Any]]:
+        """Refuse: a masked language model fills gaps and writes nothing behind a text.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            "expected a causal encoder to continue texts, got one that reads in both directions; "
+            "predict fills in [MASK], and finetune pretrain --causal trains one that writes"
+        )
+
     def stream(self, rows: Rows) -> Iterator[dict[str, Any]]:
         """Fill the masks of rows in order, holding only a bounded number of them at a time.
 
@@ -177,11 +188,22 @@ def _mask(position: int, candidates: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def fills_masks(run: Path) -> bool:
-    """Whether a folder holds a language model, from pretraining or adapting, and no task's run."""
+    """Whether a folder holds a masked language model, and no task's run."""
+    return _is_language_model(run, causal=False)
+
+
+def writes_on(run: Path) -> bool:
+    """Whether a folder holds a causal language model, and no task's run."""
+    return _is_language_model(run, causal=True)
+
+
+def _is_language_model(run: Path, *, causal: bool) -> bool:
     try:
-        return load_checkpoint(run).head.get("kind") == "masked_lm"
+        checkpoint = load_checkpoint(run)
     except CheckpointError:
         return False  # whoever takes it for a task's run says what is wrong with it
+    is_model = checkpoint.head.get("kind") == "masked_lm"
+    return is_model and checkpoint.encoder_config.causal == causal
 
 
 def load_filler(
@@ -203,7 +225,7 @@ def load_filler(
     if config.causal:
         raise ConfigError(
             f"{run}: expected an encoder that reads in both directions, got a causal one, "
-            "which was never shown a mask; name another run"
+            "which was never shown a mask and continues texts: use finetune generate"
         )
     return MaskFiller(
         module,

@@ -18,7 +18,8 @@ from finetune.jobs.answer_files import Inputs, Row, check_target, write_answer_f
 from finetune.jobs.ensembles import Ensemble, load_members, member_folders
 from finetune.jobs.ensembles import average_weights as average_weights_of
 from finetune.jobs.evaluation import checkpoint_of
-from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler
+from finetune.jobs.fill_masks import MaskFiller, fills_masks, load_filler, writes_on
+from finetune.jobs.generation import TextGenerator, load_generator
 from finetune.jobs.saving import run_of, save_run
 from finetune.jobs.scoring import load_tuner
 from finetune.runs.families import make_task
@@ -131,6 +132,17 @@ class Predictor:
         rows = enumerate(rows_of(texts, "texts"))
         return list(self.stream((f"texts[{number}]", row) for number, row in rows))
 
+    def generate(self, prompts: Any, **settings: Any) -> list[dict[str, Any]]:
+        """Refuse: the head of a task predicts labels or answers, and no next token.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            f"expected a causal language model to continue texts, got the run of {self.task.name}; "
+            "load the pretraining run that it started from"
+        )
+
     def stream(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Answer]:
         """Predict for rows in order, with a bounded number of them in memory.
 
@@ -188,7 +200,7 @@ def load(
     batch_size: int | None = None,
     ensemble: bool = False,
     average_weights: bool = False,
-) -> Predictor | MaskFiller:
+) -> Predictor | MaskFiller | TextGenerator:
     """Load the best checkpoint of a run to predict; a pretraining run fills `[MASK]`.
 
     >>> import finetune
@@ -214,11 +226,11 @@ def load(
         average_weights: Answer by one model with the mean of the weights of all seeds.
 
     Returns:
-        A model with `predict`.
+        A model with `predict`; a causal language model has `generate` too.
 
     Raises:
-        ConfigError: The folder contains no run, an unfinished run of several seeds, or a causal
-            language model, which cannot fill masks; an ensemble is wanted of one seed.
+        ConfigError: The folder contains no run, or an unfinished run of several seeds; an ensemble
+            is wanted of one seed.
         CheckpointError: The run has no checkpoint; or the seeds of an ensemble do not answer in the
             same form.
     """
@@ -228,6 +240,8 @@ def load(
     several = ensemble or average_weights
     if not several and fills_masks(folder):
         return load_filler(folder, batch_size=batch_size)
+    if not several and writes_on(folder):
+        return load_generator(folder, batch_size=batch_size)
     whole = RunFolder(folder)
     folder = (member_folders(whole)[0] if several else whole.one_run()).path
     settings = read_fit(folder)
@@ -295,14 +309,14 @@ def predict_file(
         return _answer_rows(predictor, source, target, kind)
 
 
-def _trainer(predictor: Predictor | MaskFiller, devices: int) -> TrainerConfig:
+def _trainer(predictor: Predictor | MaskFiller | TextGenerator, devices: int) -> TrainerConfig:
     """What starts the processes of a run, each with its device."""
     device = next(predictor.module.parameters()).device
     return TrainerConfig(accelerator="gpu" if device.type == "cuda" else "cpu", devices=devices)
 
 
 def _answer_rows(
-    predictor: Predictor | MaskFiller, source: str, target: str, kind: str | None
+    predictor: Predictor | MaskFiller | TextGenerator, source: str, target: str, kind: str | None
 ) -> int:
     ranks = predictor.ranks
     inputs = Inputs(_shared(read_rows(source, kind) if ranks.rank == 0 else iter(()), ranks))
@@ -333,7 +347,7 @@ def _shared(rows: Iterator[Row], ranks: Ranks) -> Iterator[Row]:
 
 def _answerer(
     run: Path, batch_size: int | None, top: int | None, ensemble: bool
-) -> Predictor | MaskFiller:
+) -> Predictor | MaskFiller | TextGenerator:
     """What answers rows: the head of a task, or that of a language model."""
     if top is None:
         return load(run, batch_size=batch_size, ensemble=ensemble)

@@ -106,6 +106,19 @@ def longest_text(config: EncoderConfig, wanted: int | None = None) -> int:
     return limit if wanted is None else wanted
 
 
+def longest_context(folder: Path, config: EncoderConfig) -> int:
+    """Tokens that a causal encoder can predict the next one from.
+
+    The run's own blocks decide where there is a run: behind their length no position was trained,
+    and of their T tokens the last one, which is always `[SEP]`, tells nothing of the text.
+    """
+    settings = RunFolder(folder).read_config()
+    for section in (settings.get("data"), settings.get("text")):
+        if isinstance(section, Mapping) and isinstance(section.get("max_length"), int):
+            return max(1, int(section["max_length"]) - 2)
+    return longest_text(config)
+
+
 @dataclass(frozen=True)
 class TextChoice:
     """Which texts to read: a task's, or those of a file."""

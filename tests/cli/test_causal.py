@@ -1,0 +1,58 @@
+"""A causal encoder on the command line: it writes, and it is scored on text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.__main__ import main
+from tests.made.commands import Call, Refuses
+from tests.made.world import World
+
+
+@pytest.fixture(scope="module")
+def causal(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A causal pretraining run."""
+    out: Path = tmp_path_factory.mktemp("causal") / "run"
+    assert main(world.pretrain(out, "--tokenizer", world.tokenizer, "--causal")) == 0
+    return out
+
+
+def test_a_text_is_continued_on_stdout_and_as_json(causal: Path, call: Call) -> None:
+    words = ["generate", causal, "the cat", "--max-tokens", "8", "--seed", "1"]
+    shown = call(*words)
+    assert shown.status == 0
+    row = call(*words, "--json").json
+    assert shown.out == f"the cat{row['text']}\n"
+    assert len(row["ids"]) == 8 or row["ended"] != "max_tokens"
+    greedy = [call(*words, "--temperature", "0", "--seed", seed).out for seed in (1, 2)]
+    assert greedy[0] == greedy[1] != ""
+    ended = call(*words, "--stop", row["text"].strip()[:2], "--json")
+    assert ended.json["ended"] == "stop"
+
+
+def test_prompts_of_a_file_are_continued_by_predict(
+    causal: Path, tmp_path: Path, call: Call
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"text": "the cat"}\n{"text": "a dog"}\n')
+    rows = call("predict", causal, "--input", prompts).out.splitlines()
+    assert [json.loads(row)["prompt"] for row in rows] == ["the cat", "a dog"]
+
+
+def test_what_cannot_be_continued_is_refused_in_a_line(
+    causal: Path, world: World, refuses: Refuses
+) -> None:
+    refuses(
+        r"prompts\[0\]: expected a text to continue, got none; write a word", "generate", causal, ""
+    )
+    refuses(
+        r"prompts\[0\]: the prompt has 41 tokens, but the encoder reads 14; shorten it",
+        *("generate", causal, "cat " * 40),
+    )
+    refuses(".*: expected a causal encoder, .*", "generate", world.pretrained, "the cat")
+    refuses(".*: expected a pretraining run, .*", "generate", world.tuned, "the cat")
+    refuses("top_p must be a number above 0 .*", "generate", causal, "the", "--top-p", "0")
+    refuses(".*nothing: expected a run folder .*", "generate", causal / "nothing", "the cat")
