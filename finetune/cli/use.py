@@ -81,7 +81,9 @@ def import_hf(arguments: list[str]) -> int:
 def evaluate(arguments: list[str]) -> int:
     """Score a finished run again; takes the arguments after `finetune evaluate`."""
     parser = command_parser("evaluate", "Score the best checkpoint of a finished run.")
-    parser.add_argument("run", type=Path, help="folder of a fine-tuning run")
+    parser.add_argument(
+        "run", type=Path, help="folder of a fine-tuning run; with --corpus of a causal pretraining"
+    )
     parser.add_argument(
         "--split",
         help="split with labels (default: the validation split); fresh = the half of it that a "
@@ -90,11 +92,29 @@ def evaluate(arguments: list[str]) -> int:
     parser.add_argument(
         "--file", help="another file with labels, scored as the split --split (default: test)"
     )
+    parser.add_argument(
+        "--corpus",
+        nargs="+",
+        help="score a causal pretraining run on text: nats per token, word perplexity, bits per "
+        "byte",
+    )
+    parser.add_argument(
+        "--stride",
+        type=positive,
+        help="--corpus: tokens that each window scores (default: half of what the encoder reads)",
+    )
     add_ensemble(parser, "score")
     _add_devices(parser)
     add_json(parser)
     space = parser.parse_args(arguments)
+    _check_corpus(space)
     check_is_there(space.run)
+    if space.corpus:
+        from finetune.jobs.corpus_score import evaluate_corpus
+
+        found = evaluate_corpus(space.run, space.corpus, stride=space.stride)
+        show_results(found, space.run, arguments)
+        return 0
     from finetune.jobs import evaluation
 
     results = evaluation.evaluate(
@@ -102,6 +122,17 @@ def evaluate(arguments: list[str]) -> int:
     )
     show_results(results, space.run, arguments)
     return 0
+
+
+def _check_corpus(space: argparse.Namespace) -> None:
+    """Refuse what does not go together."""
+    if space.stride and not space.corpus:
+        raise ConfigError("--stride goes with --corpus FILE; name a text, or remove it")
+    others = {"--split": space.split, "--file": space.file, "--ensemble": space.ensemble}
+    others["--devices"] = space.devices > 1
+    for flag, value in others.items():
+        if space.corpus and value:
+            raise ConfigError(f"{flag} does not go with --corpus; remove one of them")
 
 
 def _add_devices(parser: argparse.ArgumentParser) -> None:

@@ -50,6 +50,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "spearman": CORRELATION,
     "loss": Meaning("lower", percent=False, chance=math.log),  # nats
     "perplexity": Meaning("lower", percent=False, chance=float),
+    "word_perplexity": ERROR,  # whatever the tokens are, so that no number of them is its chance
+    "nats_per_token": Meaning("lower", percent=False, chance=math.log),
+    "bits_per_byte": ERROR,
     "nll": Meaning("lower", percent=False, chance=math.log),  # nats
     "ece": Meaning("lower"),  # of probabilities, not of answers
     "squared_error": ERROR,

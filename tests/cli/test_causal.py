@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,17 @@ def causal(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_text_is_continued_on_stdout_and_as_json(causal: Path, call: Call) -> None:
-    words = ["generate", causal, "the cat", "--max-tokens", "8", "--seed", "1"]
+    words = ["generate", causal, "the bird", "--max-tokens", "8", "--seed", "3"]
     shown = call(*words)
     assert shown.status == 0
     row = call(*words, "--json").json
-    assert shown.out == f"the cat{row['text']}\n"
+    assert shown.out == f"the bird{row['text']}\n"
     assert len(row["ids"]) == 8 or row["ended"] != "max_tokens"
     greedy = [call(*words, "--temperature", "0", "--seed", seed).out for seed in (1, 2)]
     assert greedy[0] == greedy[1] != ""
-    ended = call(*words, "--stop", row["text"].strip()[:2], "--json")
+    assert row["text"].strip(), row
+    ended = call(*words, f"--stop={row['text'].strip()[:2]}", "--json")
+    assert ended.status == 0, ended.err
     assert ended.json["ended"] == "stop"
 
 
@@ -56,3 +59,22 @@ def test_what_cannot_be_continued_is_refused_in_a_line(
     refuses(".*: expected a pretraining run, .*", "generate", world.tuned, "the cat")
     refuses("top_p must be a number above 0 .*", "generate", causal, "the", "--top-p", "0")
     refuses(".*nothing: expected a run folder .*", "generate", causal / "nothing", "the cat")
+
+
+def test_a_causal_run_is_scored_on_a_text(
+    causal: Path, world: World, call: Call, refuses: Refuses
+) -> None:
+    words = ["evaluate", causal, "--corpus", world.corpus, "--json"]
+    results = call(*words).json
+    names = ["nats_per_token", "word_perplexity", "bits_per_byte", "next_token_accuracy"]
+    assert list(results["metrics"]) == names
+    assert (results["corpus"]["context"], results["corpus"]["stride"]) == (14, 7)
+    assert results["metrics"]["nats_per_token"] < math.log(60)
+    finer = call(*words, "--stride", "1").json
+    assert finer["corpus"]["tokens"] == results["corpus"]["tokens"]
+    assert finer["metrics"] != results["metrics"]
+    both = ["evaluate", causal, "--corpus", world.corpus]
+    refuses(".*--split does not go with --corpus; remove one of them", *both, "--split", "test")
+    refuses("--stride goes with --corpus FILE; .*", "evaluate", causal, "--stride", "3")
+    masked = ["evaluate", world.pretrained, "--corpus", world.corpus]
+    refuses(".*: expected a causal encoder, .*", *masked)
