@@ -7,7 +7,8 @@ The letters of the shapes, the same in the whole project:
     D  hidden size           F  feed-forward width      L  blocks
     E  embedding size (D unless `embedding_size` is set)
 
-Reading order: config, embeddings, scores, cache, attention, feedforward, block, encoder.
+Reading order: config, embeddings, scores, cache, memory, relative, attention, feedforward, block,
+encoder.
 """
 
 from typing import TYPE_CHECKING

@@ -15,6 +15,7 @@ from finetune.encoder.config import EncoderConfig
 from finetune.encoder.dropout import Dropout
 from finetune.encoder.embeddings import Rotation, rotate
 from finetune.encoder.layout import PADDED, Padded
+from finetune.encoder.relative import RelativePositions
 from finetune.encoder.scores import SCORES, ProductScore
 
 
@@ -47,18 +48,22 @@ class SelfAttention(nn.Module):
         self.score = SCORES[config.attention_score](heads, config.head_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         self.output = nn.Linear(size, size)
+        is_relative = config.position == "relative" and memory_size is None
+        self.relative = RelativePositions(config) if is_relative else None
 
     def forward(
         self,
         hidden: Tensor,
         bias: Tensor | None = None,
         rotary: Rotation | None = None,
+        distances: Tensor | None = None,
         *,
         queries: int | None = None,
         layout: Padded = PADDED,
         output_attentions: bool = False,
         memory: Tensor | None = None,
         past: KeyValues | None = None,
+        earlier: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Let each token gather from the tokens it may see.
 
@@ -66,6 +71,7 @@ class SelfAttention(nn.Module):
             hidden: (B, T, D), or (N, D) in an unpadded layout.
             bias: What `mask_bias` gave; broadcasts to (B, H, T, T).
             rotary: Rotary positions of the tokens, if there are any.
+            distances: What `distance_table` gave, where positions are relative.
             queries: Q, the first tokens of a padded layout that gather; None = all T.
             layout: How the tokens lie in the hidden states.
             output_attentions: Whether the weights are wanted; it costs the fused path.
@@ -73,6 +79,8 @@ class SelfAttention(nn.Module):
                 then the bias broadcasts to (B, H, T, S), and nothing is rotated.
             past: Keys and values of S earlier tokens, which these T see too; extended by theirs.
                 The bias broadcasts to (B, H, T, S + T) then. Of a memory they are computed once.
+            earlier: States of M tokens before these T, (B, M, D), whose keys and values are seen
+                too. Bias and rotary positions are of M + T tokens then.
 
         Returns:
             Hidden states (B, Q, D) or (N, D), and the weights (B, H, Q, T) before dropout, or None.
@@ -80,16 +88,23 @@ class SelfAttention(nn.Module):
         # (B, H, Q, K)
         query = layout.split_heads(self.query(first_tokens(hidden, queries)), self.num_heads)
         if rotary is not None:
-            cosine, sine = (first_tokens(part, queries) for part in rotary)
+            before = 0 if earlier is None else earlier.shape[1]
+            cosine, sine = (first_tokens(part[..., before:, :], queries) for part in rotary)
             query = rotate(query, (cosine, sine))
         if past is not None and memory is not None and past.pair is not None:
             key, value = past.pair  # of this very memory, which never grows
         else:
             source = hidden if memory is None else memory
+            source = source if earlier is None else torch.cat([earlier, source], dim=1)
             key, value = self._keys_and_values(source, rotary, layout)
             key, value = (key, value) if past is None else past.extend(key, value)
         if bias is not None:
             bias = first_tokens(bias, queries)
+        if self.relative is not None and distances is not None:
+            tokens, keys = layout.length(hidden), key.shape[2]
+            by_position = self.relative(query, distances, tokens, keys)
+            bias = by_position if bias is None else by_position + bias
+            query = self.relative.content_query(query)
         explicit = output_attentions or self._drops_on_cpu(query.device)
         if isinstance(self.score, ProductScore) and not explicit:
             mixed, weights = self._mix_fused(self.score, query, key, value, bias), None

@@ -71,11 +71,13 @@ class EncoderBlock(ResidualBlock):
         hidden: Tensor,
         bias: Tensor | None = None,
         rotary: Rotation | None = None,
+        distances: Tensor | None = None,
         *,
         queries: int | None = None,
         layout: Padded = PADDED,
         output_attentions: bool = False,
         past: KeyValues | None = None,
+        earlier: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Update each token's hidden state.
 
@@ -83,11 +85,13 @@ class EncoderBlock(ResidualBlock):
             hidden: (B, T, D), or (N, D) in an unpadded layout.
             bias: Added to the attention logits; broadcasts to (B, H, T, T).
             rotary: Rotary positions of the tokens, if there are any.
+            distances: Sinusoids of all distances, where positions are relative.
             queries: Q, the first tokens of a padded layout whose states are wanted; None = all T.
                 Where a head reads one token, most of the last block's work falls away.
             layout: How the tokens lie in the hidden states.
             output_attentions: Whether the attention weights are wanted.
             past: Keys and values of earlier tokens; extended by those of these.
+            earlier: States of M tokens before these, (B, M, D), that these attend to too.
 
         Returns:
             Hidden states (B, Q, D) or (N, D), and the attention weights (B, H, Q, T) or None.
@@ -96,10 +100,12 @@ class EncoderBlock(ResidualBlock):
             self._inputs(hidden, self.attention_norm),
             bias,
             rotary,
+            distances,
             queries=queries,
             layout=layout,
             output_attentions=output_attentions,
             past=past,
+            earlier=None if earlier is None else self._inputs(earlier, self.attention_norm),
         )
         hidden = self._add(first_tokens(hidden, queries), attended, self.attention_norm)
         changed = self.feedforward(self._inputs(hidden, self.feedforward_norm))
@@ -125,11 +131,13 @@ class SequenceBlock(ResidualBlock):
         hidden: Tensor,
         rows: Rows | None = None,
         rotary: None = None,
+        distances: None = None,
         *,
         queries: int | None = None,
         layout: Padded = PADDED,
         output_attentions: bool = False,
         past: KeyValues | None = None,
+        earlier: None = None,
     ) -> tuple[Tensor, None]:
         """Update each token's hidden state.
 
@@ -137,10 +145,12 @@ class SequenceBlock(ResidualBlock):
             hidden: (B, T, D), or (N, D) in an unpadded layout.
             rows: Where the sequences are; None where each row of the batch is one.
             rotary: None: such a block sees the order itself.
+            distances: None, for the same reason.
             queries: Q, the first tokens whose states are wanted; None = all T.
             layout: How the tokens lie in the hidden states.
             output_attentions: Without effect: there are none.
             past: None: there are no keys and values.
+            earlier: None: no memory is read.
 
         Returns:
             Hidden states (B, Q, D) or (N, D), and None.

@@ -14,7 +14,7 @@ from finetune.errors import ConfigError, nearest
 from finetune.ranges import check_values, within
 
 BLOCK_NAMES = ("transformer", "lstm", "conv")
-POSITIONS = ("learned", "sinusoidal", "rotary", "none")
+POSITIONS = ("learned", "sinusoidal", "rotary", "alibi", "relative", "none")
 NORM_POSITIONS = ("post", "pre", "output")
 NORM_NAMES = ("layer", "rms")
 SCORE_NAMES = ("scaled_dot", "dot", "bilinear", "additive")
@@ -77,7 +77,7 @@ class EncoderConfig:
     attention_score: str = field(default="scaled_dot", metadata={"words": SCORE_NAMES})
     """Attention score: scaled_dot, dot, bilinear or additive."""
     position: str = field(default="learned", metadata={"words": POSITIONS})
-    """Position embedding: learned, sinusoidal, rotary or none."""
+    """Positions: learned, sinusoidal, rotary, alibi, relative (Transformer-XL's) or none."""
     rotary_theta: float = within(0, 1e12, above=True, default=10000.0)
     """Base of the wavelengths of rotary positions."""
     norm_position: str = field(default="post", metadata={"words": NORM_POSITIONS})
@@ -90,6 +90,8 @@ class EncoderConfig:
     """pre: normalize before the first attention too, after the norm of the embeddings."""
     causal: bool = False
     """A token attends only to itself and earlier tokens."""
+    memory: int = within(0, 100_000_000, default=0)
+    """Causal language modelling: tokens before a block that it attends to too; 0 = none."""
     local_attention: int = within(0, 100_000_000, default=0)
     """Local attention: tokens to each side that a token attends to; 0 = attend to all."""
     global_every: int = within(1, 10_000, default=3)
@@ -131,6 +133,8 @@ class EncoderConfig:
         else:  # the order of the tokens is in what such a block computes
             object.__setattr__(self, "position", "none")
         self._check_filters()
+        if self.memory:
+            self.check_memory()
         if not self.first_attention_norm and self.norm_position != "pre":
             raise ConfigError(
                 "first_attention_norm false leaves out a norm before the first attention, but "
@@ -200,6 +204,29 @@ class EncoderConfig:
                 raise ConfigError(f"unknown encoder setting '{name}'; {nearest(name, names)}")
         return cls(**settings)
 
+    def check_memory(self) -> None:
+        """Refuse a memory of the tokens before a block, where it cannot be read.
+
+        Raises:
+            ConfigError: The encoder is not causal, or positions are those of a place in a block.
+        """
+        if self.block != "transformer":
+            raise ConfigError(
+                "memory: expected block transformer, whose attention reads earlier states, got "
+                f"{self.block}; leave memory out."
+            )
+        if not self.causal:
+            raise ConfigError(
+                "memory: expected a causal encoder, as a token's state may depend on earlier ones "
+                "alone; set causal, or memory 0."
+            )
+        if self.position in ("learned", "sinusoidal"):
+            raise ConfigError(
+                "memory: expected positions that are distances, as places of two blocks are the "
+                f"same numbers, got position '{self.position}'; choose relative, alibi, rotary or "
+                "none."
+            )
+
     def _check_padding(self) -> None:
         if self.pad_token_id >= self.vocab_size:
             raise ConfigError(
@@ -229,6 +256,11 @@ class EncoderConfig:
             raise ConfigError(
                 f"position 'rotary' turns pairs of numbers, but a head has {self.head_size} "
                 "(hidden_size / num_attention_heads); choose sizes that make it even."
+            )
+        if self.position == "relative" and self.hidden_size % 2:
+            raise ConfigError(
+                "position 'relative' fills pairs of numbers, but hidden_size is "
+                f"{self.hidden_size}; choose an even one."
             )
         if self.position == "sinusoidal" and self.word_embedding_size % 2:
             raise ConfigError(

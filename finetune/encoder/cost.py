@@ -72,7 +72,9 @@ def _transformer(config: EncoderConfig, length: int) -> dict[str, PartCost]:
     size, blocks = config.hidden_size, config.num_hidden_layers
     scores = [_scores(config, depth, length) for depth in range(1, blocks + 1)]
     return {
-        "attention projections": PartCost(blocks * _linear(size, 4 * size), blocks * 8 * size**2),
+        "attention projections": PartCost(
+            blocks * _linear(size, 4 * size), blocks * _projections(config, length)
+        ),
         "scores and mixing": PartCost(
             sum(part.parameters for part in scores), sum(part.flops for part in scores)
         ),
@@ -290,23 +292,40 @@ def _block(config: EncoderConfig, depth: int, length: int) -> float:
     if config.block != "transformer":
         parts = _BLOCKS[config.block](config, length).values()
         return sum(part.flops for part in parts) / config.num_hidden_layers
-    rest = 8 * config.hidden_size**2 + _feed_forward(config).flops / config.num_hidden_layers
+    rest = _projections(config, length) + _feed_forward(config).flops / config.num_hidden_layers
     return rest + _scores(config, depth, length).flops
+
+
+def _projections(config: EncoderConfig, length: int) -> float:
+    """Count the projections of a block; keys and values of a memory are made for each text."""
+    square = config.hidden_size**2
+    return 8 * square + (4 * square * config.memory / length if config.memory else 0)
 
 
 def _seen(config: EncoderConfig, depth: int, length: int) -> float:
     """Tokens that a token sees in a block, averaged over the T of a sequence."""
     window = config.local_attention
-    if not config.is_local(depth) or window >= length:
-        return length
-    return 2 * window + 1 - window * (window + 1) / length  # fewer near both ends
+    if not config.is_local(depth) or window >= length + config.memory:
+        return length + config.memory
+    ends = 1 if config.memory >= window else 2  # near which there are fewer
+    return 2 * window + 1 - ends * window * (window + 1) / (2 * length)
 
 
 def _scores(config: EncoderConfig, depth: int, length: int) -> PartCost:
     """Count the score and the mixing of block number `depth`, from 1."""
-    size, head_size = config.hidden_size, config.head_size
+    size = config.hidden_size
     mixing = product = 2 * _seen(config, depth, length) * size
-    matrix = size * head_size  # H square matrices of K x K
+    content = _content(config, product, mixing)
+    if config.position != "relative":
+        return content
+    # The keys of distances are made once for all sequences of a batch, and left out for that.
+    return PartCost(content.parameters + size * size + 2 * size, content.flops + product)
+
+
+def _content(config: EncoderConfig, product: float, mixing: float) -> PartCost:
+    """Count the score of queries with keys, and the mixing."""
+    size = config.hidden_size
+    matrix = size * config.head_size  # H square matrices of K x K
     if config.attention_score == "bilinear":
         return PartCost(matrix, 2 * matrix + product + mixing)
     if config.attention_score == "additive":

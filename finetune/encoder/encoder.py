@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -18,13 +19,15 @@ from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
 from finetune.encoder.layout import PADDED, Padded, Rows
 from finetune.encoder.masks import mask_bias, visible_tokens
+from finetune.encoder.memory import Memory
 from finetune.encoder.norms import make_norm
+from finetune.encoder.relative import alibi_bias, distance_table
 from finetune.errors import ConfigError
 from finetune.machine.memory import FLOAT, check_fits
 
-Contexts = dict[bool, tuple[Tensor | Rows | None, Rotation | None]]
-"""Bias of the logits and rotary positions, for blocks with local attention (True) and others; for
-blocks without attention where the sequences are."""
+Contexts = dict[bool, tuple[Tensor | Rows | None, Rotation | None, Tensor | None]]
+"""Bias of the logits, rotary positions and sinusoids of distances, for blocks with local attention
+(True) and others; for blocks without attention where the sequences are."""
 
 
 class EncoderOutput(NamedTuple):
@@ -129,6 +132,7 @@ class Encoder(nn.Module):
         output_attentions: bool = False,
         first_only: bool = False,
         cache: Cache | None = None,
+        memory: Memory | None = None,
     ) -> EncoderOutput:
         """Encode a batch.
 
@@ -143,14 +147,17 @@ class Encoder(nn.Module):
             cache: Keys and values of the S tokens before these T, extended by theirs. A mask is
                 bool (B, S + T) then, or (B, T, S + T); positions go on from S unless they are
                 given.
+            memory: States of the tokens before these, extended by theirs. Not with a cache.
 
         Returns:
             The last hidden state, and the rest as asked for.
 
         Raises:
             ConfigError: The batch, with what is cached, is longer than learned positions reach, or
-                a cache is given and a token sees later ones.
+                a cache is given and a token sees later ones; or a memory does not suit the config.
         """
+        if memory is not None:
+            self.config.check_memory()
         if cache is not None:
             batch = self._continued(batch, cache)
         return self._run(
@@ -162,6 +169,7 @@ class Encoder(nn.Module):
             output_attentions=output_attentions,
             first_only=first_only,
             cache=cache,
+            memory=memory,
         )
 
     def _continued(self, batch: Mapping[str, Tensor], cache: Cache) -> Mapping[str, Tensor]:
@@ -263,10 +271,15 @@ class Encoder(nn.Module):
         first_only: bool = False,
         layout: Padded = PADDED,
         cache: Cache | None = None,
+        memory: Memory | None = None,
     ) -> EncoderOutput:
         """Run the blocks of these depths, the one loop over blocks that there is."""
         self._check_attention(weights=output_attentions, cache=cache is not None)
-        contexts = self._contexts(hidden, mask, position_ids, cache.length if cache else 0)
+        past = cache.length if cache else memory.length if memory else 0
+        if memory:  # which all may see; its positions come before those of the batch
+            mask = None if mask is None else F.pad(mask, (past, 0), value=True)
+            position_ids = torch.arange(past + hidden.shape[1], device=hidden.device).unsqueeze(0)
+        contexts = self._contexts(hidden, mask, position_ids, past)
         states, attentions = [hidden], []
         hidden = layout.unpad(hidden)
         for depth in depths:
@@ -278,6 +291,7 @@ class Encoder(nn.Module):
                 layout=layout,
                 output_attentions=output_attentions,
                 past=cache.blocks[depth - 1] if cache else None,
+                earlier=memory.extend(depth - 1, hidden) if memory else None,
             )
             if output_hidden_states:  # otherwise inference frees each state after the next
                 states.append(hidden)
@@ -292,19 +306,26 @@ class Encoder(nn.Module):
     def _contexts(
         self, hidden: Tensor, mask: Tensor | None, position_ids: Tensor | None, past: int = 0
     ) -> Contexts:
-        """Prepare once what blocks share: the bias of the logits and rotary positions."""
+        """Prepare once what blocks share: the bias of the logits, and positions."""
         config, length, device = self.config, hidden.shape[1], hidden.device
         if config.block != "transformer":
-            return {False: (None if mask is None else Rows.from_mask(mask), None)}
+            return {False: (None if mask is None else Rows.from_mask(mask), None, None)}
         if position_ids is None and config.position == "rotary":
             position_ids = torch.arange(length, device=device).unsqueeze(0)  # (1, T)
         contexts: Contexts = {}
+        keys, distances, alibi = past + length, None, None
+        if config.position == "relative":
+            width, causal = config.hidden_size, config.causal
+            distances = distance_table(length, keys, width, causal=causal, device=device)
+            distances = distances.to(hidden.dtype)
+        if config.position == "alibi":
+            alibi = alibi_bias(config.num_attention_heads, length, keys, device).to(hidden.dtype)
         # A mask and a rotation for each kind of block, not for each block: there are two at most.
         for local in {config.is_local(depth) for depth in range(1, len(self.blocks) + 1)}:
             visible = visible_tokens(
                 mask,
                 causal=config.causal,
-                length=past + length,
+                length=keys,
                 device=device,
                 queries=length,
                 window=config.local_attention if local else 0,
@@ -312,7 +333,10 @@ class Encoder(nn.Module):
             rotary = None
             if config.position == "rotary" and position_ids is not None:
                 rotary = rotation(position_ids, config.head_size, config.theta(local=local))
-            contexts[local] = mask_bias(visible, hidden.dtype), rotary
+            bias = mask_bias(visible, hidden.dtype)
+            if alibi is not None:
+                bias = alibi if bias is None else bias + alibi
+            contexts[local] = bias, rotary, distances
         return contexts
 
     def _run_block(

@@ -26,6 +26,10 @@ class Padded:
         """Bring hidden states of this layout back to (B, T, D)."""
         return hidden
 
+    def length(self, hidden: Tensor) -> int:
+        """T of hidden states of this layout."""
+        return hidden.shape[1]
+
     def split_heads(self, projected: Tensor, num_heads: int) -> Tensor:
         """Divide projections of this layout among the heads, -> (B, H, T, K)."""
         batch, length, _ = projected.shape
@@ -79,6 +83,10 @@ class Unpadded(Padded):
         # Without the repetitions: which of two writes to one index stays, torch does not promise.
         padded.index_copy_(0, self.indices[: self.tokens], hidden[: self.tokens])
         return padded.view(batch, length, *hidden.shape[1:])
+
+    def length(self, hidden: Tensor) -> int:
+        """T of the batch that these tokens are of."""
+        return self.shape[1]
 
     def split_heads(self, projected: Tensor, num_heads: int) -> Tensor:
         """Divide projections (N, D) among the heads, -> (B, H, T, K)."""

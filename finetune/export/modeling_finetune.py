@@ -153,6 +153,38 @@ class Score(nn.Module):
         return (hidden @ self.vector.unsqueeze(1)).squeeze(-1)
 
 
+class RelativePositions(nn.Module):
+    """Transformer-XL's positions: (q + u)·k and (q + v)·(W R), R the sinusoids of distances."""
+
+    def __init__(self, config: FinetuneConfig) -> None:
+        """Make W, u and v."""
+        super().__init__()
+        size, self.num_heads = config.hidden_size, config.num_attention_heads
+        width = size // self.num_heads
+        self.scale = 1.0 if config.attention_score == "dot" else width**-0.5
+        self.key = nn.Linear(size, size, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(size))
+        self.position_bias = nn.Parameter(torch.zeros(size))
+
+    def content_query(self, query: Tensor) -> Tensor:
+        """The queries that are compared with the keys, (B, H, T, K)."""
+        return query + self.content_bias.view(self.num_heads, 1, -1)
+
+    def forward(self, query: Tensor) -> Tensor:
+        """What is added to the logits, (B, H, T, K) -> (B, H, T, T)."""
+        length = query.shape[2]
+        distances = torch.arange(length - 1, -length - 1, -1, device=query.device)
+        turns = angles(distances, self.key.in_features, 10000.0)
+        table = torch.cat([turns.sin(), turns.cos()], dim=-1).to(query.dtype)
+        key = self.key(table).unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
+        query = (query + self.position_bias.view(self.num_heads, 1, -1)) * self.scale
+        flat = (query @ key.transpose(-2, -1)).flatten(-2)  # columns are distances
+        width = 2 * length - 1  # read in shorter rows, they are keys
+        rows = flat[..., length - 1 : length - 1 + length * width]
+        by_key: Tensor = rows.reshape(*query.shape[:2], length, width)[..., :length]
+        return by_key
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention."""
 
@@ -164,6 +196,7 @@ class SelfAttention(nn.Module):
         self.query, self.key = nn.Linear(size, size), nn.Linear(size, size)
         self.value, self.output = nn.Linear(size, size), nn.Linear(size, size)
         self.score = Score(config)
+        self.relative = RelativePositions(config) if config.position == "relative" else None
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(
@@ -177,6 +210,10 @@ class SelfAttention(nn.Module):
         )
         if rotary is not None:
             query, key = rotate(query, *rotary), rotate(key, *rotary)
+        if self.relative is not None:
+            by_position = self.relative(query)
+            bias = by_position if bias is None else by_position + bias
+            query = self.relative.content_query(query)
         weights = None
         if weigh or self.score.kind == "additive":
             logits = self.score(query, key)
@@ -322,6 +359,9 @@ class FinetuneModel(FinetunePreTrainedModel):
         for number, block in enumerate(self.blocks):
             local = bool(self.config.local_attention) and number % self.config.global_every != 0
             bias = self._bias(hidden, attention_mask, self.config.local_attention if local else 0)
+            if self.config.position == "alibi":
+                linear = self._alibi(hidden)
+                bias = linear if bias is None else bias + linear
             rotary = self._rotary(position_ids, local)
             hidden, weights = block(hidden, bias, rotary, bool(output_attentions))
             hidden = self.final_norm(hidden) if number == len(self.blocks) - 1 else hidden
@@ -333,6 +373,17 @@ class FinetuneModel(FinetunePreTrainedModel):
             attentions=tuple(attentions) if output_attentions else None,
         )
         return output.to_tuple() if return_dict is False else output
+
+    def _alibi(self, hidden: Tensor) -> Tensor:
+        """Linear biases by distance, (1, H, T, T)."""
+        heads = self.config.num_attention_heads
+        power = 2 ** (heads.bit_length() - 1)
+        slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+        slopes += [2 ** (-4 * (head + 1) / power) for head in range(0, 2 * power, 2)]
+        places = torch.arange(hidden.shape[1], device=hidden.device)
+        distances = (places[:, None] - places).abs()
+        steep = torch.tensor(slopes[:heads], device=hidden.device)[:, None, None]
+        return (-steep * distances).unsqueeze(0).to(hidden.dtype)
 
     def _rotary(self, positions: Tensor, local: bool) -> tuple[Tensor, Tensor] | None:
         if self.config.position != "rotary":

@@ -29,6 +29,10 @@ each_variant = pytest.mark.parametrize(
     [
         *({"attention_score": name} for name in SCORES),
         *({"hidden_act": name} for name in ACTIVATIONS | GATED_ACTIVATIONS),
+        {"position": "alibi"},
+        {"position": "relative"},
+        {"position": "relative", "causal": True, "attention_score": "additive"},
+        {"position": "relative", "local_attention": 2, "attention_score": "bilinear"},
         {"norm": "rms", "norm_position": "output"},
         {"norm": "rms", "embedding_size": 8, "residual": False},
         {"embedding_size": 8},
@@ -96,6 +100,11 @@ def test_counted_operations_are_those_that_torch_counts(
         counted -= 2 * length**2 * config.hidden_size * config.num_hidden_layers
     hidden = length**2 * config.num_hidden_layers - seen_pairs(config, length)
     counted += 4 * hidden * config.hidden_size  # the kernel computes all, and masks what is far
+    if config.position == "relative":
+        distances = length + (1 if config.causal else length)  # and of some none makes use
+        size, blocks = config.hidden_size, config.num_hidden_layers
+        counted += 2 * blocks * size**2 * distances  # the keys of distances
+        counted += 2 * blocks * size * length * (distances - length) + 2 * hidden * size
     assert counted == pytest.approx(counter.get_total_flops())
 
 

@@ -44,6 +44,8 @@ def test_few_tokens_fill_two_multiples(multiple: int) -> None:
         {},
         {"norm_position": "pre", "position": "rotary", "hidden_act": "geglu"},
         {"attention_score": "additive", "causal": True},
+        {"position": "relative", "attention_score": "bilinear"},
+        {"position": "alibi", "causal": True},
     ],
 )
 @pytest.mark.parametrize(("start", "end"), [(0, 2), (0, 1), (1, 2), (2, 2)])

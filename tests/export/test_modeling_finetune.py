@@ -35,6 +35,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "first attention without a norm": {**ROTARY, "first_attention_norm": False},
     "local": {**ROTARY, "local_attention": 2, "global_every": 2, "local_rotary_theta": 50.0},
     "norm of the output": {"norm_position": "output"},
+    "alibi": {"position": "alibi", "local_attention": 2},
+    "alibi, causal, three heads": {"position": "alibi", "causal": True, "num_attention_heads": 3}
+    | {"hidden_size": 12},
+    "relative": {"position": "relative"},
+    "relative, causal, dot": {"position": "relative", "causal": True, "attention_score": "dot"},
     "rms": {"norm": "rms", "embedding_size": 8},
     "no residuals": {**ROTARY, "residual": False},
     "local, otherwise as BERT": {"local_attention": 2, "global_every": 2},

@@ -48,7 +48,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "causal": True,
         "attention_score": "additive",
     },
-    "last": {"kind": "span", "causal": True},  # no answer is read off the last token
+    "last": {
+        "kind": "span",
+        "causal": True,
+        "position": "alibi",
+    },  # no answer is read off the last token
     "mean": {
         "kind": "multi_label",
         "position": "sinusoidal",
@@ -60,7 +64,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "hidden_act": "swiglu",
     },
     # Without segment ids: the texts of a pair are known by the separators.
-    "align": {"kind": "choice", "type_vocab_size": 0, "layers": "mix"},
+    "align": {"kind": "choice", "position": "relative", "type_vocab_size": 0, "layers": "mix"},
 }
 SLOW: dict[str, dict[str, Any]] = {
     "max": {"kind": "choice", "position": "none", "attention_score": "dot", "hidden_act": "relu"},

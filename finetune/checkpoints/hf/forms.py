@@ -283,7 +283,7 @@ FORMS: dict[str, Form] = {
 """`model_type` -> its form."""
 
 NOT_EXPORTED = (
-    *("gradient_checkpointing", "locked_dropout", "word_dropout_prob"),
+    *("gradient_checkpointing", "memory", "locked_dropout", "word_dropout_prob"),
     *("block", "lstm_size", "weight_dropout_prob", "conv_widths"),
 )
 """Settings without effect on what an exported transformer computes."""
