@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         GlueRun,
         OwnRun,
         SpanRun,
+        WriteRun,
     )
 
 Labels = tuple[str, ...] | None
@@ -55,6 +56,12 @@ def _choose(run: ChooseRun, labels: Labels) -> Task:
     from tasks.own.choose import choose_task
 
     return choose_task(run.files(), labels=labels, name=_own_name(run))
+
+
+def _write(run: WriteRun, labels: Labels) -> Task:
+    from tasks.write.task import write_task
+
+    return write_task(run.files(), run.decoder, run.search, labels, _own_name(run))
 
 
 def _classify(run: ClassifyRun, labels: Labels) -> Task:
@@ -174,6 +181,12 @@ def _choose_run() -> type[ChooseRun]:
     return ChooseRun
 
 
+def _write_run() -> type[WriteRun]:
+    from tasks.run_settings import WriteRun
+
+    return WriteRun
+
+
 def _classify_run() -> type[ClassifyRun]:
     from tasks.run_settings import ClassifyRun
 
@@ -228,6 +241,14 @@ FAMILIES: dict[str, Family] = {
         _choose,
         only="own",
         settings=_choose_run,
+        resolve=_resolve_name,
+        group="your data",
+    ),
+    "write": Family(
+        "train to write a text for each text: sequence to sequence",
+        _write,
+        only="own",
+        settings=_write_run,
         resolve=_resolve_name,
         group="your data",
     ),

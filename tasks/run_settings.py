@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from finetune.decoder.config import DecoderConfig, SearchConfig
 from finetune.errors import ConfigError
 from finetune.heads.config import SpanConfig
 from finetune.ranges import MOST_TOKENS, within
 from finetune.runs.settings import FitRun
 from finetune.text.features.windows import WindowConfig
+from finetune.training.optimizer import OptimizerConfig
 from tasks.own.names import OWN, slug
 from tasks.own.text import ClassifyConfig
 
@@ -85,6 +87,15 @@ class AnswerRun(OwnRun, SpanRun):
 @dataclass
 class ChooseRun(OwnRun, ChoiceRun):
     """Fine-tune an encoder on your own multiple-choice questions about a passage."""
+
+
+@dataclass
+class WriteRun(OwnRun):
+    """Train an encoder and a decoder to write a text for each text: sequence to sequence."""
+
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=5e-4))
 
 
 @dataclass

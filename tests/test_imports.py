@@ -26,6 +26,7 @@ LAYERS = (
     ("finetune.errors", "finetune.console"),
     ("finetune.files", "finetune.machine", "finetune.ranges"),
     ("finetune.settings", "finetune.encoder", "finetune.text", "finetune.metrics"),
+    ("finetune.decoder",),
     ("finetune.comparison", "finetune.heads"),
     ("finetune.checkpoints", "finetune.task"),
     ("finetune.training", "finetune.tracking", "finetune.elementary"),
@@ -46,13 +47,15 @@ ONLY = {
     "finetune.training": {
         f"finetune.{name}" for name in ("task", "heads", "encoder", "text", "metrics")
     },
+    "finetune.decoder": {"finetune.encoder"},
     "finetune.checkpoints": {"finetune.encoder", "finetune.heads", "finetune.text"},
     "finetune.task": {"finetune.encoder", "finetune.heads", "finetune.text", "finetune.metrics"},
-    "finetune.heads": {"finetune.encoder"},
+    "finetune.heads": {"finetune.encoder", "finetune.decoder"},
     "finetune.elementary": {"finetune.metrics", "finetune.task", "finetune.text"},
     "finetune.tracking": {"finetune.metrics", "finetune.checkpoints"},
     "tasks": {
-        f"finetune.{name}" for name in ("task", "heads", "encoder", "text", "metrics", "settings")
+        f"finetune.{name}"
+        for name in ("task", "heads", "decoder", "encoder", "text", "metrics", "settings")
     },
 }
 # The command tables and what starts runs.

@@ -38,8 +38,8 @@ MOST_TUNED = 5_000
 MOST_EXAMPLES = 100_000
 """Training examples at most: seconds and gigabytes stay few. A larger set is thinned out evenly."""
 
-Learnt = Literal["class", "classes", "number", "span"]
-"""What is answered: a class, several classes, a number, a passage of a text."""
+Learnt = Literal["class", "classes", "number", "span", "text"]
+"""What is answered: a class, several classes, a number, a passage of a text, a written text."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ def form_of(task: Task, examples: Sequence[Example]) -> Form:
 def _learnt(task: Task, label: Label) -> Learnt:
     if isinstance(label, tuple):
         return "classes" if task.labels else "span"
+    if isinstance(label, str) and not task.labels:
+        return "text"
     return "class" if task.labels else "number"
 
 
@@ -95,7 +97,7 @@ class Baseline(NamedTuple):
 
 
 def _is_text(form: Form) -> bool:
-    return not form.options and form.learnt != "span"
+    return not form.options and form.learnt not in ("span", "text")
 
 
 def _window(training: Training) -> Answerer:

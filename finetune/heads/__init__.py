@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         head_logits,
         states_for,
     )
+    from finetune.heads.seq2seq import Seq2Seq
     from finetune.heads.span import Span, best_spans
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "MultipleChoice",
     "PooledHead",
     "Regression",
+    "Seq2Seq",
     "Span",
     "SpanConfig",
     "TaskHead",
@@ -50,5 +52,5 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     __all__,
-    ("config", "pooling", "protocol", "pooled", "choice", "masked_lm", "span"),
+    ("config", "pooling", "protocol", "pooled", "choice", "masked_lm", "span", "seq2seq"),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -90,6 +92,10 @@ class PooledHead(nn.Module, TaskHead):
         self.first_only = self.pool is first_token and not self.all_layers
         self.layers = output_layers(config, head, num_outputs)
         initialize_weights(self, config.initializer_range)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings, with the pooling that is used."""
+        return dataclasses.asdict(self.config)
 
     def flops(self, length: int) -> int:
         """Operations a text of `length` tokens, forward, two a multiply-add.

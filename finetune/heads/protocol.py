@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from finetune.encoder import Encoder
+from finetune.errors import ConfigError
 
 IGNORED = -100
 """Label of what takes no part in the loss: a token, an example or a window."""
@@ -40,6 +41,9 @@ class TaskHead(Head, Protocol):
 
     reads_ids: bool = False
     """Whether it reads the ids too: they say which text of a pair each token belongs to."""
+    generates: bool = False
+    """Whether its answers are generated token by token; its logits are those of right answers,
+    whose `decoder_input_ids` it gets as its third argument."""
 
     def __call__(
         self,
@@ -55,6 +59,14 @@ class TaskHead(Head, Protocol):
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """What answers are read off: of a fixed size a unit, whatever T is."""
+
+    def generate(self, hidden: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        """The same of a head that generates, from hidden states in place of logits."""
+        raise ConfigError(f"expected a head that generates, got one of the kind {self.kind}")
+
+    def settings(self) -> dict[str, Any]:
+        """What a checkpoint says of the head besides its kind; {} for the run's own settings."""
+        return {}
 
 
 def states_for(head: Head, encoder: Encoder, batch: Mapping[str, Tensor]) -> Tensor:
@@ -78,10 +90,13 @@ def head_logits(head: TaskHead, hidden: Tensor, batch: Mapping[str, Tensor]) -> 
         hidden: As of `states_for`.
         batch: `input_ids` int64 (B, T), `attention_mask` bool (B, T) where a row is padded, and
             `choices` bool (B, C) where a question has fewer than C options: the logits of those
-            that it lacks are the lowest finite number.
+            that it lacks are the lowest finite number. `decoder_input_ids` int64 (B, S) for a head
+            that generates.
     """
     attention_mask = batch.get("attention_mask")
-    if head.reads_ids:
+    if head.generates:
+        logits = head(hidden, attention_mask, batch["decoder_input_ids"])
+    elif head.reads_ids:
         logits = head(hidden, attention_mask, batch["input_ids"])
     else:
         logits = head(hidden, attention_mask)

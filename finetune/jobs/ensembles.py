@@ -62,6 +62,10 @@ class Ensemble(nn.Module):
         pairs = zip(self.members, self.temperatures, strict=True)
         return together(str(self.head.kind), [one(batch) / heat for one, heat in pairs])
 
+    def read(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """What answers to a batch are read off."""
+        return self.outputs(self(batch), batch)
+
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """What answers are read off, as of each member."""
         return self.head.outputs(logits, batch).float()

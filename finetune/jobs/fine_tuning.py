@@ -11,7 +11,6 @@ from pathlib import Path
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.elementary import TRIVIAL
 from finetune.errors import ConfigError
-from finetune.heads import PooledHead
 from finetune.jobs import find_lr as rate_search
 from finetune.jobs.adapting import adapt, check_ended
 from finetune.jobs.adapting import show_plan as show_adaptation
@@ -238,8 +237,8 @@ def _train(
     """Train and score, in a folder that is open for the run."""
     run, module, data = preparation.run, preparation.module, preparation.data
     task, start = data.task, preparation.start
-    config = module.head.config if isinstance(module.head, PooledHead) else run.head
-    head = {"kind": module.head.kind, **dataclasses.asdict(config)}
+    settings = module.head.settings() or dataclasses.asdict(run.head)
+    head = {"kind": module.head.kind, **settings}
     session = Session(
         run,
         folder,

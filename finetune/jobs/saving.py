@@ -11,7 +11,6 @@ from finetune.checkpoints.folder import load_checkpoint, save_checkpoint
 from finetune.checkpoints.seed_folders import DATA
 from finetune.errors import ConfigError, DataError
 from finetune.files.writing import write_bytes
-from finetune.heads import PooledHead
 from finetune.jobs.scoring import Scorer, score_splits, task_data
 from finetune.machine.circumstances import circumstances
 from finetune.runs.families import family_of
@@ -111,13 +110,12 @@ def _with_own_data(run: FitRun, folder: RunFolder) -> FitRun:
 
 def _save_best(folder: RunFolder, module: FineTuner, tokenizer: Tokenizer) -> None:
     task, head = module.task, module.head
-    config = dataclasses.asdict(head.config) if isinstance(head, PooledHead) else {}
     save_checkpoint(
         folder.checkpoints / "best",
         module,
         tokenizer,
         encoder_config=module.encoder.config,
-        head={"kind": head.kind, **config},
+        head={"kind": head.kind, **head.settings()},
         task=task.name,
         labels=tuple(task.labels),
         decision=module.decision,

@@ -57,6 +57,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "ece": Meaning("lower"),  # of probabilities, not of answers
     "squared_error": ERROR,
     "absolute_error": ERROR,
+    "error_rate": Meaning("lower"),  # edits over the length of what is right: may exceed one
     "threshold": Meaning(None, percent=False),  # in the unit of what is compared with it
 }
 """Last words of a name -> meaning; the longest match counts."""

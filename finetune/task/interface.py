@@ -40,8 +40,8 @@ class GoldAnswer(NamedTuple):
 
 
 Label = str | float | tuple[str, ...] | tuple[GoldAnswer, ...]
-"""A class or an option by name; a number; classes of which several hold; answers in a context, none
-where the question has no answer there."""
+"""A class or an option by name, or a text to be written; a number; classes of which several hold;
+answers in a context, none where the question has no answer there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +189,15 @@ class Task(Protocol):
             Each a sentence that says what was found, in how many examples, and what to do.
         """
         return []
+
+    def bind(self, tokenizer: Tokenizer, head: Mapping[str, Any] | None = None) -> None:
+        """Take what a task whose answers are texts needs before `head` and `answers`.
+
+        Args:
+            tokenizer: Turns token ids into texts.
+            head: What a checkpoint says of its head; None where a new one is made.
+        """
+        return
 
     def features(
         self,

@@ -21,8 +21,8 @@ from finetune.heads import IGNORED, Head, PooledHead
 from finetune.training.config import RegularizationConfig
 from finetune.training.randomness import keyed_seed
 
-CLASS_HEADS = ("classification", "choice")
-"""Kinds of heads whose logits are one distribution over classes, (B, C)."""
+CLASS_HEADS = ("classification", "choice", "seq2seq")
+"""Kinds of heads whose logits are distributions over classes or tokens, (B, C) or (B S, V)."""
 
 
 def check_regularization(config: RegularizationConfig, head: Head) -> None:

@@ -37,6 +37,10 @@ def save_features(features: Sequence[Features], path: Path) -> None:
             arrays[name] = array
     if features[0].offsets is not None:
         arrays["offsets"] = np.concatenate([f.offsets for f in features if f.offsets is not None])
+    if features[0].target is not None:
+        targets = [np.asarray(f.target, np.int32) for f in features if f.target is not None]
+        arrays["targets"] = np.concatenate(targets)
+        arrays["target_lengths"] = np.array([len(target) for target in targets])
     with new_file(path, "wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
@@ -80,6 +84,9 @@ def _rows(arrays: Arrays) -> Iterator[Features]:
     offsets: Iterator[Any] = repeat(None)
     if "offsets" in arrays and contexts is not None:
         offsets = iter(_split(arrays["offsets"], contexts[:, 1] - contexts[:, 0]))
+    targets: Iterator[Any] = repeat(None)
+    if "targets" in arrays:
+        targets = iter(_split(arrays["targets"], arrays["target_lengths"]))
     columns = zip(
         _split(arrays["input_ids"], lengths),
         _split(arrays["token_type_ids"], lengths),
@@ -99,6 +106,7 @@ def _rows(arrays: Arrays) -> Iterator[Features]:
             example=example,
             context=None if context is None else (context[0], context[1]),
             offsets=next(offsets),
+            target=next(targets),
         )
 
 

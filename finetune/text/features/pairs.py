@@ -50,6 +50,8 @@ class Features:
     """First position that an answer may take, and the one after the last."""
     offsets: NDArray[np.int32] | None = None
     """Start and end character in the context of each position in `context` (n, 2)."""
+    target: Ids | None = None
+    """What is to be written, from its start token to its end token (1 + S,)."""
 
     def __eq__(self, other: object) -> bool:
         """Compare by value, lists and arrays of the same numbers being equal."""
@@ -61,11 +63,12 @@ class Features:
         )
 
     def _values(self) -> tuple[object, ...]:
-        return (self.label, self.trimmed, self.example, self.context, self.offsets is None)
+        absent = self.offsets is None, self.target is None
+        return (self.label, self.trimmed, self.example, self.context, *absent)
 
     def _arrays(self) -> tuple[Any, ...]:
-        offsets = () if self.offsets is None else self.offsets
-        return (self.input_ids, self.token_type_ids, offsets)
+        optional = (() if one is None else one for one in (self.offsets, self.target))
+        return (self.input_ids, self.token_type_ids, *optional)
 
 
 def encode_pairs(
@@ -244,6 +247,8 @@ def collate(
         because the encoder is fastest without a mask;
         `labels` int64 or float32, (B,), or (B, 2) or (B, C) where a label has so many numbers;
         left out where the units have none;
+        `decoder_input_ids` int64 (B, S) and `labels` int64 (B S,) where units have a target: its
+        tokens but the last, and the one that follows each of them, -100 behind its end;
         `context` int64 (B, 2): first position that an answer may take and the one after the last;
         left out where the units have none;
         `choices` bool (B, R), True = the unit has this option; left out where all have R. An option
@@ -271,9 +276,23 @@ def collate(
     first_of_unit = sequences[::rows]  # label and context belong to a unit, not to each sequence
     if first_of_unit[0].label is not None:
         batch["labels"] = torch.tensor([sequence.label for sequence in first_of_unit])
+    if first_of_unit[0].target is not None:
+        batch |= _shifted(
+            [one.target for one in first_of_unit if one.target is not None], pad_token_id
+        )
     if first_of_unit[0].context is not None:
         batch["context"] = torch.tensor([sequence.context for sequence in first_of_unit])
     return batch
+
+
+def _shifted(targets: Sequence[Ids], pad_token_id: int) -> Batch:
+    """What a decoder reads of right targets, and what it is to say: the same, a token later."""
+    lengths = np.array([len(target) - 1 for target in targets])
+    filled = np.arange(lengths.max()) < lengths[:, None]  # (B, S)
+    return {
+        "decoder_input_ids": _fill([target[:-1] for target in targets], filled, pad_token_id),
+        "labels": _fill([target[1:] for target in targets], filled, IGNORED).flatten(),
+    }
 
 
 def _fill(rows: Sequence[Ids], filled: NDArray[np.bool_], padding: int) -> Tensor:

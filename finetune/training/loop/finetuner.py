@@ -54,11 +54,11 @@ class Answering(Protocol):
     task: Task
     decision: dict[str, float]
 
-    def __call__(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Logits of a batch, in the head's shape."""
+    def read(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """What answers to a batch are read off, float32 (B, …)."""
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """What answers are read off, float32 (B, …)."""
+        """The same, from logits, where answers are read off these."""
 
     def eval(self) -> Any:
         """Turn dropout off."""
@@ -173,9 +173,12 @@ class FineTuner(EncoderWithHead):
                 for split in self.task.validation_splits
             }
 
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Logits of a batch, in the head's shape."""
-        return head_logits(self.head, self.hidden(batch), batch)
+    def forward(self, batch: Mapping[str, Tensor], *, generate: bool = False) -> Tensor:
+        """Logits of a batch, in the head's shape; or what a head that generates gives."""
+        hidden = self.hidden(batch)
+        if generate:  # here and not apart: where weights are divided, a forward gathers them
+            return self.head.generate(hidden, batch)
+        return head_logits(self.head, hidden, batch)
 
     def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Last hidden states; the frozen prefix is read, or run without gradients.
@@ -247,6 +250,12 @@ class FineTuner(EncoderWithHead):
         super().on_before_optimizer_step(optimizer)
         pull_to_pretrained(self.encoder, self._pretrained, self.regularization.l2_sp)
 
+    def read(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """What answers to a batch are read off, or are generated from, float32 (B, …)."""
+        if self.head.generates:
+            return self(batch, generate=True).float()  # type: ignore[no-any-return]
+        return self.outputs(self(batch), batch)
+
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """What answers are read off: of a fixed size a unit, whatever T is, float32 (B, …)."""
         return self.head.outputs(logits, batch).float()
@@ -277,7 +286,8 @@ class FineTuner(EncoderWithHead):
         if dataloader_idx == 0:
             mean = self.head.loss(logits, batch["labels"])
             loss = torch.stack([mean, labelled(batch["labels"])])
-        self._read[split].append(_Read(self.outputs(logits, batch), batch["index"], loss))
+        outputs = self.read(batch) if self.head.generates else self.outputs(logits, batch)
+        self._read[split].append(_Read(outputs, batch["index"], loss))
 
     def _read_by_all(self) -> dict[str, list[_Read]]:
         """What all processes have read, by split, in the order of the loaders' batches."""
@@ -367,7 +377,7 @@ def predict(
     pairs = []
     for batch in filter(None, batches):
         moved = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        pairs.append((module.outputs(module(moved), moved), batch["index"]))
+        pairs.append((module.read(moved), batch["index"]))
     if ranks.size > 1:
         pairs = ranks.merged([(outputs.cpu(), order) for outputs, order in pairs])
     outputs, order = zip(*pairs, strict=True)

@@ -76,6 +76,7 @@ class TaskData(OrderedData):
                 half has the split's name with `_fresh` after it.
         """
         super().__init__(loader or LoaderConfig(), seed=seed)
+        task.bind(tokenizer)
         self.task, self.tokenizer, self.max_length = task, tokenizer, max_length
         self.cache_dir, self.limit, self.train_examples = cache_dir, limit, train_examples
         self.choose_on_half = choose_on_half

@@ -1,0 +1,78 @@
+"""Settings of the decoder and of the search; like those of the encoder, they need no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from finetune.encoder.config import SCORE_NAMES, EncoderConfig
+from finetune.errors import ConfigError, nearest
+from finetune.ranges import MOST_TOKENS, check_values, within
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """How the decoder differs from the encoder, whose sizes and variants it has otherwise.
+
+    >>> from finetune import EncoderConfig
+    >>> from finetune.decoder import DecoderConfig
+    >>> shape = DecoderConfig(decoder_layers=2).shape(EncoderConfig(num_attention_heads=8))
+    >>> shape.num_hidden_layers, shape.hidden_size, shape.causal
+    (2, 768, True)
+
+    Raises:
+        ConfigError: A number lies outside its range, or a score is unknown.
+    """
+
+    decoder_layers: int | None = within(1, 10_000, default=None)
+    """Number of decoder blocks; none = as many as the encoder has."""
+    cross_score: str | None = field(default=None, metadata={"words": SCORE_NAMES})
+    """Score of cross-attention: scaled_dot, dot, bilinear or additive; none = attention_score."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no decoder can be made from."""
+        check_values(self)
+        if self.cross_score not in (None, *SCORE_NAMES):
+            raise ConfigError(
+                f"unknown cross_score '{self.cross_score}'; "
+                f"{nearest(str(self.cross_score), SCORE_NAMES)}"
+            )
+
+    def shape(self, encoder: EncoderConfig) -> EncoderConfig:
+        """The sizes and variants of the decoder's own blocks and embeddings.
+
+        Args:
+            encoder: The encoder's.
+        """
+        return dataclasses.replace(
+            encoder,
+            num_hidden_layers=self.decoder_layers or encoder.num_hidden_layers,
+            causal=True,
+            local_attention=0,
+            type_vocab_size=0,  # a target is one text
+        )
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How a target is searched for.
+
+    >>> from finetune.decoder import SearchConfig
+    >>> SearchConfig(beams=1).max_target_length
+    64
+
+    Raises:
+        ConfigError: A number lies outside its range.
+    """
+
+    beams: int = within(1, 1000, default=4)
+    """Hypotheses that beam search keeps for each source; 1 = greedy."""
+    length_penalty: float = within(0, 10, default=0.6)
+    """α of the length penalty ((5 + length) / 6)^α, by which log-probabilities are divided;
+    0 = none, which favors short targets."""
+    max_target_length: int = within(1, MOST_TOKENS, default=64)
+    """Longest target in tokens, the end token included."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no search can keep to."""
+        check_values(self)

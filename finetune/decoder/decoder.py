@@ -1,0 +1,120 @@
+"""The decoder: embeddings, then a row of blocks that look at the encoder's states."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from finetune.decoder.block import DecoderBlock
+from finetune.encoder import Encoder, EncoderConfig, initialize_weights
+from finetune.encoder.embeddings import Embeddings, rotation
+from finetune.encoder.masks import mask_bias, visible_tokens
+from finetune.errors import ConfigError
+
+
+class DecoderOutput(NamedTuple):
+    """What the decoder gives for targets."""
+
+    last_hidden_state: Tensor
+    """(B, S, D)."""
+    cross_attentions: tuple[Tensor, ...] | None
+    """Weights of cross-attention of each block, before dropout, each (B, H, S, T)."""
+
+
+class Decoder(nn.Module):
+    """A transformer decoder over an encoder's states (Vaswani et al., 2017, section 3.1).
+
+    >>> import torch
+    >>> from finetune import EncoderConfig
+    >>> from finetune.decoder import Decoder, DecoderConfig
+    >>> encoder = EncoderConfig(vocab_size=100, hidden_size=16, num_hidden_layers=2,
+    ...                         num_attention_heads=2, intermediate_size=32)
+    >>> decoder = Decoder(DecoderConfig().shape(encoder), memory_size=16).eval()
+    >>> memory = torch.zeros(1, 7, 16)  # the encoder's states of a source of seven tokens
+    >>> decoder(torch.tensor([[2, 17, 42]]), memory).last_hidden_state.shape
+    torch.Size([1, 3, 16])
+    """
+
+    def __init__(
+        self, config: EncoderConfig, memory_size: int, cross_score: str | None = None
+    ) -> None:
+        """Build the decoder with fresh weights from torch's default generator.
+
+        Args:
+            config: Sizes and variants, of a causal encoder.
+            memory_size: Width of the encoder's states.
+            cross_score: Score of cross-attention; None = `attention_score`.
+        """
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.blocks = nn.ModuleList(
+            DecoderBlock(config, memory_size, cross_score, first=number == 0)
+            for number in range(config.num_hidden_layers)
+        )
+        self.final_norm: nn.Module = nn.Identity()
+        if config.norm_position == "pre":  # whose blocks leave a sum that is not normalized
+            self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        initialize_weights(self, config.initializer_range)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor | None = None,
+        *,
+        output_attentions: bool = False,
+    ) -> DecoderOutput:
+        """Read targets, each token with those before it and with the encoder's states.
+
+        Args:
+            input_ids: Targets from their start token on, int64 (B, S).
+            memory: The encoder's states, (B, T, memory_size).
+            memory_mask: True where a source has a token, bool (B, T); None if everywhere.
+            output_attentions: Whether the weights of cross-attention are wanted; slower.
+
+        Returns:
+            The hidden states, and the weights if asked for.
+        """
+        length, device = input_ids.shape[1], input_ids.device
+        hidden = self.embeddings({"input_ids": input_ids})  # (B, S, D)
+        visible = visible_tokens(None, causal=True, length=length, device=device)
+        sources = visible_tokens(
+            memory_mask, causal=False, length=memory.shape[1], device=memory.device
+        )
+        biases = mask_bias(visible, hidden.dtype), mask_bias(sources, hidden.dtype)
+        rotary = None
+        if self.config.position == "rotary":
+            positions = torch.arange(length, device=device).unsqueeze(0)  # (1, S)
+            rotary = rotation(positions, self.config.head_size, self.config.rotary_theta)
+        attentions = []
+        for block in self.blocks:
+            hidden, weights = block(
+                hidden, memory, *biases, rotary, output_attentions=output_attentions
+            )
+            attentions.append(weights)
+        return DecoderOutput(
+            self.final_norm(hidden), tuple(attentions) if output_attentions else None
+        )
+
+    def start_from(self, encoder: Encoder) -> None:
+        """Start from a pretrained encoder; cross-attention, which it lacks, stays fresh.
+
+        Of a causal language model all weights are taken (Rothe et al., 2020); of another encoder
+        the word embeddings alone, which both then share at the start.
+
+        Raises:
+            ConfigError: The causal encoder has another shape.
+        """
+        if not encoder.config.causal:
+            words = encoder.embeddings.word_embeddings.weight
+            with torch.no_grad():
+                self.embeddings.word_embeddings.weight.copy_(words)
+            return
+        if encoder.config != self.config:
+            raise ConfigError("expected a causal encoder of the decoder's own shape")
+        missing, unexpected = self.load_state_dict(encoder.state_dict(), strict=False)
+        if unexpected or any(".cross_attention" not in name for name in missing):
+            raise ConfigError(f"expected the weights of a causal encoder, got none of {missing}")
