@@ -12,11 +12,12 @@ from finetune.machine.packages import lazy_names
 
 if TYPE_CHECKING:
     from finetune.decoder.config import DecoderConfig, SearchConfig
-    from finetune.decoder.decoder import Decoder
+    from finetune.decoder.decoder import Decoder, DecoderCache
     from finetune.decoder.search import Found, Step, beam_search, greedy_search, length_penalty
 
 __all__ = [
     "Decoder",
+    "DecoderCache",
     "DecoderConfig",
     "Found",
     "SearchConfig",

@@ -7,6 +7,7 @@ import dataclasses
 from torch import Tensor, nn
 
 from finetune.encoder.attention import SelfAttention
+from finetune.encoder.cache import KeyValues
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.dropout import Dropout
 from finetune.encoder.embeddings import Rotation
@@ -61,6 +62,8 @@ class DecoderBlock(nn.Module):
         rotary: Rotation | None = None,
         *,
         output_attentions: bool = False,
+        past: KeyValues | None = None,
+        memory_past: KeyValues | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Update each token's hidden state.
 
@@ -71,17 +74,23 @@ class DecoderBlock(nn.Module):
             memory_bias: Added to those of cross-attention; broadcasts to (B, H, S, T).
             rotary: Rotary positions of the target's tokens, if there are any.
             output_attentions: Whether the weights of cross-attention are wanted.
+            past: Keys and values of earlier tokens of the targets; extended by those of these.
+            memory_past: Keys and values of the memory, computed once.
 
         Returns:
             Hidden states (B, S, D), and the weights of cross-attention (B, H, S, T) or None.
         """
         inputs = self.attention_norm(hidden) if self.pre_norm else hidden
-        hidden = hidden + self.dropout(self.attention(inputs, bias, rotary)[0])
+        hidden = hidden + self.dropout(self.attention(inputs, bias, rotary, past=past)[0])
         hidden = hidden if self.pre_norm else self.attention_norm(hidden)
 
         inputs = self.cross_attention_norm(hidden) if self.pre_norm else hidden
         context, weights = self.cross_attention(
-            inputs, memory_bias, memory=memory, output_attentions=output_attentions
+            inputs,
+            memory_bias,
+            memory=memory,
+            output_attentions=output_attentions,
+            past=memory_past,
         )
         hidden = hidden + self.dropout(context)
         hidden = hidden if self.pre_norm else self.cross_attention_norm(hidden)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from finetune.decoder.block import DecoderBlock
 from finetune.encoder import Encoder, EncoderConfig, initialize_weights
+from finetune.encoder.cache import Cache
 from finetune.encoder.embeddings import Embeddings, rotation
 from finetune.encoder.masks import mask_bias, visible_tokens
 from finetune.errors import ConfigError
@@ -21,6 +22,19 @@ class DecoderOutput(NamedTuple):
     """(B, S, D)."""
     cross_attentions: tuple[Tensor, ...] | None
     """Weights of cross-attention of each block, before dropout, each (B, H, S, T)."""
+
+
+class DecoderCache:
+    """Keys and values of the targets so far, and of the encoder's states."""
+
+    def __init__(self, num_hidden_layers: int) -> None:
+        """Start with no tokens in any of L blocks."""
+        self.targets, self.sources = Cache(num_hidden_layers), Cache(num_hidden_layers)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, int64 (B',), in this order."""
+        self.targets.select(rows)
+        self.sources.select(rows)
 
 
 class Decoder(nn.Module):
@@ -66,6 +80,7 @@ class Decoder(nn.Module):
         memory_mask: Tensor | None = None,
         *,
         output_attentions: bool = False,
+        cache: DecoderCache | None = None,
     ) -> DecoderOutput:
         """Read targets, each token with those before it and with the encoder's states.
 
@@ -74,25 +89,34 @@ class Decoder(nn.Module):
             memory: The encoder's states, (B, T, memory_size).
             memory_mask: True where a source has a token, bool (B, T); None if everywhere.
             output_attentions: Whether the weights of cross-attention are wanted; slower.
+            cache: Keys and values of the tokens before these and of the memory; extended.
 
         Returns:
             The hidden states, and the weights if asked for.
         """
-        length, device = input_ids.shape[1], input_ids.device
-        hidden = self.embeddings({"input_ids": input_ids})  # (B, S, D)
-        visible = visible_tokens(None, causal=True, length=length, device=device)
+        count, device = input_ids.shape[1], input_ids.device
+        cache = cache or DecoderCache(len(self.blocks))
+        length = cache.targets.length + count
+        positions = torch.arange(length - count, length, device=device).unsqueeze(0)  # (1, S)
+        hidden = self.embeddings({"input_ids": input_ids, "position_ids": positions})  # (B, S, D)
+        visible = visible_tokens(None, causal=True, length=length, device=device, queries=count)
         sources = visible_tokens(
             memory_mask, causal=False, length=memory.shape[1], device=memory.device
         )
         biases = mask_bias(visible, hidden.dtype), mask_bias(sources, hidden.dtype)
         rotary = None
         if self.config.position == "rotary":
-            positions = torch.arange(length, device=device).unsqueeze(0)  # (1, S)
             rotary = rotation(positions, self.config.head_size, self.config.rotary_theta)
         attentions = []
-        for block in self.blocks:
+        for number, block in enumerate(self.blocks):
             hidden, weights = block(
-                hidden, memory, *biases, rotary, output_attentions=output_attentions
+                hidden,
+                memory,
+                *biases,
+                rotary,
+                output_attentions=output_attentions,
+                past=cache.targets.blocks[number],
+                memory_past=cache.sources.blocks[number],
             )
             attentions.append(weights)
         return DecoderOutput(

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from finetune.decoder import Decoder, Found, SearchConfig, beam_search, greedy_search
+from finetune.decoder import (
+    Decoder,
+    DecoderCache,
+    Found,
+    SearchConfig,
+    beam_search,
+    greedy_search,
+)
 from finetune.encoder import Dropout, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads.config import PAIR_POOLINGS, HeadConfig
@@ -158,13 +165,14 @@ class Seq2Seq(nn.Module, TaskHead):
     def search_targets(self, hidden: Tensor, attention_mask: Tensor | None) -> Found:
         """Search a target for each source, greedily or with beams; see `generate`."""
         memory, mask = self._memory(hidden, attention_mask)
-        sources = torch.arange(len(memory), device=memory.device)
+        cache = DecoderCache(len(self.decoder.blocks))
 
         def step(prefixes: Tensor, rows: Tensor) -> Tensor:
-            nonlocal sources
-            sources = sources[rows]
-            seen = None if mask is None else mask[sources]
-            states = self.decoder(prefixes, memory[sources], seen).last_hidden_state
+            nonlocal mask
+            mask = None if mask is None else mask[rows]
+            cache.select(rows)
+            # The memory's keys and values are in the cache from the first step on.
+            states = self.decoder(prefixes[:, -1:], memory, mask, cache=cache).last_hidden_state
             logits: Tensor = self.output(states[:, -1])
             return logits.float().log_softmax(dim=-1)
 

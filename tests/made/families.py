@@ -121,12 +121,18 @@ def _write_own(folder: Path) -> None:
         write_csv(folder / f"{split}.csv", ["text", "label"], rows)
         write_lines(folder / f"{split}-answers.jsonl", map(_span_row, texts, range(count)))
         write_lines(folder / f"{split}-choices.jsonl", map(_choice_row, texts, range(count)))
+        write_lines(folder / f"{split}-pairs.jsonl", map(write_row, texts))
 
 
 def _span_row(text: str, number: int) -> dict[str, Any]:
     word = text.split()[2]
     answers = [{"text": word, "answer_start": text.index(word)}]
     return {"id": f"q{number}", "question": "who is it", "context": text, "answers": answers}
+
+
+def write_row(text: str) -> dict[str, Any]:
+    """A source, and a target that is the same backwards."""
+    return {"source": text, "target": " ".join(reversed(text.split()))}
 
 
 def _choice_row(text: str, number: int) -> dict[str, Any]:

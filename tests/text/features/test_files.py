@@ -22,6 +22,10 @@ WINDOWS = [
     Features([2, 9, 3, 8, 3], [0, 0, 0, 1, 1], (0, 0), 2, 0, (3, 4), np.int32([[3, 9]])),
     Features([2, 9, 3, 3], [0, 0, 0, 1], (-100, -100), 0, 1, (3, 3), np.zeros((0, 2), np.int32)),
 ]
+TARGETS = [
+    Features([2, 7, 3], [0, 0, 0], target=[2, 8, 9, 3]),
+    Features([2, 3], [0, 0], target=[2, 3]),
+]
 TRAINED = [Features([2, 9, 3, 7, 3], [0, 0, 0, 1, 1], (3, 3), 0, 5, (3, 4))]
 
 
@@ -29,10 +33,13 @@ def plain(feature: Features) -> list[object]:
     offsets = None if feature.offsets is None else feature.offsets.tolist()
     ids, types = map(list, (feature.input_ids, feature.token_type_ids))
     values = [ids, types, feature.label, feature.trimmed]
-    return [*values, feature.example, feature.context, offsets]
+    target = None if feature.target is None else list(feature.target)
+    return [*values, feature.example, feature.context, offsets, target]
 
 
-@pytest.mark.parametrize("features", [CLASSES, NUMBERS, SEVERAL, UNLABELLED, WINDOWS, TRAINED])
+@pytest.mark.parametrize(
+    "features", [CLASSES, NUMBERS, SEVERAL, UNLABELLED, WINDOWS, TARGETS, TRAINED]
+)
 def test_features_come_back_as_they_were(features: list[Features], tmp_path: Path) -> None:
     path = tmp_path / "kept" / "features.npz"
     save_features(features, path)

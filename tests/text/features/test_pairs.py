@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from finetune.errors import ConfigError
 from finetune.text.features.pairs import (
+    IGNORED,
     Features,
     collate,
     encode_pairs,
@@ -233,3 +234,14 @@ def test_where_an_answer_may_lie_is_in_the_batch() -> None:
     features = [Features([2, 9, 3, 7, 3], [0, 0, 0, 1, 1], (0, 0), context=(3, 4))]
     assert collate(features, [0], pad_token_id=0)["context"].tolist() == [[3, 4]]
     assert "context" not in collate([Features([2, 3], [0, 0])], [0], pad_token_id=0)
+
+
+def test_targets_are_read_by_the_decoder_and_said_a_token_later() -> None:
+    features = [
+        Features([2, 3], [0, 0], target=[2, 7, 8, 3]),
+        Features([2, 3], [0, 0], target=[2, 9, 3]),
+    ]
+    batch = collate(features, [1, 0], pad_token_id=0)
+    assert batch["decoder_input_ids"].tolist() == [[2, 9, 0], [2, 7, 8]]
+    assert batch["labels"].tolist() == [9, 3, IGNORED, 7, 8, 3]
+    assert features[0] != Features([2, 3], [0, 0], target=[2, 7, 9, 3])
