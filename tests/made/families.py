@@ -131,8 +131,8 @@ def _span_row(text: str, number: int) -> dict[str, Any]:
 
 
 def write_row(text: str) -> dict[str, Any]:
-    """A source, and a target that is the same backwards."""
-    return {"source": text, "target": " ".join(reversed(text.split()))}
+    """A source, and a target that is its last three words backwards."""
+    return {"source": text, "target": " ".join(text.split()[:-4:-1])}
 
 
 def _choice_row(text: str, number: int) -> dict[str, Any]:

@@ -12,12 +12,18 @@ from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tasks.write.task import WriteTask, write_task
-from tests.made.texts import write_lines
+from tests.made.texts import learned_tokenizer, write_lines
 
 PAIRS = [
     {"source": "the cat sees a dog", "target": "a dog sees the cat"},
     {"id": "second", "source": "a bird", "target": "bird a"},
 ]
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    """One that has these words whole."""
+    return learned_tokenizer(85)
 
 
 def task(folder: Path, rows: list[dict[str, object]], split: str = "train") -> WriteTask:
@@ -97,6 +103,7 @@ def test_what_was_written_becomes_texts(tmp_path: Path, tokenizer: Tokenizer) ->
     examples = pairs.examples("train")
     pairs.bind(tokenizer)
     ids = tokenizer.encode_ids(["a dog", "bird a"])
+    assert len({len(row) for row in ids}) == 1
     end = tokenizer.sep_token_id
     outputs = np.array([[-0.5, *row, end, end] for row in ids], dtype=np.float32)
     answers = pairs.answers(outputs, examples, [])
