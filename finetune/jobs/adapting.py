@@ -20,7 +20,13 @@ from finetune.files.writing import write_text
 from finetune.jobs.estimate import estimate_steps
 from finetune.jobs.find_lr import check_search, find, left_to_first
 from finetune.jobs.inputs import corpus_inputs, encoder_inputs
-from finetune.jobs.pretraining import check_length, corpus_data, train_language_model, with_dropout
+from finetune.jobs.pretraining import (
+    check_length,
+    check_memory,
+    corpus_data,
+    train_language_model,
+    with_dropout,
+)
 from finetune.jobs.session import check_machine, with_devices
 from finetune.machine.processes import is_first_process
 from finetune.runs.families import family_of, make_task
@@ -86,6 +92,7 @@ def _adapt(run: AdaptRun, task: Task | None) -> Results:
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
     text = dataclasses.replace(run.text, text_field="text") if run.task else run.text
     corpus = build_corpus(sources, tokenizer, text, run.seed, cache, digests=digests)
+    check_memory(start.encoder_config, text, corpus)
     module = _module(run, start)
     name = f"adapt {run.task}" if run.task else "adapt"
     if run.find_lr:

@@ -26,6 +26,7 @@ from finetune.runs.results import Results
 from finetune.runs.settings import AdaptRun, CorpusRun, PretrainRun, TokenizerRun
 from finetune.text.corpus.corpus import Corpus, CorpusConfig, build_corpus, source_digests
 from finetune.text.corpus.documents import read_documents
+from finetune.text.corpus.mixture import MixedBlocks
 from finetune.text.corpus.sources import corpus_sources
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.tokenizer_files import holds_tokenizer
@@ -126,6 +127,7 @@ def _pretrain(run: PretrainRun) -> Results:
     }
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
     corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache, digests=digests)
+    check_memory(config, run.data, corpus)
     parts = run.trainer.devices * run.loader.micro_batches
     sequences = -(-min(run.loader.batch_size, len(corpus.train)) // parts)
     check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
@@ -249,7 +251,26 @@ def corpus_data(
         seed=run.seed,
         causal=module.encoder.config.causal,
         separate=text.documents == "separate",
+        streams=module.encoder.config.memory > 0,
     )
+
+
+def check_memory(config: EncoderConfig, text: CorpusConfig, corpus: Corpus) -> None:
+    """Refuse a memory of what comes before a block, where nothing does.
+
+    Raises:
+        ConfigError: Documents do not see each other, or blocks of several corpora alternate.
+    """
+    if config.memory and text.documents == "separate":
+        raise ConfigError(
+            "memory: expected documents joined, as a block's memory is of the documents before it, "
+            "got separate; choose one of the two"
+        )
+    if config.memory and isinstance(corpus.train, MixedBlocks):
+        raise ConfigError(
+            "memory: expected one stream of text, got corpora with weights, whose blocks "
+            "alternate; leave the weights out"
+        )
 
 
 def _score_best(

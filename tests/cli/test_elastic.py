@@ -175,6 +175,20 @@ def test_a_run_in_parts_is_stopped_and_goes_on_in_parts_or_whole(
     assert largest_difference(run, undisturbed, "best") < 1e-5
 
 
+@pytest.mark.slow
+def test_what_rows_remember_of_their_streams_goes_on_in_one_process(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    memory = ["--causal", "--position", "relative", "--memory", 20, "--no-baselines"]
+    run, whole, script = tmp_path / "run", tmp_path / "whole", tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    outcome = Process(pretraining(world, run, *memory), tmp_path, {}, script).end(SECONDS)
+    assert outcome.status == 143, outcome.err
+    assert call(*pretraining(world, run, *memory, "--devices", 1, "--resume")).status == 0
+    assert call(*pretraining(world, whole, *memory, "--devices", 1)).status == 0
+    assert largest_difference(run, whole) < 1e-5
+
+
 def test_fine_tuning_in_parts_is_that_of_one_process(
     world: World, tmp_path: Path, call: Call
 ) -> None:

@@ -30,6 +30,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.accumulation import FILLER
 from finetune.training.loop.resume import TrainingProgress
+from finetune.training.loop.streams import divided, stream_batches
 from finetune.training.loop.workers import Batch, batch_loader
 from finetune.training.randomness import keyed_seed
 from finetune.training.ranks import ALONE, Ranks
@@ -113,6 +114,10 @@ class OrderedData(pl.LightningDataModule):
         """Let the epoch in which a run stands begin where it stands."""
         self._start = progress
 
+    def behind(self, epoch: int) -> int:
+        """Batches of an epoch that lie behind when it begins: none, unless it is taken up."""
+        return self._start.batch if epoch == self._start.epoch else 0
+
     @property
     def batches_per_epoch(self) -> int:
         """Batches of an epoch, each one optimizer step, whatever the number of processes."""
@@ -139,11 +144,10 @@ class OrderedData(pl.LightningDataModule):
                 self.trainer.global_rank,
                 self.trainer.world_size,
             )
-        behind = self._start.batch if epoch == self._start.epoch else 0
         return self.parts_loader(
             epoch,
             ranks * self.config.micro_batches,
-            self.order(epoch)[behind:],
+            self.order(epoch)[self.behind(epoch) :],
             slice(rank, None, ranks),
         )
 
@@ -244,6 +248,7 @@ class CorpusData(OrderedData):
         seed: int = 0,
         causal: bool = False,
         separate: bool = False,
+        streams: bool = False,
     ) -> None:
         """Keep the parts.
 
@@ -255,9 +260,10 @@ class CorpusData(OrderedData):
             seed: Keys the order and the masks.
             causal: Every token is to be predicted from those before it; nothing is masked.
             separate: Attention stays inside a document, and positions start with it.
+            streams: Row b of a batch continues row b of the batch before.
         """
         super().__init__(loader or LoaderConfig(), seed=seed)
-        self.corpus = corpus
+        self.corpus, self.streams = corpus, streams
         self._make = {
             "tokenizer": tokenizer,
             "masking": masking or MaskingConfig(),
@@ -266,12 +272,20 @@ class CorpusData(OrderedData):
         }
 
     def order(self, epoch: int) -> Sequence[Indices]:
-        """A permutation of the training blocks, cut into batches."""
+        """A permutation of the training blocks, cut into batches; or streams of them."""
+        if self.streams:
+            return stream_batches(len(self.corpus.train), self.config.batch_size)
         key, count = keyed_seed(self.seed, "blocks", epoch), len(self.corpus.train)
         if count > MOST_STORED:
             return PermutedBatches(count, self.config.batch_size, key)
         rng = np.random.default_rng(key)
         return cut(rng.permutation(len(self.corpus.train)), self.config.batch_size)
+
+    def divide(self, batch: Indices, parts: int) -> list[Indices]:
+        """Divide a batch into parts; of streams, each part has the same ones in every batch."""
+        if not self.streams:
+            return super().divide(batch, parts)
+        return divided(batch, min(self.config.batch_size, len(self.corpus.train)), parts)
 
     def training_set(self, epoch: int) -> Dataset[Batch]:
         """The training blocks with the masks of an epoch."""
@@ -291,15 +305,19 @@ class CorpusData(OrderedData):
         blocks = self.corpus.validation
         if not len(blocks):
             return []
-        blocks_read = self.config.validation_batches * self.config.batch_size
-        batches = cut(np.arange(min(len(blocks), blocks_read)), self.device_batch_size)
+        count = min(len(blocks), self.config.validation_batches * self.config.batch_size)
+        batches, rows = cut(np.arange(count), self.device_batch_size), self.device_batch_size
+        own = ranks.part(batches)
+        if self.streams:  # of each batch, the rows of this process
+            rows = min(rows, count)
+            own = [divided(b, rows, ranks.size)[ranks.rank] for b in stream_batches(count, rows)]
         dataset = MaskedBlocks(
             blocks,
             seed=keyed_seed(self.seed, "validation"),
             epoch=0,
             **self._make,  # type: ignore[arg-type]
         )
-        return self.batch_loader(dataset, ranks.part(batches))
+        return self.batch_loader(dataset, own)
 
 
 class MaskedBlocks(Dataset[Batch]):

@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from finetune.encoder import Encoder
 from finetune.encoder.cost import forward_flops_per_token
+from finetune.encoder.memory import Memory
 from finetune.errors import DataError
 from finetune.heads import MaskedLM
 from finetune.metrics.semantics import TOKEN_ACCURACIES
 from finetune.training.loop.accumulation import labelled
 from finetune.training.loop.module import EncoderWithHead
+from finetune.training.loop.streams import StreamMemory
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.ranks import ALONE, Ranks
 from finetune.training.schedules import ScheduleConfig
@@ -71,17 +74,29 @@ class Pretrainer(EncoderWithHead):
         """What the fraction of tokens that are predicted correctly is called."""
         self.lm_fraction: float | None = None
         """Fraction of the tokens that the head sees; None: 15 %, or all where causal."""
+        size = encoder.config.memory
+        self.streams = StreamMemory(size) if size else None
 
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def configure_callbacks(self) -> list[pl.Callback]:
+        """Have what rows remember saved with the run, where the encoder has a memory."""
+        return [self.streams] if self.streams else []
+
+    def new_memory(self) -> Memory | None:
+        """A memory that has read nothing yet; None where the encoder has none."""
+        size = self.encoder.config.memory
+        return Memory(size) if size else None
+
+    def forward(self, batch: Mapping[str, Tensor], memory: Memory | None = None) -> Tensor:
         """Logits at the marked positions.
 
         Args:
             batch: `input_ids` (B, T), `positions` (N,), and optionally the encoder's other keys.
+            memory: What the rows have read before; extended.
 
         Returns:
             Logits (N, V).
         """
-        hidden = self.encoder(batch).last_hidden_state  # (B, T, D)
+        hidden = self.encoder(batch, memory=memory).last_hidden_state  # (B, T, D)
         # Positions in the flattened batch: a row's number of masked tokens varies.
         logits: Tensor = self.head(hidden.flatten(0, 1)[batch["positions"]])
         return logits
@@ -92,7 +107,7 @@ class Pretrainer(EncoderWithHead):
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The loss, nats a masked token; on logged steps also the fraction predicted correctly."""
-        logits = self(batch)
+        logits = self(batch, self.streams.of(batch, batch_idx) if self.streams else None)
         outputs = {"loss": self.head.loss(logits, batch["labels"])}
         if self.is_logged_step:  # a pass over (N, V) logits that the other steps can do without
             right = logits.detach().argmax(-1) == batch["labels"]
@@ -103,11 +118,12 @@ class Pretrainer(EncoderWithHead):
         """Start with no figures of validation batches."""
         super().on_validation_epoch_start()
         self._figures: list[Tensor] = []
+        self._read = self.new_memory()
 
     def validation_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> None:
         """Keep the figures of a batch on its device."""
         if batch:  # otherwise another process has one, and this one none
-            self._figures.append(self._measure(batch))
+            self._figures.append(self._measure(batch, self._read))
 
     def validation_metrics(self) -> dict[str, float]:
         """`val/loss`, `val/perplexity` and the accuracy; of all processes, which must all ask."""
@@ -115,9 +131,9 @@ class Pretrainer(EncoderWithHead):
         metrics = _metrics(figures, self.accuracy)
         return {f"val/{name}": value for name, value in metrics.items()}
 
-    def _measure(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def _measure(self, batch: Mapping[str, Tensor], memory: Memory | None) -> Tensor:
         """Mean loss, tokens named rightly and tokens, (3,); does not wait for the device."""
-        logits, labels = self(batch), batch["labels"]
+        logits, labels = self(batch, memory), batch["labels"]
         loss = self.head.loss(logits, labels)
         right = (logits.argmax(-1) == labels).sum()
         return torch.stack([loss, right.float(), labelled(labels)])
@@ -160,9 +176,11 @@ def masked_lm_metrics(
         The three metrics; empty where there is no batch.
     """
     module.eval()
-    device = next(module.parameters()).device
+    device, memory = next(module.parameters()).device, module.new_memory()
     figures = [
-        module._measure({name: t.to(device, non_blocking=True) for name, t in batch.items()})
+        module._measure(
+            {name: t.to(device, non_blocking=True) for name, t in batch.items()}, memory
+        )
         for batch in filter(None, loader)
     ]
     figures = list(_of_all(figures, ranks))

@@ -28,6 +28,7 @@ from finetune.training.loop.progress import LengthConfig
 from finetune.training.loop.resume import TrainingProgress
 from finetune.training.loop.stopping import Interrupted
 from finetune.training.optimizer import OptimizerConfig
+from tests.made.nets import tiny_config
 
 
 class PowerCut(Exception):
@@ -100,6 +101,7 @@ def test_pretraining_cut_off_resumes_bit_for_bit(
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": OptimizerConfig(learning_rate=1e-2, optimizer="muon")},
+    "memory": {"encoder": tiny_config(causal=True, position="relative", memory=20)},
 }
 """Ways to pretrain, each with a state or a place in the run that resuming has to find again."""
 
