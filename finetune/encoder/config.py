@@ -28,6 +28,18 @@ GATED_ACTIVATIONS = {
 """Name in a config -> the plain activation that opens and closes the gate."""
 
 
+_ATTENTION = (
+    *("num_attention_heads", "intermediate_size", "attention_probs_dropout_prob"),
+    *("attention_score", "rotary_theta", "first_attention_norm"),
+    *("local_attention", "global_every", "local_rotary_theta"),
+)
+_READ_BY = {
+    **dict.fromkeys(_ATTENTION, "transformer"),
+    **{"lstm_size": "lstm", "weight_dropout_prob": "lstm", "conv_widths": "conv"},
+}
+"""Setting -> the only block that reads it."""
+
+
 @dataclass(frozen=True)
 class EncoderConfig:
     """Sizes and variants of the encoder.
@@ -49,7 +61,7 @@ class EncoderConfig:
     num_hidden_layers: int = within(1, 10_000, default=12)
     """Number of blocks, L."""
     block: str = field(default="transformer", metadata={"words": BLOCK_NAMES})
-    """Block: transformer, lstm (recurrent) or conv (convolutional)."""
+    """Block: transformer, lstm or conv; the last two see the order and have no positions."""
     num_attention_heads: int = within(1, 100_000, default=12)
     """Number of attention heads, H; must divide hidden_size."""
     intermediate_size: int = within(1, 10_000_000, default=3072)
@@ -179,6 +191,16 @@ class EncoderConfig:
         """Base of the rotary wavelengths in the blocks of one kind."""
         local_theta = self.local_rotary_theta if local else None
         return self.rotary_theta if local_theta is None else local_theta
+
+    def without_effect(self) -> str:
+        """Say which settings the block does not read; "" where all of them are defaults."""
+        names = [name for name, block in _READ_BY.items() if block != self.block]
+        usual = EncoderConfig()
+        given = [name for name in names if getattr(self, name) != getattr(usual, name)]
+        if not given:
+            return ""
+        listed = ", ".join(f"{name} {getattr(self, name)}" for name in given)
+        return f"block {self.block}: settings without effect: {listed}"
 
     def to_dict(self) -> dict[str, Any]:
         """List all settings, as they stand in a checkpoint's config.json."""

@@ -383,6 +383,7 @@ def _overtaking(config: EncoderConfig) -> str:
 def _remarks(config: EncoderConfig) -> list[str]:
     weights = parameters(config, language_model=True)
     remarks = [
+        *([line] if (line := config.without_effect()) else []),
         *([_overtaking(config)] if config.block == "transformer" else []),
         f"The weights take {in_gib(weights * FLOAT)} in float32; with gradients and Adam's moments "
         f"{in_gib(weights * TRAINED)}, besides what a batch needs.",

@@ -78,7 +78,8 @@ def continue_ids(
         choose: Logits (N, V) and the numbers of the prompts that they are for, int64 (N,) -> ids
             int64 (N,).
         goes_on: Takes the number of a prompt and its next token; whether more are wanted.
-        use_cache: Whether keys and values are kept; without, each step reads the whole text again.
+        use_cache: Whether keys and values are kept; without, and in blocks that have none, each
+            step reads the whole text again.
     """
     device, length = next(module.parameters()).device, max(map(len, prompts))
     # Padded on the left, so that the next tokens of all stand in one column.
@@ -86,21 +87,22 @@ def continue_ids(
     counts = torch.tensor([[len(prompt)] for prompt in prompts], device=device)
     ids, numbers = torch.tensor(padded, device=device), torch.arange(len(prompts))
     mask = torch.arange(length, device=device) >= length - counts  # (B, T)
-    cache = Cache(module.encoder.config.num_hidden_layers)
+    config = module.encoder.config
+    has_cache = use_cache and config.block == "transformer"
+    cache = Cache(config.num_hidden_layers) if has_cache else None
     while len(numbers):
-        if not use_cache:
-            cache = Cache(module.encoder.config.num_hidden_layers)
+        read = cache.length if cache else 0
         batch = {
-            "input_ids": ids[:, cache.length :],
+            "input_ids": ids[:, read:],
             "attention_mask": mask,
-            "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)[:, cache.length :],
+            "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)[:, read:],
         }
         hidden = module.encoder(batch, cache=cache).last_hidden_state[:, -1]
         chosen = choose(module.head(hidden), numbers)
         pairs = zip(numbers.tolist(), chosen.tolist(), strict=True)
         rows = torch.tensor([goes_on(*pair) for pair in pairs]).nonzero()[:, 0]
         there = rows.to(device)
-        if len(rows) < len(numbers):
+        if cache and len(rows) < len(numbers):
             cache.select(there)
         ids = torch.cat([ids[there], chosen.to(device)[there, None]], dim=1)
         mask = torch.cat([mask[there], mask.new_ones(len(rows), 1)], dim=1)

@@ -27,6 +27,7 @@ from finetune.jobs.inputs import (
 )
 from finetune.jobs.pretraining import check_length, with_dropout
 from finetune.jobs.scoring import task_data
+from finetune.jobs.word_vectors import check_vectors, start_from_vectors, vector_input
 from finetune.machine.processes import is_first_process
 from finetune.runs.folder import say
 from finetune.runs.inputs import Inputs
@@ -72,6 +73,8 @@ class Preparation:
             lines = origin(self.start), head_left_out(self.start), self.unused
             for line in filter(None, lines):
                 say(line)
+        elif line := self.module.encoder.config.without_effect():
+            say(line)
         show_data(self.data)
         # A plan that trains everything all the time is shown only to one who asks for the plan.
         if self.run.dry_run or len(self.plan) > 1 or self.plan[0]["boundary"] > 0:
@@ -99,6 +102,7 @@ class Preparation:
         splits += task.test_splits if run.test else ()
         if self.start is None:
             start = tokenizer_input(self.tokenizer, str(run.tokenizer))
+            start = {**start, **vector_input(run.word_vectors)}
         else:
             start = encoder_inputs(self.start, run.encoder_from)
         return {**start, **example_inputs(self.data, splits)}
@@ -119,9 +123,15 @@ def prepare(run: FitRun, task: Task, trivial: Scores | None = None) -> Preparati
     """
     start = None
     if run.encoder_from != "none":
+        if run.word_vectors is not None:
+            raise ConfigError(
+                "word_vectors start the embeddings of a new encoder, but --encoder "
+                f"{run.encoder_from} has its own; leave them out, or start from --encoder none"
+            )
         start = find_checkpoint(run.encoder_from, run.cache_dir)
     tokenizer, config = _tokenizer_and_shape(run, start)
     check_length(run.max_length, config)
+    check_vectors(run.word_vectors, config)
     trains_all = run.unfreezing.unfreeze == "all" and run.unfreezing.phases is None
     check_training(config, run.trainer, all_trained=trains_all)
     data = task_data(run, task, tokenizer)
@@ -132,6 +142,7 @@ def prepare(run: FitRun, task: Task, trivial: Scores | None = None) -> Preparati
     if run.monitor is not None and run.monitor not in (monitors := [*trivial, "loss"]):
         raise ConfigError(f"unknown monitor '{run.monitor}'; {nearest(run.monitor, monitors)}")
     module = _module(run, data, config, start)
+    start_from_vectors(module.encoder, run.word_vectors, tokenizer)
     plan = put_plan(run, module, data)
     sets = row_sets(module.phases, data)
     choice = choose(run, module, sets)

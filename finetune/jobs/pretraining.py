@@ -19,6 +19,7 @@ from finetune.jobs.baselines import ngrams_of
 from finetune.jobs.find_lr import check_search, find, left_to_first
 from finetune.jobs.inputs import corpus_inputs, tokenizer_input
 from finetune.jobs.session import Session, check_machine, with_devices
+from finetune.jobs.word_vectors import check_vectors, start_from_vectors, vector_input
 from finetune.machine.processes import is_first_process
 from finetune.runs.folder import RunFolder, cache_folder, note, say
 from finetune.runs.opening import after_restart, check_folder, check_inputs, check_writable, opened
@@ -119,11 +120,13 @@ def _pretrain(run: PretrainRun) -> Results:
     config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
     run = dataclasses.replace(run, encoder=config)  # what is recorded is what is used
     check_training(config, run.trainer, language_model=True)
+    check_vectors(run.word_vectors, config)
     cache = cache_folder(run.cache_dir)
     digests = source_digests(run.corpus, cache)
     inputs = {
         **corpus_inputs(digests),
         **tokenizer_input(tokenizer, run.tokenizer or str(folder.tokenizer)),
+        **vector_input(run.word_vectors),
     }
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
     corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache, digests=digests)
@@ -131,12 +134,15 @@ def _pretrain(run: PretrainRun) -> Results:
     parts = run.trainer.devices * run.loader.micro_batches
     sequences = -(-min(run.loader.batch_size, len(corpus.train)) // parts)
     check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
+    if line := config.without_effect():
+        say(line)
     say(exports_as(config, "masked_lm"))  # when nothing can be refused any more
     seed_weights(run.seed)
     with first_weights(run.trainer):
         module = Pretrainer(
             Encoder(config), optimizer=run.optimizer, schedule=run.schedule, seed=run.seed
         )
+    start_from_vectors(module.encoder, run.word_vectors, tokenizer)
     if run.find_lr:
         data = corpus_data(run, module, tokenizer, corpus, run.data)
         return find(run, folder, module, data, "pretrain")

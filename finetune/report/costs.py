@@ -113,7 +113,7 @@ def _heads(runs: Sequence[ReportedRun], encoder: int) -> str:
 
 
 def _shape(config: EncoderConfig, length: int, runs: Sequence[ReportedRun]) -> Html:
-    from finetune.encoder.cost import cost
+    from finetune.encoder.cost import cost, inner_sizes
 
     parts = dict(cost(config, length))
     if not runs[0].models_language:
@@ -122,8 +122,9 @@ def _shape(config: EncoderConfig, length: int, runs: Sequence[ReportedRun]) -> H
     stage = "Pretraining: " if runs[0].models_language else ""
     blocks = counted(config.num_hidden_layers, "block")
     heads = counted(config.num_attention_heads, "head")
+    inner = heads if config.block == "transformer" else inner_sizes(config)
     title = (
-        f"{stage}{blocks} of {config.hidden_size}, {heads}, vocabulary {config.vocab_size:,}, "
+        f"{stage}{blocks} of {config.hidden_size}, {inner}, vocabulary {config.vocab_size:,}, "
         f"at {length} tokens"
     )
     words = ", ".join(f"{name} {part.parameters:,} parameters" for name, part in parts.items())

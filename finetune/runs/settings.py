@@ -92,6 +92,9 @@ class PretrainRun:
     """Folder to write the run to."""
     tokenizer: str | None = None
     """Folder of a tokenizer or run; none = train a tokenizer on the corpus, saved with the run."""
+    word_vectors: str | None = None
+    """File of word vectors (.txt or .vec of word2vec, GloVe or fastText) that the word embeddings
+    start from; their width must be embedding_size."""
     seed: int = within(0, MOST_SEED, default=1)
     """Random seed of the weights, the split, the order, the masks and the dropout."""
     resume: bool = False
@@ -218,6 +221,9 @@ class FitRun:
     """File to test on, or to predict, instead of the official one."""
     tokenizer: str | None = None
     """Folder of a tokenizer or run, for --encoder none; other encoders have a tokenizer already."""
+    word_vectors: str | None = None
+    """For --encoder none: file of word vectors (.txt or .vec of word2vec, GloVe or fastText) that
+    the word embeddings start from; their width must be embedding_size."""
     max_length: int = within(1, MOST_TOKENS, default=128)
     """Longest sequence in tokens, special tokens included; longer texts are truncated."""
     seed: int = within(0, MOST_SEED, default=1)

@@ -31,6 +31,10 @@ def test_blocks_without_attention_need_no_heads_and_no_positions() -> None:
     config = EncoderConfig(block="lstm", hidden_size=10, position="rotary", local_attention=3)
     assert config.position == "none"
     assert not config.is_local(2)
+    line = "block lstm: settings without effect: local_attention 3"
+    assert config.without_effect() == line
+    assert EncoderConfig(block="lstm", lstm_size=9).without_effect() == ""
+    assert EncoderConfig(lstm_size=9).without_effect().endswith("without effect: lstm_size 9")
     assert EncoderConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 

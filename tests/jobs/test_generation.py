@@ -39,12 +39,19 @@ def model(tokenizer: Tokenizer) -> TextGenerator:
     return model_of(tokenizer)
 
 
-@pytest.mark.parametrize("position", ["learned", "rotary", "sinusoidal", "none"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        *({"position": name} for name in ("learned", "rotary", "sinusoidal", "none")),
+        *({"block": name} for name in ("lstm", "conv")),  # they have no keys and values
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_a_cache_and_a_batch_change_no_token(
-    tokenizer: Tokenizer, position: str, way: dict[str, Any]
+    tokenizer: Tokenizer, variant: dict[str, Any], way: dict[str, Any]
 ) -> None:
-    model = model_of(tokenizer, position=position)
+    model = model_of(tokenizer, **variant)
     together = [row["ids"] for row in model.generate(PROMPTS, max_tokens=9, **way)]
     alone = [model.generate(text, max_tokens=9, **way)[0]["ids"] for text in PROMPTS]
     assert together == alone
