@@ -42,8 +42,11 @@ class DecoderConfig:
         """The sizes and variants of the decoder's own blocks and embeddings.
 
         Args:
-            encoder: The encoder's.
+            encoder: The encoder's. Where its blocks are no transformer's, the decoder's are, with
+                learned positions, of which such an encoder has none.
         """
+        if encoder.block != "transformer":
+            encoder = dataclasses.replace(encoder, block="transformer", position="learned")
         return dataclasses.replace(
             encoder,
             num_hidden_layers=self.decoder_layers or encoder.num_hidden_layers,

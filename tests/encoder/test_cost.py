@@ -75,7 +75,7 @@ def test_blocks_without_attention_cost_what_torch_counts(
     with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
         Encoder(config)({"input_ids": torch.ones(1, 20, dtype=torch.long)})
     assert counter.get_total_flops() == 20 * forward_flops_per_token(config, 20, lm_fraction=0.0)
-    assert "attention" not in describe(config)
+    assert "overtake" not in describe(config)
     frozen = training_flops_per_token(config, 20, frozen=1, cached=True)
     blocks = training_flops_per_token(config, 20)
     assert (frozen, blocks) == (
