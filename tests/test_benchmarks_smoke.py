@@ -53,6 +53,33 @@ def test_a_benchmark_runs_to_its_end(
     assert re.search(pattern, capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("_torch_as_it_was")
+def test_each_kind_of_layer_has_its_cost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    layers = importlib.import_module("layers")
+    milliseconds, gib = layers._apart("LSTM, both directions", 16, 64, 16, 0.01)
+    assert milliseconds > 0 <= gib
+    monkeypatch.setattr(layers, "_apart", lambda kind, *_: (float(len(kind)), 0.5))
+    layers.main(["--size", "16", "--tokens", "64", "--lengths", "8", "16"])
+    assert re.search(r"attention +9 +9\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("length", [40, 7])
+def test_a_layer_with_a_window_sees_the_window_alone(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    layers = importlib.import_module("layers")
+    hidden = torch.randn(2, length, 16, requires_grad=True)
+    for kind in layers.KINDS[:2]:
+        (gradient,) = torch.autograd.grad(layers.layer(kind, 16)(hidden)[:, 0].sum(), hidden)
+        seen = gradient.abs().sum(dim=(0, 2)) > 0
+        assert seen[:33].all()
+        assert seen[33:].all() == (kind == layers.ATTENTION or length < 33)
+
+
 def test_the_page_on_scaling_has_the_tables_of_the_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
