@@ -114,6 +114,11 @@ class EncoderConfig:
     """Size of the embeddings, E, projected to hidden_size if different; none = hidden_size."""
     tie_word_embeddings: bool = True
     """Use the word embeddings as the output weights of the masked language model."""
+    embedding_norm: bool = True
+    """Normalize the embeddings, as BERT does; GPT does not."""
+    lm_transform: bool = True
+    """Language model: a dense layer, activation and norm before the output weights, and a bias, as
+    in BERT; false = the product with the output weights alone, as in GPT."""
     lstm_size: int | None = within(1, 1_000_000, default=None)
     """block lstm: width of the state in each direction; none = hidden_size."""
     weight_dropout_prob: float = within(0, 1, below=True, default=0.0)
@@ -147,6 +152,12 @@ class EncoderConfig:
         self._check_filters()
         if self.memory:
             self.check_memory()
+        if not self.lm_transform and self.word_embedding_size != self.hidden_size:
+            raise ConfigError(
+                "lm_transform false multiplies hidden states with the word embeddings, but "
+                f"embedding_size ({self.embedding_size}) is not hidden_size ({self.hidden_size}); "
+                "leave out embedding_size."
+            )
         if not self.first_attention_norm and self.norm_position != "pre":
             raise ConfigError(
                 "first_attention_norm false leaves out a norm before the first attention, but "

@@ -281,7 +281,7 @@ def _embeddings(config: EncoderConfig) -> PartCost:
     rows = config.vocab_size + config.type_vocab_size
     if config.position == "learned":
         rows += config.max_position_embeddings
-    norm = _norm(config, size)
+    norm = _norm(config, size) if config.embedding_norm else 0
     if size == hidden:
         return PartCost(rows * size + norm, 0)
     return PartCost(rows * size + norm + _linear(size, hidden), 2 * size * hidden)
@@ -344,10 +344,12 @@ def _feed_forward(config: EncoderConfig) -> PartCost:
 
 def _lm_head(config: EncoderConfig, lm_fraction: float) -> PartCost:
     size, hidden, vocabulary = config.word_embedding_size, config.hidden_size, config.vocab_size
-    parameters = _linear(hidden, size) + _norm(config, size) + vocabulary
+    transform = _linear(hidden, size) + _norm(config, size) + vocabulary
+    parameters = transform if config.lm_transform else 0
     if not config.tie_word_embeddings:
         parameters += vocabulary * size
-    return PartCost(parameters, lm_fraction * 2 * (hidden * size + size * vocabulary))
+    products = size * vocabulary + (hidden * size if config.lm_transform else 0)
+    return PartCost(parameters, lm_fraction * 2 * products)
 
 
 def _millions(flops: float) -> str:

@@ -99,7 +99,7 @@ class Embeddings(nn.Module):
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
-        self.norm = make_norm(config, size)
+        self.norm = make_norm(config, size) if config.embedding_norm else nn.Identity()
         self.word_dropout = Dropout(config.word_dropout_prob)
         dropout = LockedDropout if config.locked_dropout else Dropout
         self.dropout = dropout(config.embedding_dropout)

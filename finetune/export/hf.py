@@ -124,6 +124,10 @@ def _settings(checkpoint: Checkpoint, kind: str | None, form: Form, pooling: str
             settings["problem_type"] = problem
     if kind in POOLED and checkpoint.head.get("head_dropout") is not None:
         settings["classifier_dropout"] = checkpoint.head["head_dropout"]
+    if kind == "masked_lm" and checkpoint.encoder_config.causal and form is not OWN:
+        tokenizer = checkpoint.tokenizer()  # where its texts begin and end
+        settings["bos_token_id"] = tokenizer.cls_token_id
+        settings["eos_token_id"] = tokenizer.sep_token_id
     if form is OWN:
         module = CODE.removesuffix(".py")
         classes = {"AutoConfig": f"{form.classes}Config", "AutoModel": f"{form.classes}Model"}
@@ -136,6 +140,8 @@ def _settings(checkpoint: Checkpoint, kind: str | None, form: Form, pooling: str
 
 def _architecture(kind: str | None, form: Form) -> str:
     """Name of the class that loads it."""
+    if kind == "masked_lm":
+        return form.classes + form.language_model
     their_kind = "classification" if kind in PROBLEMS.values() else kind
     endings = [ending for ending, of_kind in HEADS.items() if of_kind == their_kind]
     return form.classes + (endings[0] if endings else "Model")

@@ -57,6 +57,8 @@ class FinetuneConfig(PretrainedConfig):
     norm: str = "layer"
     residual: bool = True
     first_attention_norm: bool = True
+    embedding_norm: bool = True
+    lm_transform: bool = True
     causal: bool = False
     local_attention: int = 0
     global_every: int = 3
@@ -99,7 +101,7 @@ class Embeddings(nn.Module):
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, size)
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
-        self.norm = make_norm(config, size)
+        self.norm = make_norm(config, size) if config.embedding_norm else nn.Identity()
         rate = config.embedding_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
         narrow = size != config.hidden_size
@@ -419,14 +421,18 @@ class LanguageModelHead(nn.Module):
         """Make the transform and the output layer."""
         super().__init__()
         size = config.embedding_size or config.hidden_size
-        self.dense = nn.Linear(config.hidden_size, size)
-        self.activation = activation(config)
-        self.norm = make_norm(config, size)
-        self.decoder = nn.Linear(size, config.vocab_size)
+        self.transforms = config.lm_transform
+        if self.transforms:
+            self.dense = nn.Linear(config.hidden_size, size)
+            self.activation = activation(config)
+            self.norm = make_norm(config, size)
+        self.decoder = nn.Linear(size, config.vocab_size, bias=self.transforms)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Score all words, (B, T, D) -> (B, T, V)."""
-        logits: Tensor = self.decoder(self.norm(self.activation(self.dense(hidden))))
+        if self.transforms:
+            hidden = self.norm(self.activation(self.dense(hidden)))
+        logits: Tensor = self.decoder(hidden)
         return logits
 
 

@@ -14,7 +14,8 @@ from finetune.heads.protocol import Head, cross_entropy
 class MaskedLM(nn.Module, Head):
     """Predict masked tokens (Devlin et al., 2019, section 3.1).
 
-    A transform D -> E, then a product with the word embeddings, then a bias for each word.
+    A transform D -> E, then a product with the word embeddings, then a bias for each word; with
+    `lm_transform` false the product alone, as in GPT.
 
     >>> import torch
     >>> from finetune import EncoderConfig, MaskedLM
@@ -39,10 +40,12 @@ class MaskedLM(nn.Module, Head):
         """
         super().__init__()
         size = config.word_embedding_size
-        self.dense = nn.Linear(config.hidden_size, size)
-        self.activation = activation(config.hidden_act)
-        self.norm = make_norm(config, size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # this head's, tied or not
+        self.transforms = config.lm_transform
+        if self.transforms:
+            self.dense = nn.Linear(config.hidden_size, size)
+            self.activation = activation(config.hidden_act)
+            self.norm = make_norm(config, size)
+            self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # this head's, tied or not
         # A tuple hides a tied table from this module's parameters: it belongs to the encoder.
         self._tied = (word_embeddings,) if config.tie_word_embeddings else ()
         if not self._tied:
@@ -63,6 +66,8 @@ class MaskedLM(nn.Module, Head):
         Returns:
             Logits (N, V).
         """
+        if not self.transforms:
+            return F.linear(hidden, self.weight)
         transformed: Tensor = self.norm(self.activation(self.dense(hidden)))  # (N, E)
         return F.linear(transformed, self.weight, self.bias)
 

@@ -20,7 +20,7 @@ import torch
 
 from finetune.console.output import counted
 from finetune.errors import ConfigError, DataError
-from finetune.jobs.generation import TextGenerator, load_generator
+from finetune.jobs.generation import TextGenerator, load_generator, text_prefix
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.results import Results
 from finetune.text.corpus.documents import read_documents
@@ -127,7 +127,7 @@ def score_tokens(model: TextGenerator, ids: npt.NDArray[np.int64], stride: int) 
     Raises:
         ConfigError: A window cannot score so many.
     """
-    prefix = model.tokenizer.template(pair=False).prefix
+    prefix = text_prefix(model.tokenizer)
     if stride > (most := model.max_length - len(prefix) + 1):
         raise ConfigError(
             f"stride ({stride:,}) must not exceed {most:,}, the tokens that a window predicts; "

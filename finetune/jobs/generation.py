@@ -20,6 +20,7 @@ from finetune.jobs.sources import load_language_model, longest_context
 from finetune.ranges import MOST_SEED, MOST_TOKENS, check_values, within
 from finetune.text.corpus.counter_rng import random_bits, uniform
 from finetune.text.features.in_memory import rows_of
+from finetune.text.tokenizer.stated import ROLES
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.randomness import keyed_seed
@@ -262,7 +263,7 @@ class TextGenerator:
                 yield {"id": row.get("id", number), "prompt": text, **made}
 
     def _encoded(self, places: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
-        prefix, encoded = self.tokenizer.template(pair=False).prefix, []
+        prefix, encoded = text_prefix(self.tokenizer), []
         for where, ids in zip(places, self.tokenizer.encode_ids(texts), strict=True):
             if not ids:
                 raise DataError(f"{where}: expected a text to continue, got none; write a word")
@@ -336,6 +337,13 @@ class TextGenerator:
             top_k=config.top_k,
             top_p=config.top_p,
         )
+
+
+def text_prefix(tokenizer: Tokenizer) -> list[int]:
+    """The special tokens before a text; none where the unknown token would stand for them."""
+    prefix = tokenizer.template(pair=False).prefix
+    borrowed = tokenizer.special_tokens["unk_token"] in ROLES["unk_token"][:2]
+    return [one for one in prefix if not (borrowed and one == tokenizer.unk_token_id)]
 
 
 def _text(where: str, row: Mapping[str, Any]) -> str:

@@ -10,13 +10,14 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from finetune.encoder.config import GATED_ACTIVATIONS, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, nearest
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from finetune.encoder import Encoder
 
@@ -39,7 +40,12 @@ POSITIONS = "encoder.embeddings.position_embeddings.weight"
 GELU = ("gelu", "geglu")
 """Activations with which our masked-LM head uses gelu."""
 
-USUAL: Mapping[str, Any] = {"norm": "layer", "residual": True}
+USUAL: Mapping[str, Any] = {
+    "norm": "layer",
+    "residual": True,
+    "embedding_norm": True,
+    "lm_transform": True,
+}
 """Settings that a family neither writes nor fixes -> their only value in its networks."""
 
 POOLED = ("classification", "regression", "multi_label", "choice")
@@ -86,6 +92,12 @@ class Form:
     """Whether their classifiers pool as config.json says; otherwise they read the first token."""
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Their field -> patterns of tensors that a model lacks where it is false; ours are zeros."""
+    transposed: tuple[str, ...] = ()
+    """Patterns of their tensors that are stored as inputs × outputs; ours the other way."""
+    language_model: str = "ForMaskedLM"
+    """Ending of their class with a language-model head."""
+    limits: Callable[[EncoderConfig], list[str]] = lambda config: []
+    """More that the family lacks for a config, as phrases that follow its name."""
     read_more: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda settings: {}
     """Their config.json -> more of our settings, where fields do not correspond one to one."""
     write_more: Callable[[EncoderConfig], dict[str, Any]] = lambda config: {}
@@ -153,7 +165,7 @@ class Form:
         written |= {name: values[0] for name, values in self.same.items()}
         written |= {name: True for name in self.switches}
         longest = config.max_position_embeddings + self.position_rows(config)
-        written["max_position_embeddings"] = longest
+        written[self._their_name("max_position_embeddings")] = longest
         if "type_vocab_size" in written:  # their networks always have a table; zeros add nothing
             written["type_vocab_size"] = config.type_vocab_size or 2
         if "embedding_size" in written:
@@ -182,6 +194,7 @@ class Form:
             for name, value in (usual | dict(self.fixed)).items()
             if ours[name] != value
         ]
+        reasons += self.limits(config)
         if not self._their_activations(config.hidden_act):
             reasons.append(f"has no hidden_act {config.hidden_act!r}")
         if head is not None and not self.has_head(config, head):
@@ -189,6 +202,11 @@ class Form:
         elif head in POOLED and pooling != "cls" and not self.any_pooling:
             reasons.append(f"pools by 'cls' only, got {pooling!r}")
         return reasons
+
+    def in_our_order(self, key: str, tensor: Tensor) -> Tensor:
+        """One of their tensors, by their key, with outputs first; the other way round as well."""
+        swapped = tensor.dim() == 2 and any(fnmatchcase(key, one) for one in self.transposed)
+        return tensor.t() if swapped else tensor
 
     def absent(self, settings: Mapping[str, Any]) -> list[str]:
         """Patterns of the tensors, mostly biases, that a model with these settings lacks."""

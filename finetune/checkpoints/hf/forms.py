@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from finetune.checkpoints.hf.form import POOLED, Form, Pair
+from finetune.checkpoints.hf.gpt import GPT2, OPENAI_GPT
 from finetune.checkpoints.hf.local_attention import attention_fields, attention_settings
 from finetune.encoder import EncoderConfig
 from finetune.encoder.config import ACTIVATION_NAMES, GATED_ACTIVATIONS
@@ -278,7 +279,7 @@ MODERNBERT = Form(
 )
 
 FORMS: dict[str, Form] = {
-    form.name: form for form in (BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT)
+    form.name: form for form in (BERT, ROBERTA, DISTILBERT, ELECTRA, MODERNBERT, GPT2, OPENAI_GPT)
 }
 """`model_type` -> its form."""
 

@@ -188,7 +188,7 @@ class _Tensors:
         self, theirs: str, ours: Mapping[str, tuple[int, ...]], config: EncoderConfig
     ) -> dict[str, Tensor]:
         """Split one of their tensors along its first dimension into ours, float32."""
-        tensor = self.tensors[theirs]
+        tensor = self.form.in_our_order(theirs, self.tensors[theirs])
         first, *_ = ours.values()
         if not first and not tensor.dim():  # a count of batches
             self.kept.add(self.names[theirs])
@@ -296,7 +296,8 @@ def _head_kind(
         return None
     pairs = form.pairs(config, kind, pooling)
     keys = [theirs for ours, theirs in pairs if ours.startswith("head.")]
-    return kind if tensors.has_any(keys) else None
+    # A tied output layer without a transform has no tensors of its own.
+    return kind if tensors.has_any(keys) or not keys else None
 
 
 def _labels(settings: Mapping[str, Any], folder: Path) -> tuple[str, ...]:

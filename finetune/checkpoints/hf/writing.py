@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 WRITTEN = ("bert", "electra", "modernbert")
 """Forms that an encoder can be written in; the first is the one that most software reads."""
+WRITTEN_CAUSAL = ("gpt2", "openai-gpt")
+"""Those of a causal encoder."""
 
 
 def export_form(
@@ -37,7 +39,8 @@ def export_form(
         them lacks.
     """
     lacking = []
-    for name in dict.fromkeys([*([first] if first in FORMS else []), *WRITTEN]):
+    names = WRITTEN_CAUSAL if config.causal else WRITTEN
+    for name in dict.fromkeys([*([first] if first in FORMS else []), *names]):
         if not (lacks := FORMS[name].lacks(config, head, pooling)):
             return FORMS[name], []
         lacking.append(f"{name} {', '.join(lacks)}")
@@ -109,10 +112,11 @@ def their_weights(
         if key == POSITIONS:
             rows = form.position_rows(config)
             groups[theirs].insert(0, torch.zeros(rows, *ours[key].shape[1:]))
-    written = {
+    joined = {
         theirs: parts[0] if len(parts) == 1 else torch.cat(parts)  # of a number there is no `cat`
         for theirs, parts in groups.items()
     }
+    written = {theirs: form.in_our_order(theirs, tensor) for theirs, tensor in joined.items()}
     written |= _segments(form, config)
     for second, first in form.aliases.items():
         if first in written:

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     import tokenizers
 
 ROLES: dict[str, tuple[str, ...]] = {
-    "pad_token": ("[PAD]", "<pad>"),
-    "unk_token": ("[UNK]", "<unk>"),
-    "cls_token": ("[CLS]", "<s>"),
-    "sep_token": ("[SEP]", "</s>"),
-    "mask_token": ("[MASK]", "<mask>"),
+    "pad_token": ("[PAD]", "<pad>", "<|endoftext|>"),
+    "unk_token": ("[UNK]", "<unk>", "<|endoftext|>"),
+    "cls_token": ("[CLS]", "<s>", "<|endoftext|>"),
+    "sep_token": ("[SEP]", "</s>", "<|endoftext|>"),
+    "mask_token": ("[MASK]", "<mask>", "<|endoftext|>"),
 }
-"""Role of a special token -> names it has in BERT and RoBERTa, tried where a folder names none."""
+"""Role of a special token -> names it has in BERT, RoBERTa and GPT-2, which has one for all; they
+are tried where a folder names none."""
 
 BERT_SETTINGS: dict[str, tuple[str, bool | None]] = {
     "do_lower_case": ("lowercase", True),
@@ -93,6 +94,8 @@ def role_names(stated: dict[str, Any], vocabulary: Container[str]) -> dict[str, 
         known = [name for name in usual if name in vocabulary]
         if token or known:
             names[role] = token or known[0]
+    if list(names) == ["unk_token"]:  # as in GPT (openai-gpt), which has no other
+        return dict.fromkeys(ROLES, names["unk_token"])
     return names
 
 

@@ -215,7 +215,7 @@ def refused(message: str, folder: Path) -> None:
     ("settings", "message"),
     [
         ({"model_type": None}, "expected a model_type that can be imported, got none"),
-        ({"model_type": "gpt2"}, "got 'gpt2'; choose one of bert"),
+        ({"model_type": "llama"}, "got 'llama'; choose one of bert"),
         ({"model_type": "robertA"}, "did you mean 'roberta'?"),
         ({"model_type": "albert"}, "albert cannot be imported: all its blocks share one set of we"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'absolute', got"),
