@@ -344,12 +344,10 @@ def _feed_forward(config: EncoderConfig) -> PartCost:
 
 def _lm_head(config: EncoderConfig, lm_fraction: float) -> PartCost:
     size, hidden, vocabulary = config.word_embedding_size, config.hidden_size, config.vocab_size
-    transform = _linear(hidden, size) + _norm(config, size) + vocabulary
-    parameters = transform if config.lm_transform else 0
-    if not config.tie_word_embeddings:
-        parameters += vocabulary * size
-    products = size * vocabulary + (hidden * size if config.lm_transform else 0)
-    return PartCost(parameters, lm_fraction * 2 * products)
+    transform = config.lm_transform * (_linear(hidden, size) + _norm(config, size) + vocabulary)
+    output = 0 if config.tie_word_embeddings else vocabulary * size
+    products = size * (vocabulary + config.lm_transform * hidden)
+    return PartCost(transform + output, lm_fraction * 2 * products)
 
 
 def _millions(flops: float) -> str:
