@@ -156,7 +156,8 @@ def _next(sample: SamplePaths, out: Path) -> str:
     return (
         f"try next:\n{_activation()}"
         f"  finetune evaluate {_folder('race/all', 'pretrained', out)} --split test\n"
-        f"  finetune predict {_folder('squad/2.0', 'pretrained', out)} --input {sample.questions}"
+        f"  finetune predict {_folder('squad/2.0', 'pretrained', out)} --input {sample.questions}\n"
+        f"  finetune inspect pairs {out / 'pretrained'} --file {sample.pairs}"
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.cli.parser import add_json, command_parser, whole
+from finetune.cli.inspect_language import frequency_command, pairs_command, words_command
+from finetune.cli.inspect_output import ABOUT, RUN, RUNS, check_ready, make_parser, show, write
+from finetune.cli.parser import whole
 from finetune.console.output import put
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_SEED
@@ -16,8 +18,6 @@ from finetune.ranges import MOST_SEED
 if TYPE_CHECKING:
     from finetune.inspection import Model, TextChoice
 
-RUN = "folder of a run or checkpoint"
-RUNS = "run folders; a folder with several seeds means all of them"
 ATTENTION = """\
 Writes attention.json (tokens, segments, and the weights by layer, head, query and key), and
 attention.html, an interactive page that needs no network; with --png also attention.png.
@@ -50,10 +50,6 @@ against every layer.
 
 Use several examples per feature: with fewer, CKA is near 1 for any two layers. A few directions of
 large variance can decide it (Davari et al., 2023)."""
-FREQUENCY = """\
-Masked tokens of held-out documents, by the frequency of the token in the training documents. The
-corpus, the split and the masks are those of the run's validation. "unigram" is the loss of a model
-that knows only these counts."""
 
 
 def command(arguments: list[str]) -> int:
@@ -71,20 +67,6 @@ def _overview() -> str:
     rows = [f"  {word.ljust(width)}  {about}" for word, (about, _) in KINDS.items()]
     usage = "usage: finetune inspect KIND RUN [options]     finetune inspect KIND --help"
     return "\n".join([usage, "", *rows])
-
-
-def _parser(word: str, more: str = "", *, png: bool = False) -> argparse.ArgumentParser:
-    about = KINDS[word][0]
-    parser = command_parser(f"inspect {word}", f"{about[0].upper()}{about[1:]}.", more)
-    help_ = "folder for the files (default: inspection)"
-    parser.add_argument("--out", type=Path, default=Path("inspection"), help=help_)
-    if word == "attention":  # whose figures are a file of megabytes
-        add_json(parser, "print the tokens and the files written, as JSON on stdout")
-    else:
-        add_json(parser, "print the numbers as JSON on stdout instead of the table")
-    if png:
-        parser.add_argument("--png", action="store_true", help="also write a PNG figure")
-    return parser
 
 
 def _add_texts(parser: argparse.ArgumentParser, *, file: bool, limit: int) -> None:
@@ -126,37 +108,8 @@ def _seeds(text: str) -> tuple[int, ...]:
     return tuple(map(whole(0, MOST_SEED), text.split(",")))
 
 
-def _ready(space: argparse.Namespace) -> None:
-    """Find out before the work what would stop it at the end."""
-    from finetune.runs.opening import check_writable
-
-    check_writable(space.out)
-    if getattr(space, "png", False):
-        from finetune.inspection.plots import check_plots
-
-        check_plots()
-
-
-def _show(space: argparse.Namespace, table: str, content: Mapping[str, Any]) -> None:
-    put(json.dumps(content, ensure_ascii=False) if space.json else table)
-
-
-def _write(folder: Path, name: str, content: Mapping[str, Any] | str | bytes) -> None:
-    """Write a file whole or not at all, and say where it is."""
-    from finetune.files.writing import write_bytes, write_json, write_text
-    from finetune.runs.folder import say
-
-    if isinstance(content, bytes):
-        write_bytes(folder / name, content)
-    elif isinstance(content, str):
-        write_text(folder / name, content)
-    else:
-        write_json(folder / name, content)
-    say(f"{folder / name}")
-
-
 def _attention(arguments: list[str]) -> int:
-    parser = _parser("attention", ATTENTION, png=True)
+    parser = make_parser("attention", ATTENTION, png=True)
     parser.add_argument("run", type=Path, help=RUN)
     parser.add_argument("text", help="text to read")
     parser.add_argument("pair", nargs="?", help="the second text of a pair")
@@ -168,7 +121,7 @@ def _attention(arguments: list[str]) -> int:
     )
     parser.add_argument("--max-length", type=whole(0), help="longest text in tokens (default: 128)")
     space = parser.parse_args(arguments)
-    _ready(space)
+    check_ready(space)
     from finetune.inspection import attention_map, attention_page, load_model
 
     model = load_model(space.run)
@@ -181,13 +134,13 @@ def _attention(arguments: list[str]) -> int:
     text = [one for one in (space.text, space.pair) if one is not None]
     content = {"run": str(space.run), "texts": text, **shown.as_json()}
     # On one line: a number a line would make it several times as large.
-    _write(space.out, "attention.json", json.dumps(content, ensure_ascii=False) + "\n")
+    write(space.out, "attention.json", json.dumps(content, ensure_ascii=False) + "\n")
     title = f"Attention of {space.run}"
-    _write(space.out, "attention.html", attention_page(shown, title, layer, head))
+    write(space.out, "attention.html", attention_page(shown, title, layer, head))
     if space.png:
         from finetune.inspection.plots import attention_png
 
-        _write(space.out, "attention.png", attention_png(shown, layer, head))
+        write(space.out, "attention.png", attention_png(shown, layer, head))
     if space.json:
         summary = {name: value for name, value in content.items() if name != "weights"}
         files = [f"{space.out}/attention.{kind}" for kind in ("json", "html", "png")]
@@ -204,26 +157,26 @@ def _number(name: str, given: int | None, count: int) -> int:
 
 
 def _heads(arguments: list[str]) -> int:
-    parser = _parser("heads", HEADS)
+    parser = make_parser("heads", HEADS)
     parser.add_argument("run", type=Path, help=RUN)
     _add_texts(parser, file=True, limit=500)
     space = parser.parse_args(arguments)
-    _ready(space)
+    check_ready(space)
     from finetune.inspection import load_model, read_sequences, summarize_heads
 
     model = load_model(space.run)
     sequences = read_sequences(model, _choice(space))
     heads = summarize_heads(model, sequences)
     content = {"run": str(space.run), "texts": sequences.about, **heads.as_json()}
-    _show(space, heads.as_text(), content)
-    _write(space.out, "heads.json", content)
+    show(space, heads.as_text(), content)
+    write(space.out, "heads.json", content)
     return 0
 
 
 def _probe(arguments: list[str]) -> int:
     from finetune.inspection.probes import LIMIT
 
-    parser = _parser("probe", PROBE, png=True)
+    parser = make_parser("probe", PROBE, png=True)
     parser.add_argument("run", type=Path, nargs="+", help=RUNS)
     _add_texts(parser, file=False, limit=LIMIT)
     parser.add_argument(
@@ -234,15 +187,15 @@ def _probe(arguments: list[str]) -> int:
     vars(action)["numbers"] = True
     parser.add_argument("--untrained", action="store_true", help="also probe random weights")
     space = parser.parse_args(arguments)
-    _ready(space)
+    check_ready(space)
     from finetune.inspection.probes import probe_table
 
     groups = _probe_groups(space)
     first = next(iter(groups.values()))[0]
     metric = first["metric"]
     content = {"metric": metric, "groups": groups}
-    _show(space, probe_table(groups, metric), content)
-    _write(space.out, "probe.json", content)
+    show(space, probe_table(groups, metric), content)
+    write(space.out, "probe.json", content)
     if space.png:
         from finetune.inspection.plots import curves_png
         from finetune.inspection.probes import curve, curve_names, trivial_score
@@ -251,7 +204,7 @@ def _probe(arguments: list[str]) -> int:
         curves = {name: curve(probed, metric) for name, probed in groups.items()}
         label = f"{first['task']}: {metric}"
         picture = curves_png(curves, names, label, trivial_score(first, metric))
-        _write(space.out, "probe.png", picture)
+        write(space.out, "probe.png", picture)
     return 0
 
 
@@ -304,13 +257,13 @@ def _same_texts(space: argparse.Namespace, models: list[tuple[str, Model]]) -> T
 
 
 def _similarity(arguments: list[str]) -> int:
-    parser = _parser("similarity", SIMILARITY, png=True)
+    parser = make_parser("similarity", SIMILARITY, png=True)
     parser.add_argument("run", type=Path, nargs="+", help=RUNS)
     _add_texts(parser, file=True, limit=1000)
     how = "tokens: each is an example (default); or a vector a text: mean, cls, last, max, concat"
     parser.add_argument("--pooling", default="tokens", help=how)
     space = parser.parse_args(arguments)
-    _ready(space)
+    check_ready(space)
     from finetune.inspection import read_sequences
     from finetune.inspection.layers import check_pooling
     from finetune.inspection.similarity import (
@@ -332,59 +285,26 @@ def _similarity(arguments: list[str]) -> int:
     runs = [str(model.place) for model in only]
     content = {"texts": sequences[0].about, "pooling": space.pooling, "runs": runs}
     content |= {"names": [name for name, _ in models], "groups": grouped, "pairs": pairs}
-    _show(space, similarity_table(grouped), content)
-    _write(space.out, "similarity.json", content)
+    show(space, similarity_table(grouped), content)
+    write(space.out, "similarity.json", content)
     if space.png:
         from finetune.inspection.plots import similarity_png
 
         names = ["/".join(model.place.parts[-2:]) for model in only]
-        _write(space.out, "similarity.png", similarity_png(pairs, names))
+        write(space.out, "similarity.png", similarity_png(pairs, names))
     return 0
 
 
-def _words(arguments: list[str]) -> int:
-    parser = _parser("words")
-    parser.add_argument("run", type=Path, help=RUN)
-    parser.add_argument("word", nargs="+", help="a word; the mean of its pieces if it has several")
-    parser.add_argument("--count", type=whole(0), default=10, help="neighbours (default: 10)")
-    space = parser.parse_args(arguments)
-    _ready(space)
-    from finetune.inspection import load_model, nearest_words
-    from finetune.inspection.words import words_table
-
-    neighbours = nearest_words(load_model(space.run), space.word, space.count)
-    content = {"run": str(space.run), "words": neighbours}
-    _show(space, words_table(neighbours), content)
-    _write(space.out, "words.json", content)
-    return 0
-
-
-def _frequency(arguments: list[str]) -> int:
-    parser = _parser("frequency", FREQUENCY)
-    parser.add_argument("run", type=Path, help="folder of a pretraining run")
-    parser.add_argument("--corpus", nargs="+", help="files and folders (default: the run's)")
-    parser.add_argument("--batches", type=whole(0), help="batches (default: as in validation)")
-    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
-    space = parser.parse_args(arguments)
-    _ready(space)
-    from finetune.inspection import loss_by_frequency
-    from finetune.inspection.frequency import frequency_table
-
-    losses = loss_by_frequency(
-        space.run, space.corpus, batches=space.batches, cache_dir=space.cache_dir
-    )
-    content = {"run": str(space.run), **losses}
-    _show(space, frequency_table(losses), content)
-    _write(space.out, "frequency.json", content)
-    return 0
-
-
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "attention": _attention,
+    "heads": _heads,
+    "probe": _probe,
+    "similarity": _similarity,
+    "pairs": pairs_command,
+    "words": words_command,
+    "frequency": frequency_command,
+}
 KINDS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
-    "attention": ("attention weights of a text or a pair, by layer and head", _attention),
-    "heads": ("statistics of each attention head over many texts", _heads),
-    "probe": ("what a linear classifier can predict from each layer", _probe),
-    "similarity": ("similarity of the layers of two or more runs (CKA)", _similarity),
-    "words": ("nearest neighbours of words in the word embeddings", _words),
-    "frequency": ("loss of a pretraining run by frequency of the token", _frequency),
+    word: (ABOUT[word], run) for word, run in _COMMANDS.items()
 }
 """Word after `finetune inspect` -> what it does, in a line, and the function."""

@@ -7,6 +7,7 @@ Each module computes plain values; its docstring also warns how not to read them
     layers       hidden states of all layers, through the cache of fine-tuning
     probes       what a linear classifier reads off each layer; mixing: which layers it weighs
     similarity   linear CKA between the layers of two encoders
+    pairs        whether a language model prefers good sentences to bad ones
     words        nearest tokens in the embedding    frequency    loss by how often a token was seen
     masks        what a pretrained model puts into a gap
 """
@@ -17,6 +18,7 @@ from finetune.inspection.frequency import loss_by_frequency
 from finetune.inspection.heads import HeadSummary, summarize_heads
 from finetune.inspection.layers import LayerStates, layer_vectors
 from finetune.inspection.mixing import fit_mix
+from finetune.inspection.pairs import judge_pairs
 from finetune.inspection.probes import ProbeConfig, probe
 from finetune.inspection.similarity import layer_similarity, linear_cka
 from finetune.inspection.words import nearest_words
@@ -37,6 +39,7 @@ __all__ = [
     "attention_page",
     "attention_part",
     "fit_mix",
+    "judge_pairs",
     "layer_similarity",
     "layer_vectors",
     "linear_cka",

@@ -15,6 +15,7 @@ from pathlib import Path
 from finetune.files.writing import new_folder, write_text
 from tasks.sample import sample_choices, sample_spans
 from tasks.sample.sample_choices import race_files
+from tasks.sample.sample_pairs import pair_lines
 from tasks.sample.sample_spans import draw_passage, questions_alone, squad_file
 from tasks.sample.world import (
     KINDS,
@@ -174,23 +175,27 @@ class SamplePaths:
     """The folder with glue_data/, squad/ and race/, for --data."""
     questions: Path
     """Some of SQuAD's validation questions without their answers, for predict --input."""
+    pairs: Path
+    """Minimal pairs, for inspect pairs --file."""
 
 
 def write_sample(folder: Path, seed: int = 0) -> SamplePaths:
     """Write the text and the labelled files: those of a task whole or not at all.
 
     Args:
-        folder: Gets `corpus.txt`, `questions.jsonl`, `glue_data/`, `squad/` and `race/`; it is made
-            if need be.
+        folder: Gets `corpus.txt`, `questions.jsonl`, `minimal_pairs.jsonl`, `glue_data/`, `squad/`
+            and `race/`; it is made if need be.
         seed: Draws the words, their attributes and every sentence.
 
     Returns:
         The paths for --corpus, --data and --input.
     """
     world = make_world(seed)
-    paths = SamplePaths(folder / "corpus.txt", folder, folder / "questions.jsonl")
+    names = ("questions.jsonl", "minimal_pairs.jsonl")
+    paths = SamplePaths(folder / "corpus.txt", folder, *(folder / name for name in names))
     texts = documents(world, random.Random(f"{seed} corpus"), CORPUS_DOCUMENTS)
     _write(paths.corpus, (f"{text}\n\n" for text in texts))
+    _write(paths.pairs, pair_lines(world, seed))
     _write_glue(folder / "glue_data", world, seed)
     _write_squad(folder / "squad", paths.questions, world, seed)
     _write_race(folder / "race" / "RACE", world, seed)

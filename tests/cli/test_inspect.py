@@ -39,6 +39,27 @@ def test_attention_of_a_pair_is_written_as_json_page_and_picture(
     assert (out / "attention.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_minimal_pairs_judge_a_pretraining_run(
+    world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    file, good = tmp_path / "pairs.jsonl", "the cat saw a dog"
+    row = {"sentence_good": good, "sentence_bad": "cat dog the saw a", "UID": "order"}
+    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    words = ["inspect", "pairs", world.pretrained, "--file", file, "--out", tmp_path]
+    outcome = call(*words)
+    assert outcome.status == 0
+    header, _, first, last = outcome.out.splitlines()
+    assert header.split()[:2] == ["pseudo-log-likelihood", "pairs"]
+    assert (first.split()[0], last.split()[0]) == ("order", "all")
+    found = content(tmp_path / "pairs.json")
+    assert found["pairs"][0]["good"] == good
+    summary = json.loads(call(*words, "--json").out)
+    assert summary == {name: value for name, value in found.items() if name != "pairs"}
+    refuses(
+        "expected a pretraining run, whose head names words", *words[:2], world.tuned, *words[3:]
+    )
+
+
 def test_heads_are_summarised_over_the_runs_own_task(
     world: World, tmp_path: Path, call: Call
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from finetune.errors import DataError
 from finetune.heads.config import SpanConfig
+from finetune.inspection.pairs import read_pairs
 from finetune.task.interface import Task
 from finetune.text.features.windows import WindowConfig
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
@@ -18,7 +20,8 @@ from tasks.glue.task import GLUE, GlueRow, GlueTask
 from tasks.race.task import race_task
 from tasks.sample.sample import EXAMPLES, GLUE_LAYOUTS, VOCAB_SIZE, SamplePaths, write_sample
 from tasks.sample.sample_choices import race_files
-from tasks.sample.world import KINDS, REGIONS, World, make_world
+from tasks.sample.sample_pairs import PAIRS, TEMPLATES
+from tasks.sample.world import KINDS, MEASURES, MOODS, REGIONS, World, make_world
 from tasks.squad.task import SquadTask, squad_task
 
 ROWS = [row for row in GLUE.values() if row.folder in GLUE_LAYOUTS]
@@ -249,3 +252,22 @@ def test_questions_alone_are_those_of_a_validation_passage(sample: SamplePaths) 
     assert {example.id: example.texts for example in asked}.items() <= labelled.items()
     assert len(asked) == 5
     assert all(row.keys() == {"id", "question", "context"} for row in rows)
+
+
+def test_a_minimal_pair_has_one_word_that_keeps_the_wrong_company(
+    sample: SamplePaths, world: World
+) -> None:
+    pairs = read_pairs([sample.pairs])
+    assert Counter(pair.paradigm for pair in pairs) == {
+        f"{phenomenon}_{number}": PAIRS
+        for phenomenon, templates in TEMPLATES.items()
+        for number in range(1, len(templates) + 1)
+    }
+    company = {w: a for table in (KINDS, REGIONS, MOODS, MEASURES) for a in table for w in table[a]}
+    known = {w: a for table in vars(world).values() for a in table for w in table[a]}
+    for pair in pairs:
+        good, bad = (re.findall(r"\w+", text) for text in (pair.good, pair.bad))
+        (different,) = [both for both in zip(good, bad, strict=True) if both[0] != both[1]]
+        (fits,) = {known[word] for word in good if word in known}
+        assert company[different[0]] == fits
+        assert company[different[1]] != fits

@@ -1,0 +1,88 @@
+"""`finetune inspect` of language models: what they predict, and the words that they know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from finetune.cli.inspect_output import RUN, check_ready, make_parser, show, write
+from finetune.cli.parser import whole
+from finetune.console.output import counted
+
+PAIRS = """\
+Fields: sentence_good, sentence_bad, and optionally linguistics_term and UID, by which the pairs are
+grouped. A causal model scores a sentence by its log-likelihood, a masked one by its
+pseudo-log-likelihood: each token masked alone (Salazar et al., 2020). A tie is wrong, and
+guessing gets half of the pairs right. pairs.json has the scores of each pair.
+
+BLiMP (Warstadt et al., 2020): github.com/alexwarstadt/blimp, folder data."""
+FREQUENCY = """\
+Masked tokens of held-out documents, by the frequency of the token in the training documents. The
+corpus, the split and the masks are those of the run's validation. "unigram" is the loss of a model
+that knows only these counts."""
+
+
+def pairs_command(arguments: list[str]) -> int:
+    """Judge a language model by minimal pairs."""
+    parser = make_parser("pairs", PAIRS)
+    parser.add_argument("run", type=Path, help="folder of a pretraining run, masked or causal")
+    files = "JSON lines in BLiMP's form, or a folder of such files"
+    parser.add_argument("--file", nargs="+", required=True, help=files)
+    limit = "pairs of each UID at most, drawn by a seed; 0 = all (default: 0)"
+    parser.add_argument("--limit", type=whole(0), default=0, help=limit)
+    size = "sequences that are read at once (default: 64)"
+    parser.add_argument("--batch-size", type=whole(1), default=64, help=size)
+    space = parser.parse_args(arguments)
+    check_ready(space)
+    from finetune.inspection.pairs import judge_pairs, pairs_table
+    from finetune.runs.folder import say
+
+    judged = judge_pairs(
+        space.run, space.file, limit=space.limit or None, batch_size=space.batch_size
+    )
+    if judged["unknown_tokens"]:
+        tokens = counted(judged["unknown_tokens"], "token")
+        say(f"warning: {tokens} unknown to the tokenizer: sentences that differ in them alone tie")
+    content = {"run": str(space.run), "files": space.file, **judged}
+    summary = {name: value for name, value in content.items() if name != "pairs"}
+    show(space, pairs_table(judged), summary)
+    write(space.out, "pairs.json", content)
+    return 0
+
+
+def words_command(arguments: list[str]) -> int:
+    """Find the nearest neighbours of words."""
+    parser = make_parser("words")
+    parser.add_argument("run", type=Path, help=RUN)
+    parser.add_argument("word", nargs="+", help="a word; the mean of its pieces if it has several")
+    parser.add_argument("--count", type=whole(0), default=10, help="neighbours (default: 10)")
+    space = parser.parse_args(arguments)
+    check_ready(space)
+    from finetune.inspection import load_model, nearest_words
+    from finetune.inspection.words import words_table
+
+    neighbours = nearest_words(load_model(space.run), space.word, space.count)
+    content = {"run": str(space.run), "words": neighbours}
+    show(space, words_table(neighbours), content)
+    write(space.out, "words.json", content)
+    return 0
+
+
+def frequency_command(arguments: list[str]) -> int:
+    """Divide a pretraining run's loss by how often a token was seen."""
+    parser = make_parser("frequency", FREQUENCY)
+    parser.add_argument("run", type=Path, help="folder of a pretraining run")
+    parser.add_argument("--corpus", nargs="+", help="files and folders (default: the run's)")
+    parser.add_argument("--batches", type=whole(0), help="batches (default: as in validation)")
+    parser.add_argument("--cache-dir", help="default: FINETUNE_CACHE or ~/.cache/finetune")
+    space = parser.parse_args(arguments)
+    check_ready(space)
+    from finetune.inspection import loss_by_frequency
+    from finetune.inspection.frequency import frequency_table
+
+    losses = loss_by_frequency(
+        space.run, space.corpus, batches=space.batches, cache_dir=space.cache_dir
+    )
+    content = {"run": str(space.run), **losses}
+    show(space, frequency_table(losses), content)
+    write(space.out, "frequency.json", content)
+    return 0
