@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from finetune.errors import ConfigError
+from finetune.errors import CheckpointError, ConfigError
 from finetune.runs.families import Anchor, Family
 
 if TYPE_CHECKING:
+    from finetune.encoder import EncoderConfig
     from finetune.runs.settings import FitRun
     from finetune.task.interface import Task
     from tasks.own.text import ClassifyTask
@@ -59,9 +60,25 @@ def _choose(run: ChooseRun, labels: Labels) -> Task:
 
 
 def _write(run: WriteRun, labels: Labels) -> Task:
-    from tasks.write.task import write_task
+    from tasks.write.sets import set_task
+    from tasks.write.task import WriteTask
 
-    return write_task(run.files(), run.decoder, run.search, labels, _own_name(run))
+    if labels:
+        raise CheckpointError(
+            f"{run.task}: expected a head that writes texts, got one for the labels "
+            f"{', '.join(labels)}; name a run that has learned to write"
+        )
+    parts = run.decoder, run.search, _shape_of
+    if run.dataset is not None:
+        return set_task(run.dataset, _data(run), run.files(), *parts)
+    return WriteTask(*parts, files=run.files(), given_name=_own_name(run))
+
+
+def _shape_of(place: str) -> EncoderConfig:
+    """The shape of a causal language model that a decoder starts from."""
+    from finetune.checkpoints.hub import find_checkpoint
+
+    return find_checkpoint(place).encoder_config
 
 
 def _classify(run: ClassifyRun, labels: Labels) -> Task:
@@ -87,6 +104,12 @@ def _resolve_data(run: R, task: Task) -> R:
 
 def _resolve_table(run: ClassifyRun, task: ClassifyTask) -> ClassifyRun:
     run = dataclasses.replace(run, table=task.resolved)
+    if run.dataset is not None:
+        return _resolve_data(run, task)
+    return dataclasses.replace(run, name=_name(task))
+
+
+def _resolve_pairs(run: WriteRun, task: Task) -> WriteRun:
     if run.dataset is not None:
         return _resolve_data(run, task)
     return dataclasses.replace(run, name=_name(task))
@@ -181,6 +204,12 @@ def _choose_run() -> type[ChooseRun]:
     return ChooseRun
 
 
+def _write_names() -> list[str]:
+    from tasks.write.sets import WRITE_SETS
+
+    return list(WRITE_SETS)
+
+
 def _write_run() -> type[WriteRun]:
     from tasks.run_settings import WriteRun
 
@@ -247,9 +276,10 @@ FAMILIES: dict[str, Family] = {
     "write": Family(
         "train to write a text for each text: sequence to sequence",
         _write,
+        _write_names,
         only="own",
         settings=_write_run,
-        resolve=_resolve_name,
+        resolve=_resolve_pairs,
         group="your data",
     ),
 }

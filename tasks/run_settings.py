@@ -22,6 +22,12 @@ def _text_sets() -> list[str]:
     return list(TEXT_SETS)
 
 
+def _write_sets() -> list[str]:
+    from tasks.write.sets import WRITE_SETS
+
+    return list(WRITE_SETS)
+
+
 def is_public(name: str) -> bool:
     """Whether a name is that of a public set, in any usual spelling."""
     from tasks.own.text_sets import TEXT_SETS, set_key
@@ -96,6 +102,21 @@ class WriteRun(OwnRun):
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=5e-4))
+
+    def __post_init__(self) -> None:
+        """Check the values; a task that is no public set is named after the data."""
+        if self.name in _write_sets():
+            raise ConfigError(f"name: '{self.name}' is a public set; choose another --name")
+        if self.dataset is None:
+            super().__post_init__()
+        else:
+            FitRun.__post_init__(self)
+
+    @property
+    def dataset(self) -> str | None:
+        """The public set that the task names; None for one's own files."""
+        name = self.task.removeprefix("write/")
+        return name if name in _write_sets() else None
 
 
 @dataclass

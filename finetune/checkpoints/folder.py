@@ -136,6 +136,10 @@ class Checkpoint:
         self.check(WEIGHTS)
         return weights
 
+    def weights_below(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin so, by what follows."""
+        return _below(prefix, self.weights())
+
     def encoder(self) -> Encoder:
         """The encoder with its weights, in eval mode."""
         from finetune.encoder import Encoder

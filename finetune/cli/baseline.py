@@ -58,7 +58,7 @@ def _family(word: str, family: Family, words: list[str]) -> int:
 
     cls = fit_settings(word)
     space = _parser(word, family).parse_args(words)
-    task_name = f"{word}/{family.only or space.task}"
+    task_name = f"{word}/{getattr(space, 'task', None) or family.only}"
     flags = {**settings.given(cls, space), "encoder_from": "none", "task": task_name}
     run = settings.read(cls, space.config, flags)
     task = make_task(run)
@@ -100,8 +100,9 @@ def _parser(word: str, family: Family) -> argparse.ArgumentParser:
         "that name files and columns are those of the command that trains.",
     )
     add_json(parser)
-    if not family.only:
-        action = parser.add_argument("task", help=", ".join(family.names()))
+    if family.names():
+        optional = "?" if family.only else None
+        action = parser.add_argument("task", nargs=optional, help=", ".join(family.names()))
         vars(action)["words"] = tuple(family.names())
     parser.add_argument("--config", type=Path, help="YAML file of a fine-tuning run on this task")
     parser.add_argument("--split", help="labelled split to score (default: the validation splits)")

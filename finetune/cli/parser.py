@@ -260,7 +260,9 @@ def read_settings(
     parser = command_parser(command, (cls.__doc__ or "").splitlines()[0], about)
     add_json(parser)
     if names:
-        action = parser.add_argument("task", help=", ".join(names))
+        # Beside a family's own data, which files name, its public tasks are optional.
+        count = "?" if "task" in (fixed or {}) else None
+        action = parser.add_argument("task", nargs=count, help=", ".join(names))
         vars(action)["words"] = tuple(names)  # no `choices`: a wrong name has a better message
     parser.add_argument(
         "--config", type=Path, help="YAML file with any of the settings; flags override it"
@@ -275,8 +277,10 @@ def read_settings(
     parser.usage = f"%(prog)s{' task' if names else ''} [options]"
     space = parser.parse_args(arguments)
     flags = {**settings.given(cls, space), **(fixed or {})}
-    if names:
+    if names and space.task is not None:
         flags["task"] = f"{command}/{space.task}"
+    elif names and _has_task(space.config):
+        del flags["task"]  # the family's own data, in whose place the file names a task
     if flags.get("resume") and space.config is None:
         result = _read_resumed(cls, flags)
     else:
@@ -288,6 +292,13 @@ def read_settings(
         put(as_json if space.json else settings.dump(result).rstrip("\n"))
         return None
     return result
+
+
+def _has_task(config: Path | None) -> bool:
+    from finetune.settings.values import load
+
+    content = None if config is None else load(config)
+    return isinstance(content, dict) and bool(content.get("task"))
 
 
 def _read_resumed(cls: type[T], flags: Mapping[str, object]) -> T:

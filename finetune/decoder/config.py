@@ -26,12 +26,19 @@ class DecoderConfig:
 
     decoder_layers: int | None = within(1, 10_000, default=None)
     """Number of decoder blocks; none = as many as the encoder has."""
+    decoder_from: str | None = None
+    """Folder of a causal language model that the decoder starts from, in its shape, with the same
+    tokenizer; cross-attention is new. none = a new decoder of the encoder's shape."""
     cross_score: str | None = field(default=None, metadata={"words": SCORE_NAMES})
     """Score of cross-attention: scaled_dot, dot, bilinear or additive; none = attention_score."""
 
     def __post_init__(self) -> None:
         """Refuse what no decoder can be made from."""
         check_values(self)
+        if self.decoder_from and self.decoder_layers:
+            raise ConfigError(
+                f"decoder_from {self.decoder_from} brings its own blocks; leave decoder_layers out"
+            )
         if self.cross_score not in (None, *SCORE_NAMES):
             raise ConfigError(
                 f"unknown cross_score '{self.cross_score}'; "

@@ -17,7 +17,7 @@ from finetune.decoder import (
     beam_search,
     greedy_search,
 )
-from finetune.encoder import Dropout, EncoderConfig
+from finetune.encoder import Dropout, Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads.config import PAIR_POOLINGS, HeadConfig
 from finetune.heads.masked_lm import MaskedLM
@@ -63,6 +63,7 @@ class Seq2Seq(nn.Module, TaskHead):
         end: int,
         cross_score: str | None = None,
         search: SearchConfig | None = None,
+        starts_from: str | None = None,
     ) -> None:
         """Make the decoder and the output layer.
 
@@ -74,6 +75,7 @@ class Seq2Seq(nn.Module, TaskHead):
             end: Token that ends it.
             cross_score: Score of cross-attention; None = that of the decoder's self-attention.
             search: How a target is searched for.
+            starts_from: Place of the causal language model that a new decoder starts from.
 
         Raises:
             ConfigError: The pooling is one of pairs, or a target may be longer than the decoder's
@@ -82,7 +84,7 @@ class Seq2Seq(nn.Module, TaskHead):
         super().__init__()
         self.search = search or SearchConfig()
         self.config, self.cross_score = head, cross_score
-        self.start, self.end = start, end
+        self.start, self.end, self.starts_from = start, end, starts_from
         _check(head, decoder, self.search)
         self.mix = find_mix(head.layers, config)
         self.all_layers = head.layers == "mix"
@@ -99,6 +101,17 @@ class Seq2Seq(nn.Module, TaskHead):
             "decoder": self.decoder.config.to_dict(),
             "cross_score": self.cross_score,
         }
+
+    def start_from(self, encoder: Encoder, output: Mapping[str, Tensor] | None = None) -> None:
+        """Start from pretrained weights; see `Decoder.start_from`.
+
+        Args:
+            encoder: A causal one of the decoder's shape; or another, whose words are taken.
+            output: Weights of a language model's output layer, by the names of `MaskedLM`.
+        """
+        self.decoder.start_from(encoder)
+        if output:
+            self.output.load_state_dict(output)
 
     def forward(
         self,

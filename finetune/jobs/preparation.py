@@ -15,7 +15,7 @@ from finetune.checkpoints.stored import check_vocabulary
 from finetune.console.output import counted
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
-from finetune.heads import PooledHead, Regression
+from finetune.heads import PooledHead, Regression, Seq2Seq
 from finetune.jobs.baselines import Scores, scored
 from finetune.jobs.caching import Choice, choose, row_sets, sizes
 from finetune.jobs.inputs import (
@@ -35,6 +35,7 @@ from finetune.runs.settings import FitRun
 from finetune.task.interface import Task
 from finetune.task.statistics import shared_texts
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.loop.finetuner import FineTuner, Scored
 from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import check_training
@@ -129,7 +130,7 @@ def prepare(run: FitRun, task: Task, trivial: Scores | None = None) -> Preparati
                 f"{run.encoder_from} has its own; leave them out, or start from --encoder none"
             )
         start = find_checkpoint(run.encoder_from, run.cache_dir)
-    tokenizer, config = _tokenizer_and_shape(run, start)
+    tokenizer, config = _tokenizer_and_shape(run, start, task)
     check_length(run.max_length, config)
     check_vectors(run.word_vectors, config)
     trains_all = run.unfreezing.unfreeze == "all" and run.unfreezing.phases is None
@@ -151,7 +152,9 @@ def prepare(run: FitRun, task: Task, trivial: Scores | None = None) -> Preparati
     return Preparation(run, module, tokenizer, data, trivial, plan, sets, choice, start, unused)
 
 
-def _tokenizer_and_shape(run: FitRun, start: Checkpoint | None) -> tuple[Tokenizer, EncoderConfig]:
+def _tokenizer_and_shape(
+    run: FitRun, start: Checkpoint | None, task: Task
+) -> tuple[Tokenizer, EncoderConfig]:
     """The tokenizer and the shape: the checkpoint's, or those named for a fresh encoder."""
     if start is not None:
         tokenizer = find_tokenizer(run.tokenizer) if run.tokenizer else start.tokenizer()
@@ -162,6 +165,11 @@ def _tokenizer_and_shape(run: FitRun, start: Checkpoint | None) -> tuple[Tokeniz
                 "leave --tokenizer out, the checkpoint brings its own"
             )
         return tokenizer, with_dropout(start.encoder_config, run.dropout)
+    if run.tokenizer is None and (texts := task.vocabulary_texts()) is not None:
+        tokenizer = train_tokenizer(texts, TokenizerConfig(), at_most=True)
+        say(f"no --tokenizer named: trained one of {tokenizer.vocab_size:,} tokens on these texts")
+        config = dataclasses.replace(run.encoder, vocab_size=tokenizer.vocab_size)
+        return tokenizer, with_dropout(config, run.dropout)
     if run.tokenizer is None:
         raise ConfigError(
             "--encoder none starts from random weights: name a vocabulary by --tokenizer DIR"
@@ -180,6 +188,8 @@ def _module(
     if start is not None:
         encoder.load_state_dict(start.encoder().state_dict())
     head = data.task.head(config, run.head)
+    if isinstance(head, Seq2Seq):
+        _start_decoder(head, data.tokenizer, encoder if start is not None else None, run.cache_dir)
     if head.reads_ids:
         check_segments(data, str(run.head.pooling))
     if isinstance(head, PooledHead) and start is not None and (pooler := start.pooler()):
@@ -201,6 +211,32 @@ def _module(
         regularization=run.regularization,
         seed=run.seed,
     )
+
+
+def _start_decoder(
+    head: Seq2Seq, tokenizer: Tokenizer, encoder: Encoder | None, cache_dir: str | None
+) -> None:
+    """Start a decoder from a causal language model, or with the words of a pretrained encoder.
+
+    Raises:
+        ConfigError: The model is not causal, or has another tokenizer.
+    """
+    if head.starts_from is None:
+        if encoder is not None:
+            head.start_from(encoder)
+        return
+    causal = find_checkpoint(head.starts_from, cache_dir)
+    if not causal.encoder_config.causal:
+        raise ConfigError(
+            f"decoder_from {head.starts_from}: expected a causal language model, got one that "
+            "reads in both directions; pretrain one with --causal"
+        )
+    if causal.tokenizer().fingerprint != tokenizer.fingerprint:
+        raise ConfigError(
+            f"decoder_from {head.starts_from}: expected the encoder's tokenizer, got another one; "
+            "pretrain it with --tokenizer ENCODER"
+        )
+    head.start_from(causal.encoder(), causal.weights_below("head."))
 
 
 def check_segments(data: TaskData, pooling: str) -> None:

@@ -148,6 +148,10 @@ class Task(Protocol):
                     seen.add(text)
                     yield text
 
+    def vocabulary_texts(self) -> Iterator[str] | None:
+        """Texts to train a tokenizer on where a run names none; None: it has to name one."""
+        return None
+
     def example(self, row: Mapping[str, Any], where: str, number: int) -> Example:
         """Read one row of a user's input for `predict`; a label is not looked for.
 

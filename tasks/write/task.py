@@ -1,4 +1,4 @@
-"""A text is read and another one is written: the user's own pairs, and what the sets below share.
+"""A text is read and another one is written: the user's own pairs, and what all sets share.
 
 A row has a source and a target: `{"source": "…", "target": "…"}`, JSON lines or a table with these
 two columns. A test file may lack the targets.
@@ -6,14 +6,14 @@ two columns. A test file may lack the targets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from finetune.console.output import counted
 from finetune.decoder.config import DecoderConfig, SearchConfig
-from finetune.errors import CheckpointError, ConfigError, DataError
+from finetune.errors import ConfigError, DataError
 from finetune.task.answers.classes import constant_answers
 from finetune.task.interface import Answer, Example, Outputs, Task, most_frequent
 from finetune.text.tokenizer.tokenizer import is_empty
@@ -34,17 +34,15 @@ METRICS = ("word_error_rate", "character_error_rate", "exact_match", "bleu", "ch
 
 
 @dataclass(eq=False)
-class WriteTask(Task):
-    """Pairs of a source and a target, of the user's own files."""
+class PairTask(Task):
+    """Pairs of a source, one text or two, and a target."""
 
-    files: Mapping[str, Path] = field(default_factory=dict)
-    """Split -> file."""
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     """How the decoder differs from the encoder."""
     search: SearchConfig = field(default_factory=SearchConfig)
     """How a target is searched for."""
-    given_name: str = OWN
-    """What the user calls the data."""
+    find_shape: Callable[[str], EncoderConfig] | None = field(default=None, repr=False)
+    """Place of a causal language model -> its shape, where the decoder starts from one."""
     tokenizer: Tokenizer | None = field(default=None, repr=False)
     """What `bind` was given: it turns token ids into texts."""
     saved_head: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -55,73 +53,30 @@ class WriteTask(Task):
     labels = ()
     sequences_per_example = 1
     fixed_answer = None
-    metrics = METRICS
-
-    def __post_init__(self) -> None:
-        """Refuse files of other splits."""
-        check_files(self.name, self.files, SPLITS)
-
-    @property
-    def name(self) -> str:
-        """`write/` and the name of the data."""
-        return f"write/{self.given_name}"
-
-    @property
-    def monitor(self) -> str:
-        """The first of the metrics."""
-        return self.metrics[0]
-
-    @property
-    def train_split(self) -> str | None:
-        """`train`, if a file was named for it."""
-        return "train" if "train" in self.files else None
-
-    @property
-    def validation_splits(self) -> tuple[str, ...]:
-        """`validation`, if a file was named for it."""
-        return tuple(split for split in ("validation",) if split in self.files)
-
-    @property
-    def test_splits(self) -> tuple[str, ...]:
-        """`test`, if a file was named for it."""
-        return tuple(split for split in ("test",) if split in self.files)
+    metrics: ClassVar[tuple[str, ...]] = METRICS
+    """Of `finetune.metrics.texts`."""
+    monitor = METRICS[0]
 
     @property
     def feature_settings(self) -> str:
         """The length of a target, by which it is refused."""
         return f"target={self.search.max_target_length}"
 
-    def data_files(self, split: str) -> list[Path]:
-        """The file of a split."""
-        check_split(self.name, split, self.files)
-        missing = (
-            f"expected the {split} file of {self.name} at {self.files[split]}, got none; name a "
-            "file that is there"
-        )
-        return [first_of([self.files[split]], missing)]
-
-    def examples(self, split: str) -> list[Example]:
-        """Read a split; see `Task.examples`."""
-        (path,) = self.data_files(split)
-        examples, ids, bad = [], UniqueIds(), BadRows()
-        for number, (where, row) in enumerate(_rows(path, bad)):
-            with bad.collected():
-                example = self.example(row, where, number)
-                ids.add(example.id, where)
-                self.places[example.id] = where
-                withheld = split == "test" and row.get(TARGET) in (None, "")
-                target = None if withheld else _text(row, TARGET, where)
-                examples.append(Example(example.id, example.texts, target))
-        bad.report(path, len(examples) + len(bad))
-        return examples
-
     def example(self, row: Mapping[str, Any], where: str, number: int) -> Example:
-        """Read a user's row: `source` and perhaps `id`; or a bare text."""
-        source = _text(row, "text" if set(row) == {"text"} else SOURCE, where)
+        """Read a user's row: the fields of a source and perhaps `id`; or a bare text."""
         known = row.get("id")
         if known in (None, ""):
             known = number
-        return Example(known if isinstance(known, int) else str(known), (source,))
+        return Example(known if isinstance(known, int) else str(known), self.texts_of(row, where))
+
+    def texts_of(self, row: Mapping[str, Any], where: str) -> tuple[str, ...]:
+        """The source of a user's row."""
+        return (text_of(row, "text" if set(row) == {"text"} else SOURCE, where),)
+
+    def vocabulary_texts(self) -> Iterator[str]:
+        """Sources and targets to train on."""
+        for example in self.examples(self.train_split) if self.train_split else ():
+            yield from (*example.texts, str(example.label))
 
     def bind(self, tokenizer: Tokenizer, head: Mapping[str, Any] | None = None) -> None:
         """Keep the tokenizer, and the shape of a trained decoder."""
@@ -139,7 +94,10 @@ class WriteTask(Task):
         """Encode the sources, and the targets where all are known."""
         from finetune.text.features.pairs import encode_pairs
 
-        features = encode_pairs(tokenizer, [one.texts[0] for one in examples], None, max_length)
+        firsts = [one.texts[0] for one in examples]
+        pair = len(examples[0].texts) == 2
+        seconds = [one.texts[1] for one in examples] if pair else None
+        features = encode_pairs(tokenizer, firsts, seconds, max_length)
         targets = [one.label for one in examples if isinstance(one.label, str)]
         if len(targets) < len(examples):
             return features
@@ -173,8 +131,13 @@ class WriteTask(Task):
         from finetune.heads.seq2seq import Seq2Seq
 
         saved = self.saved_head.get("decoder")
-        shape = EncoderConfig.from_dict(saved) if saved else self.decoder.shape(config)
-        tokenizer = self._tokenizer()
+        place, tokenizer = self.decoder.decoder_from, self._tokenizer()
+        if saved:
+            shape = EncoderConfig.from_dict(saved)
+        elif place and self.find_shape:
+            shape = self.find_shape(place)
+        else:
+            shape = self.decoder.shape(config)
         return Seq2Seq(
             config,
             head,
@@ -183,6 +146,7 @@ class WriteTask(Task):
             end=tokenizer.sep_token_id,
             cross_score=self.decoder.cross_score,
             search=self.search,
+            starts_from=place,
         )
 
     def _tokenizer(self) -> Tokenizer:
@@ -217,32 +181,62 @@ class WriteTask(Task):
         return text_scores(written, right, self.metrics)
 
 
-def write_task(
-    files: Mapping[str, Path],
-    decoder: DecoderConfig,
-    search: SearchConfig,
-    labels: Sequence[str] | None = None,
-    name: str = OWN,
-) -> WriteTask:
-    """Make a task of the user's own pairs; no file is opened yet.
+@dataclass(eq=False)
+class WriteTask(PairTask):
+    """Pairs of the user's own files."""
 
-    Args:
-        files: By split: `{"train": PATH, "validation": PATH, "test": PATH}`, or some of them.
-        decoder: How the decoder differs from the encoder.
-        search: How a target is searched for.
-        labels: The classes of a trained head: it must have none.
-        name: Of the data.
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """Split -> file."""
+    given_name: str = OWN
+    """What the user calls the data."""
 
-    Raises:
-        ConfigError: A file was named for another split.
-        CheckpointError: The trained head has classes.
-    """
-    if labels:
-        raise CheckpointError(
-            f"write/{name}: expected a head that writes texts, got one for the labels "
-            f"{', '.join(labels)}; name a run that has learned to write"
+    def __post_init__(self) -> None:
+        """Refuse files of other splits."""
+        check_files(self.name, self.files, SPLITS)
+
+    @property
+    def name(self) -> str:
+        """`write/` and the name of the data."""
+        return f"write/{self.given_name}"
+
+    @property
+    def train_split(self) -> str | None:
+        """`train`, if a file was named for it."""
+        return "train" if "train" in self.files else None
+
+    @property
+    def validation_splits(self) -> tuple[str, ...]:
+        """`validation`, if a file was named for it."""
+        return tuple(split for split in ("validation",) if split in self.files)
+
+    @property
+    def test_splits(self) -> tuple[str, ...]:
+        """`test`, if a file was named for it."""
+        return tuple(split for split in ("test",) if split in self.files)
+
+    def data_files(self, split: str) -> list[Path]:
+        """The file of a split."""
+        check_split(self.name, split, self.files)
+        missing = (
+            f"expected the {split} file of {self.name} at {self.files[split]}, got none; name a "
+            "file that is there"
         )
-    return WriteTask(dict(files), decoder, search, name)
+        return [first_of([self.files[split]], missing)]
+
+    def examples(self, split: str) -> list[Example]:
+        """Read a split; see `Task.examples`."""
+        (path,) = self.data_files(split)
+        examples, ids, bad = [], UniqueIds(), BadRows()
+        for number, (where, row) in enumerate(_rows(path, bad)):
+            with bad.collected():
+                example = self.example(row, where, number)
+                ids.add(example.id, where)
+                self.places[example.id] = where
+                withheld = split == "test" and row.get(TARGET) in (None, "")
+                target = None if withheld else text_of(row, TARGET, where)
+                examples.append(Example(example.id, example.texts, target))
+        bad.report(path, len(examples) + len(bad))
+        return examples
 
 
 def _rows(path: Path, bad: BadRows) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -251,7 +245,7 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[str, dict[str, Any]]]:
     return read_rows(path, on_error=bad.add)
 
 
-def _text(row: Mapping[str, Any], name: str, where: str) -> str:
+def text_of(row: Mapping[str, Any], name: str, where: str) -> str:
     """A field of a row that has a text in it."""
     value = row.get(name)
     if not isinstance(value, str):

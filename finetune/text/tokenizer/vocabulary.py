@@ -73,12 +73,15 @@ class TokenizerConfig:
             )
 
 
-def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+def train_tokenizer(
+    texts: Iterable[str], config: TokenizerConfig, *, at_most: bool = False
+) -> Tokenizer:
     """Learn a vocabulary; the same texts and settings give the same tokenizer.
 
     Args:
         texts: The corpus, read once and not stored.
         config: What to learn.
+        at_most: Take fewer tokens than `vocab_size` where the corpus gives no more.
 
     Returns:
         The tokenizer, with `[PAD] [UNK] [CLS] [SEP] [MASK]` as the first ids.
@@ -89,22 +92,23 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         DataError: The corpus has no text.
     """
     with tokenizer_threads():
-        backend = ALGORITHMS[config.algorithm](_with_text(texts), config)
+        backend = ALGORITHMS[config.algorithm](_with_text(texts), config, at_most)
     # They are in the vocabulary already; marked here, so that decoding can leave them out.
     backend.add_special_tokens(list(SPECIAL_TOKENS.values()))
     backend.post_processor = _frame(backend, config.algorithm)
     return Tokenizer(backend, dict(SPECIAL_TOKENS))
 
 
-def _check_size(size: int, config: TokenizerConfig, letters: int = 0) -> None:
+def _check_size(size: int, config: TokenizerConfig, at_most: bool, letters: int = 0) -> None:
     """Refuse a vocabulary of another size than was asked for.
 
     Args:
         size: Tokens there are.
         config: What was asked for.
+        at_most: Whether fewer will do.
         letters: Different characters of the corpus, where only some of them are kept.
     """
-    if size < config.vocab_size:
+    if size < config.vocab_size and not at_most:
         more = "add text"
         if letters > config.limit_alphabet:
             more = f"raise limit_alphabet, which keeps {config.limit_alphabet} of {letters} letters"
@@ -129,7 +133,9 @@ def _with_text(texts: Iterable[str]) -> Iterator[str]:
         raise DataError("expected text to learn a vocabulary from, got none in the corpus")
 
 
-def _wordpiece(texts: Iterable[str], config: TokenizerConfig) -> tokenizers.Tokenizer:
+def _wordpiece(
+    texts: Iterable[str], config: TokenizerConfig, at_most: bool
+) -> tokenizers.Tokenizer:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     normalizer = normalizers.BertNormalizer(lowercase=config.lowercase)
@@ -140,7 +146,7 @@ def _wordpiece(texts: Iterable[str], config: TokenizerConfig) -> tokenizers.Toke
         ]
     )
     words = _count_words(texts, normalizer, splitter)
-    vocabulary = _wordpiece_vocabulary(words, config)
+    vocabulary = _wordpiece_vocabulary(words, config, at_most)
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter
     backend.decoder = decoders.WordPiece()
@@ -160,7 +166,9 @@ def _count_words(texts: Iterable[str], normalizer: Any, splitter: Any) -> dict[s
     return dict(sorted(words.items()))  # whatever the order of the texts
 
 
-def _wordpiece_vocabulary(words: dict[str, int], config: TokenizerConfig) -> dict[str, int]:
+def _wordpiece_vocabulary(
+    words: dict[str, int], config: TokenizerConfig, at_most: bool
+) -> dict[str, int]:
     """Learn token -> id from counted words.
 
     The library numbers the letters inside words (`##a`) in the order of a hash map, which is
@@ -184,7 +192,7 @@ def _wordpiece_vocabulary(words: dict[str, int], config: TokenizerConfig) -> dic
     learner.train_from_iterator(_repeated(words), trainer)
     vocabulary = dict(learner.get_vocab(with_added_tokens=True))
     characters = len(set().union(*words))
-    _check_size(len(vocabulary), config, characters)
+    _check_size(len(vocabulary), config, at_most, characters)
     if (lost := lost_words(words, letters)) > NOTICED:
         warnings.warn(
             f"{lost:.1%} of the corpus's words become {SPECIAL_TOKENS['unk_token']}: "
@@ -212,7 +220,9 @@ def _repeated(words: dict[str, int]) -> Iterator[str]:
             yield f"{word} " * min(1000, count - done)
 
 
-def _byte_level_bpe(texts: Iterable[str], config: TokenizerConfig) -> tokenizers.Tokenizer:
+def _byte_level_bpe(
+    texts: Iterable[str], config: TokenizerConfig, at_most: bool
+) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())
@@ -229,7 +239,7 @@ def _byte_level_bpe(texts: Iterable[str], config: TokenizerConfig) -> tokenizers
         show_progress=sys.stderr.isatty(),
     )
     backend.train_from_iterator(texts, trainer)
-    _check_size(backend.get_vocab_size(), config)
+    _check_size(backend.get_vocab_size(), config, at_most)
     return backend
 
 

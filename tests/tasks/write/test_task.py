@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.decoder import DecoderConfig, SearchConfig
+from finetune.decoder import SearchConfig
 from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import HeadConfig
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from tasks.write.task import WriteTask, write_task
+from tasks.families import FAMILIES
+from tasks.run_settings import WriteRun
+from tasks.write.task import WriteTask
 from tests.made.texts import learned_tokenizer, write_lines
 
 PAIRS = [
@@ -28,7 +30,7 @@ def tokenizer() -> Tokenizer:
 
 def task(folder: Path, rows: list[dict[str, object]], split: str = "train") -> WriteTask:
     path = write_lines(folder / f"{split}.jsonl", rows)
-    return write_task({split: path}, DecoderConfig(), SearchConfig(max_target_length=6))
+    return WriteTask(search=SearchConfig(max_target_length=6), files={split: path})
 
 
 def test_rows_are_read_as_sources_and_targets(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_rows_are_read_as_sources_and_targets(tmp_path: Path) -> None:
 def test_tables_with_these_columns_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_text("source,target\na bird,bird a\n")
-    (example,) = WriteTask({"train": path}).examples("train")
+    (example,) = WriteTask(files={"train": path}).examples("train")
     assert (example.texts, example.label) == (("a bird",), "bird a")
 
 
@@ -130,4 +132,11 @@ def test_a_head_needs_the_tokenizer_first(tmp_path: Path, tokenizer: Tokenizer) 
 
 def test_a_head_with_classes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="expected a head that writes texts, got one for the"):
-        write_task({}, DecoderConfig(), SearchConfig(), labels=("no", "yes"))
+        FAMILIES["write"].make(WriteRun("none", "write/own"), ("no", "yes"))
+
+
+def test_a_vocabulary_is_of_sources_and_targets(tmp_path: Path) -> None:
+    pairs = task(tmp_path, PAIRS)
+    assert list(pairs.vocabulary_texts()) == [
+        text for pair in PAIRS for text in (pair["source"], pair["target"])
+    ]
