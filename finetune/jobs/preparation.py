@@ -88,7 +88,9 @@ class Preparation:
     def _show_exports(self) -> None:
         """Print which formats the network can be exported to."""
         head = self.module.head
-        if head.all_layers:
+        if head.generates:
+            say("export formats: none (a head that writes has no class in transformers)")
+        elif head.all_layers:
             say("export formats: ONNX (--layers mix has none in transformers)")
         else:
             family = None if self.start is None else self.start.source.get("family")
