@@ -274,7 +274,8 @@ def read_settings(
     )
     settings.add_flags(parser, cls)
     # One line for some hundred options, which argparse would list twice.
-    parser.usage = f"%(prog)s{' task' if names else ''} [options]"
+    task = " [task]" if names and "task" in (fixed or {}) else " task" if names else ""
+    parser.usage = f"%(prog)s{task} [options]"
     space = parser.parse_args(arguments)
     flags = {**settings.given(cls, space), **(fixed or {})}
     if names and space.task is not None:

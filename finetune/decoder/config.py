@@ -59,6 +59,7 @@ class DecoderConfig:
             num_hidden_layers=self.decoder_layers or encoder.num_hidden_layers,
             causal=True,
             local_attention=0,
+            memory=0,
             type_vocab_size=0,  # a target is one text
         )
 

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from finetune.decoder.block import DecoderBlock
 from finetune.encoder import Encoder, EncoderConfig, initialize_weights
 from finetune.encoder.cache import Cache
-from finetune.encoder.embeddings import Embeddings, rotation
+from finetune.encoder.embeddings import Embeddings
+from finetune.encoder.encoder import contexts_of
 from finetune.encoder.masks import mask_bias, visible_tokens
+from finetune.encoder.norms import make_norm
 from finetune.errors import ConfigError
 
 
@@ -69,8 +71,8 @@ class Decoder(nn.Module):
             for number in range(config.num_hidden_layers)
         )
         self.final_norm: nn.Module = nn.Identity()
-        if config.norm_position == "pre":  # whose blocks leave a sum that is not normalized
-            self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        if config.norm_position != "post":  # whose blocks leave a sum that is not normalized
+            self.final_norm = make_norm(config, config.hidden_size)
         initialize_weights(self, config.initializer_range)
 
     def forward(
@@ -99,21 +101,18 @@ class Decoder(nn.Module):
         length = cache.targets.length + count
         positions = torch.arange(length - count, length, device=device).unsqueeze(0)  # (1, S)
         hidden = self.embeddings({"input_ids": input_ids, "position_ids": positions})  # (B, S, D)
-        visible = visible_tokens(None, causal=True, length=length, device=device, queries=count)
+        context = contexts_of(self.config, hidden, None, positions, length - count)[False]
         sources = visible_tokens(
             memory_mask, causal=False, length=memory.shape[1], device=memory.device
         )
-        biases = mask_bias(visible, hidden.dtype), mask_bias(sources, hidden.dtype)
-        rotary = None
-        if self.config.position == "rotary":
-            rotary = rotation(positions, self.config.head_size, self.config.rotary_theta)
+        memory_bias = mask_bias(sources, hidden.dtype)
         attentions = []
         for number, block in enumerate(self.blocks):
             hidden, weights = block(
                 hidden,
                 memory,
-                *biases,
-                rotary,
+                memory_bias,
+                *context,
                 output_attentions=output_attentions,
                 past=cache.targets.blocks[number],
                 memory_past=cache.sources.blocks[number],

@@ -30,6 +30,55 @@ Contexts = dict[bool, tuple[Tensor | Rows | None, Rotation | None, Tensor | None
 (True) and others; for blocks without attention where the sequences are."""
 
 
+def contexts_of(
+    config: EncoderConfig,
+    hidden: Tensor,
+    mask: Tensor | None,
+    position_ids: Tensor | None,
+    past: int = 0,
+) -> Contexts:
+    """Prepare once what blocks share: the bias of the logits, and positions.
+
+    Args:
+        config: Of the encoder or decoder.
+        hidden: States of the tokens that are read, (B, T, D).
+        mask: As of `visible_tokens`.
+        position_ids: int64 (B, T), which rotary positions read; None: from 0.
+        past: Tokens before these whose keys and values are cached.
+    """
+    length, device = hidden.shape[1], hidden.device
+    if config.block != "transformer":
+        return {False: (None if mask is None else Rows.from_mask(mask), None, None)}
+    if position_ids is None and config.position == "rotary":
+        position_ids = torch.arange(length, device=device).unsqueeze(0)  # (1, T)
+    contexts: Contexts = {}
+    keys, distances, alibi = past + length, None, None
+    if config.position == "relative":
+        width, causal = config.hidden_size, config.causal
+        distances = distance_table(length, keys, width, causal=causal, device=device)
+        distances = distances.to(hidden.dtype)
+    if config.position == "alibi":
+        alibi = alibi_bias(config.num_attention_heads, length, keys, device).to(hidden.dtype)
+    # A mask and a rotation for each kind of block, not for each block: there are two at most.
+    for local in {config.is_local(depth) for depth in range(1, config.num_hidden_layers + 1)}:
+        visible = visible_tokens(
+            mask,
+            causal=config.causal,
+            length=keys,
+            device=device,
+            queries=length,
+            window=config.local_attention if local else 0,
+        )
+        rotary = None
+        if config.position == "rotary" and position_ids is not None:
+            rotary = rotation(position_ids, config.head_size, config.theta(local=local))
+        bias = mask_bias(visible, hidden.dtype)
+        if alibi is not None:
+            bias = alibi if bias is None else bias + alibi
+        contexts[local] = bias, rotary, distances
+    return contexts
+
+
 class EncoderOutput(NamedTuple):
     """What the encoder gives for a batch."""
 
@@ -279,7 +328,7 @@ class Encoder(nn.Module):
         if memory:  # which all may see; its positions come before those of the batch
             mask = None if mask is None else F.pad(mask, (past, 0), value=True)
             position_ids = torch.arange(past + hidden.shape[1], device=hidden.device).unsqueeze(0)
-        contexts = self._contexts(hidden, mask, position_ids, past)
+        contexts = contexts_of(self.config, hidden, mask, position_ids, past)
         states, attentions = [hidden], []
         hidden = layout.unpad(hidden)
         for depth in depths:
@@ -302,42 +351,6 @@ class Encoder(nn.Module):
             tuple(states) if output_hidden_states else None,
             tuple(attentions) if output_attentions else None,
         )
-
-    def _contexts(
-        self, hidden: Tensor, mask: Tensor | None, position_ids: Tensor | None, past: int = 0
-    ) -> Contexts:
-        """Prepare once what blocks share: the bias of the logits, and positions."""
-        config, length, device = self.config, hidden.shape[1], hidden.device
-        if config.block != "transformer":
-            return {False: (None if mask is None else Rows.from_mask(mask), None, None)}
-        if position_ids is None and config.position == "rotary":
-            position_ids = torch.arange(length, device=device).unsqueeze(0)  # (1, T)
-        contexts: Contexts = {}
-        keys, distances, alibi = past + length, None, None
-        if config.position == "relative":
-            width, causal = config.hidden_size, config.causal
-            distances = distance_table(length, keys, width, causal=causal, device=device)
-            distances = distances.to(hidden.dtype)
-        if config.position == "alibi":
-            alibi = alibi_bias(config.num_attention_heads, length, keys, device).to(hidden.dtype)
-        # A mask and a rotation for each kind of block, not for each block: there are two at most.
-        for local in {config.is_local(depth) for depth in range(1, len(self.blocks) + 1)}:
-            visible = visible_tokens(
-                mask,
-                causal=config.causal,
-                length=keys,
-                device=device,
-                queries=length,
-                window=config.local_attention if local else 0,
-            )
-            rotary = None
-            if config.position == "rotary" and position_ids is not None:
-                rotary = rotation(position_ids, config.head_size, config.theta(local=local))
-            bias = mask_bias(visible, hidden.dtype)
-            if alibi is not None:
-                bias = alibi if bias is None else bias + alibi
-            contexts[local] = bias, rotary, distances
-        return contexts
 
     def _run_block(
         self, depth: int, hidden: Tensor, *context: Any, **options: Any
