@@ -8,7 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.cli.inspect_language import frequency_command, pairs_command, words_command
+from finetune.cli.inspect_language import (
+    alignment_command,
+    frequency_command,
+    pairs_command,
+    words_command,
+)
 from finetune.cli.inspect_output import ABOUT, RUN, RUNS, check_ready, make_parser, show, write
 from finetune.cli.parser import whole
 from finetune.console.output import put
@@ -297,6 +302,7 @@ def _similarity(arguments: list[str]) -> int:
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "attention": _attention,
+    "alignment": alignment_command,
     "heads": _heads,
     "probe": _probe,
     "similarity": _similarity,

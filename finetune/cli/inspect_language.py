@@ -15,6 +15,11 @@ pseudo-log-likelihood: each token masked alone (Salazar et al., 2020). A tie is 
 guessing gets half of the pairs right. pairs.json has the scores of each pair.
 
 BLiMP (Warstadt et al., 2020): github.com/alexwarstadt/blimp, folder data."""
+ALIGNMENT = """\
+A row is a token that was written, a column a token that was read: the fraction of its weight, the
+mean over the heads of the last block (Bahdanau et al., 2015, figure 3). alignment.json has every
+block. `finetune report RUN --inside alignment.json` draws it. Weights show what was mixed in, not
+why: above the first block of the encoder a position is a mixture of tokens."""
 FREQUENCY = """\
 Masked tokens of held-out documents, by the frequency of the token in the training documents. The
 corpus, the split and the masks are those of the run's validation. "unigram" is the loss of a model
@@ -46,6 +51,22 @@ def pairs_command(arguments: list[str]) -> int:
     summary = {name: value for name, value in content.items() if name != "pairs"}
     show(space, pairs_table(judged), summary)
     write(space.out, "pairs.json", content)
+    return 0
+
+
+def alignment_command(arguments: list[str]) -> int:
+    """Show what a decoder looks at while it writes."""
+    parser = make_parser("alignment", ALIGNMENT)
+    parser.add_argument("run", type=Path, help="folder of a run of finetune write")
+    parser.add_argument("text", nargs="+", help="the source; both texts where it has two")
+    space = parser.parse_args(arguments)
+    check_ready(space)
+    from finetune.inspection.alignment import alignment, alignment_table
+
+    found = alignment(space.run, *space.text)
+    content = {"run": str(space.run), **found.as_json()}
+    show(space, alignment_table(found), content)
+    write(space.out, "alignment.json", content)
     return 0
 
 

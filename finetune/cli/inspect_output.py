@@ -15,6 +15,7 @@ RUN = "folder of a run or checkpoint"
 RUNS = "run folders; a folder with several seeds means all of them"
 ABOUT = {
     "attention": "attention weights of a text or a pair, by layer and head",
+    "alignment": "cross-attention of a run that writes: from which words each word was written",
     "heads": "statistics of each attention head over many texts",
     "probe": "what a linear classifier can predict from each layer",
     "similarity": "similarity of the layers of two or more runs (CKA)",

@@ -195,6 +195,32 @@ class Seq2Seq(nn.Module, TaskHead):
             return greedy_search(step, start, self.end, length, found.length_penalty)
         return beam_search(step, start, self.end, length, found.beams, found.length_penalty)
 
+    def align(self, hidden: Tensor, attention_mask: Tensor | None, ids: Tensor) -> Tensor:
+        """Weights of cross-attention while targets are written.
+
+        Args:
+            hidden: The encoder's states, (B, T, D).
+            attention_mask: bool (B, T), or None.
+            ids: Targets without their start token, int64 (B, S).
+
+        Returns:
+            (L, B, H, S, T): how much of each token of a source each token of its target was
+            written from; each row sums to 1.
+
+        Raises:
+            ConfigError: The decoder reads one vector.
+        """
+        if self.pool is not None:
+            raise ConfigError(
+                f"expected a decoder with attention to the source, got one that reads one vector "
+                f"(pooling {self.config.pooling}); train without --pooling"
+            )
+        memory, mask = self._memory(hidden, attention_mask)
+        start = torch.full_like(ids[:, :1], self.start)
+        inputs = torch.cat((start, ids[:, :-1]), dim=1)
+        output = self.decoder(inputs, memory, mask, output_attentions=True)
+        return torch.stack(output.cross_attentions)
+
     def _memory(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """What the decoder reads: all states of the source, or one vector."""
         states = self.dropout(self.mix(hidden))

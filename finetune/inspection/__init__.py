@@ -3,6 +3,7 @@
 Each module computes plain values; its docstring also warns how not to read them:
 
     attention    attention weights of one text      attention_page, plots    as HTML and PNG
+    alignment    cross-attention: which words of a source each word of a target was written from
     heads        averages of what each head attends to
     layers       hidden states of all layers, through the cache of fine-tuning
     probes       what a linear classifier reads off each layer; mixing: which layers it weighs
@@ -12,6 +13,7 @@ Each module computes plain values; its docstring also warns how not to read them
     masks        what a pretrained model puts into a gap
 """
 
+from finetune.inspection.alignment import Alignment, alignment
 from finetune.inspection.attention import AttentionMap, attention_map
 from finetune.inspection.attention_page import Part, attention_page, attention_part
 from finetune.inspection.frequency import loss_by_frequency
@@ -26,6 +28,7 @@ from finetune.jobs.fill_masks import MaskFiller, load_filler
 from finetune.jobs.sources import Model, Sequences, TextChoice, load_model, read_sequences
 
 __all__ = [
+    "Alignment",
     "AttentionMap",
     "HeadSummary",
     "LayerStates",
@@ -35,6 +38,7 @@ __all__ = [
     "ProbeConfig",
     "Sequences",
     "TextChoice",
+    "alignment",
     "attention_map",
     "attention_page",
     "attention_part",

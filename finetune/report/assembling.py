@@ -13,7 +13,7 @@ from finetune.report.answers import answers_of
 from finetune.report.collecting import Collection, Problem, ReportedRun, number
 from finetune.report.confusion import matrix_table, scatter, scores_table
 from finetune.report.curves import by_examples, curves, plans
-from finetune.report.data import corpus_table, data_tables, made_table
+from finetune.report.data import corpus_table, data_tables, lengths_tables, made_table
 from finetune.report.differences import describe_settings, differences_tables
 from finetune.report.hardest import examples_list, hardest
 from finetune.report.markup import Child, Html, details, element, joined
@@ -82,6 +82,9 @@ def _body(
     about = "What the runs of each task were trained and scored on, and how they were made."
     yield _part("data", "Data", joined(facts) if facts else None, about)
     yield _part("comparisons", "Comparisons", overview.comparisons(tuned), lead)
+    lengths = collection.attempt("lengths", partial(lengths_tables, tuned))
+    about = "Without attention a decoder reads one vector, and long sources suffer."
+    yield _part("lengths", "Length of the source", lengths, about)
     examples = [
         block
         for view in tuned

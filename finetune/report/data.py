@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from finetune.report.collecting import ReportedRun, number
+from finetune.metrics.semantics import column_title, label, shown
+from finetune.report.collecting import ReportedRun, nested, number
 from finetune.report.markup import (
     Cell,
     Child,
@@ -226,3 +227,40 @@ def _machine(about: Facts) -> str:
     parts += [f"{about['cores']} cores"] if about.get("cores") else []
     parts += [f"{memory:.0f} GiB"] if memory else []
     return ", ".join(str(part) for part in parts if part)
+
+
+def lengths_tables(views: Sequence[TaskView]) -> Html | None:
+    """The first metric of runs that write, over the words of the source: a table a task."""
+    tables = [table for view in views if (table := _lengths_table(view)) is not None]
+    return joined(tables) if tables else None
+
+
+def _lengths_table(view: TaskView) -> Html | None:
+    parts = {run.name: _by_length(run.results) for run in view.runs}
+    parts = {name: found for name, found in parts.items() if found}
+    if not parts:
+        return None
+    bins = sorted({key for found in parts.values() for key in found})
+    metric = next(iter(parts.values()))[bins[0]][1]
+    columns = [Column("Words of the source"), Column("Examples", number=True)]
+    columns += [Column(f"{name}, {column_title(metric)}", number=True) for name in parts]
+    rows: list[Row] = []
+    for least, most in bins:
+        found = [one.get((least, most)) for one in parts.values()]
+        examples = next(int(one[0]) for one in found if one)
+        words = f"{least}" if least == most else f"{least}–{most}"
+        cells = [Cell(shown(metric, one[2]), one[2]) if one else Cell(None) for one in found]
+        rows.append([Cell(words, least), Cell(f"{examples:,}", examples), *cells])
+    return data_table(
+        f"{label(metric)} of {view.task} over the length of the source", columns, rows
+    )
+
+
+def _by_length(results: Facts) -> dict[tuple[int, int], tuple[float, str, float]]:
+    """Fewest and most words of a part -> its examples, the metric and its value."""
+    found = {}
+    for part in nested(results, "report", "by_source_length") or []:
+        bounds = int(part["least"]), int(part["most"])
+        metric = next(name for name in part if name not in ("least", "most", "examples"))
+        found[bounds] = float(part["examples"]), metric, float(part[metric])
+    return found

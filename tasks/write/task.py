@@ -180,6 +180,18 @@ class PairTask(Task):
         written, right = ([row[key] for row in answers] for key in ("prediction", "label"))
         return text_scores(written, right, self.metrics)
 
+    def report(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The first metric over the length of the source (Bahdanau et al., 2015, figure 2)."""
+        from finetune.task.answers.texts import by_source_length
+
+        if not answers or not all({"label", "source_words"} <= row.keys() for row in answers):
+            return {}
+
+        def first(rows: Sequence[Answer]) -> dict[str, float]:
+            return {self.monitor: self.score(rows)[self.monitor]}
+
+        return {"by_source_length": by_source_length(answers, first)}
+
 
 @dataclass(eq=False)
 class WriteTask(PairTask):

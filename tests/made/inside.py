@@ -82,6 +82,11 @@ def attention() -> dict[str, Any]:
     return {**about, "segments": [0, 0], "weights": [[[row, row]]]}
 
 
+def alignment() -> dict[str, Any]:
+    about = {"run": "runs/written", "source": ["[CLS]", HOSTILE], "target": ["dog", "[SEP]"]}
+    return {**about, "alignment": [[[0.5, 0.5], [0.25, 0.75]]]}
+
+
 MADE = {
     "probe": probe,
     "similarity": similarity,
@@ -89,6 +94,7 @@ MADE = {
     "words": words,
     "frequency": frequency,
     "attention": attention,
+    "alignment": alignment,
 }
 """Kind -> what makes its file's content."""
 

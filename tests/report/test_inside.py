@@ -18,7 +18,7 @@ from tests.made.inside import MADE, heads, probe, similarity, write_inside
 from tests.made.runs import HOSTILE
 from tests.made.texts import write_json
 
-KEYS = "probes similarity heads attention words frequency"
+KEYS = "probes similarity heads attention alignment words frequency"
 
 
 @pytest.fixture(scope="module")
@@ -149,13 +149,22 @@ def test_loss_stands_beside_that_of_frequencies_and_empty_bins_are_left_out(
     assert rows(parts["frequency"], 0)[-1] == ["all", "–", "50", "3.250", "6.500", "40.0"]
 
 
+def test_an_alignment_is_a_matrix_of_what_was_written_by_what_was_read(
+    parts: dict[str, Part],
+) -> None:
+    part = parts["alignment"]
+    assert rows(part, 0) == [["dog", "50", "50"], ["[SEP]", "25", "75"]]
+    assert "--share:0.750" in part.body
+    assert "runs/written" in part.body
+
+
 def test_nearest_words_are_tables(parts: dict[str, Part]) -> None:
     assert "<caption>dogs (dog s)</caption>" in parts["words"].body
     assert rows(parts["words"], 0)[1] == ["cat", "0.250"]
 
 
 def test_what_a_file_holds_is_text(parts: dict[str, Part]) -> None:
-    for key in ("probes", "heads", "words", "attention"):
+    for key in ("probes", "heads", "words", "attention", "alignment"):
         assert HOSTILE not in parts[key].body
         assert "<img" not in parts[key].body
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from finetune.report.inside.files import KINDS, InspectionFile, inspection_files
 from finetune.report.inside.frequency import frequency_part
-from finetune.report.inside.heads import attention_part, heads_part
+from finetune.report.inside.heads import alignment_part, attention_part, heads_part
 from finetune.report.inside.probes import probes_part
 from finetune.report.inside.similarity import similarity_part, words_part
 from finetune.report.parts import Part
@@ -23,6 +23,7 @@ PARTS: dict[str, Callable[[Sequence[InspectionFile]], Part]] = {
     "similarity": similarity_part,
     "heads": heads_part,
     "attention": attention_part,
+    "alignment": alignment_part,
     "words": words_part,
     "frequency": frequency_part,
 }

@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 KINDS: dict[str, tuple[str, ...]] = {
     "attention": ("tokens", "segments", "weights"),
+    "alignment": ("source", "target", "alignment"),
     "heads": ("heads", "uniform", "sequences", "tokens"),
     "probe": ("metric", "groups"),
     "similarity": ("groups", "pairs", "runs"),

@@ -164,3 +164,30 @@ def _map(content: Mapping[str, Any]) -> Any:
     if len(segments) != len(tokens) or not np.isfinite(weights).all():
         raise ValueError("expected a segment for each token, and finite weights")
     return AttentionMap(tokens, segments, weights)
+
+
+ALIGNMENT = (
+    "What a decoder looked at while it wrote (Bahdanau et al., 2015, figure 3): the fraction of "
+    "cross-attention of each token that was written on each token that was read, the mean over "
+    "the heads of the last block. Above the encoder's first block a position is a mixture of "
+    "tokens; a weight says what was mixed in, not why."
+)
+
+
+def alignment_part(files: Sequence[InspectionFile]) -> Part:
+    """What `finetune inspect alignment` found.
+
+    Raises:
+        DataError: A file holds no map.
+    """
+    return Part("alignment", "Alignment", blocks(files, _alignment), ALIGNMENT)
+
+
+def _alignment(file: InspectionFile) -> Html:
+    content = file.content
+    source, target = (list(map(str, content[side])) for side in ("source", "target"))
+    values = [[figure_of(weight) for weight in row] for row in content["alignment"][-1]]
+    if len(values) != len(target) or any(len(row) != len(source) for row in values):
+        raise ValueError(f"expected weights of {len(target)} by {len(source)} tokens")
+    matrix = Matrix("attention, %", "written by read", "written", target, source, values)
+    return joined([element("h3", file.name), shaded_table(matrix, _whole_percent, float)])

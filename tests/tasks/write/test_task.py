@@ -108,10 +108,11 @@ def test_what_was_written_becomes_texts(tmp_path: Path, tokenizer: Tokenizer) ->
     assert len({len(row) for row in ids}) == 1
     end = tokenizer.sep_token_id
     outputs = np.array([[-0.5, *row, end, end] for row in ids], dtype=np.float32)
+    written = {"score": -0.5, "source_words": 5}
     answers = pairs.answers(outputs, examples, [])
     assert answers == [
-        {"id": 0, "prediction": "a dog", "score": -0.5, "label": "a dog sees the cat"},
-        {"id": "second", "prediction": "bird a", "score": -0.5, "label": "bird a"},
+        {"id": 0, "prediction": "a dog", **written, "label": "a dog sees the cat"},
+        {"id": "second", "prediction": "bird a", **written, "source_words": 2, "label": "bird a"},
     ]
     assert pairs.score(answers)["word_error_rate"] == pytest.approx(3 / 7)
     assert json.dumps(answers)
