@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tasks.__main__ import main
-from tests.made.commands import Call, Outcome, Process, Refuses, Start
+from tests.made.commands import Call, Outcome, Process, Refuses, Start, check_advice
 from tests.made.texts import learned_tokenizer
 from tests.made.world import World, make_world
 
@@ -106,8 +106,11 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
     def run(*words: object) -> Outcome:
         capsys.readouterr()
-        status = main([str(word) for word in words])
-        return Outcome(status, *capsys.readouterr())
+        arguments = [str(word) for word in words]
+        outcome = Outcome(main(arguments), *capsys.readouterr())
+        if outcome.status and outcome.err:
+            check_advice(arguments, outcome.err.splitlines()[-1])
+        return outcome
 
     return run
 

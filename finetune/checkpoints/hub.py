@@ -134,7 +134,9 @@ def _instead(place: Path) -> str:
     except CheckpointError:
         instead = "one of another format" if (place / CONFIG).is_file() else "none"
         return f"{instead}; name the folder that contains it beside the weights"
-    return "a checkpoint of this framework, which needs no import; name it by --encoder as it is"
+    return (
+        "a checkpoint of this framework, which needs no import: other commands take it by --encoder"
+    )
 
 
 def local_folder(place: str | Path) -> Path | None:

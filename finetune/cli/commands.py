@@ -22,6 +22,8 @@ class Command:
     """`module:function`; it takes the arguments after the command, returns the exit status."""
     before: tuple[str, ...] = ()
     """Words that the function gets before those of the user."""
+    resumes: bool = False
+    """Whether `--resume` continues what was interrupted; otherwise the same command does."""
     kinds: str = ""
     """`module:name` of a table by the words of which one comes first, with options of its own."""
 
@@ -44,8 +46,15 @@ HERE = "finetune.cli"
 PRETRAINING = {
     "tokenizer": Command("build", "train a tokenizer on a corpus", f"{HERE}.train:tokenizer"),
     "corpus": Command("build", "tokenize a corpus into the cache", f"{HERE}.train:corpus"),
-    "pretrain": Command("build", "pretrain an encoder on raw text", f"{HERE}.train:pretrain"),
-    "adapt": Command("build", "continue pretraining on the texts of a task", f"{HERE}.train:adapt"),
+    "pretrain": Command(
+        "build", "pretrain an encoder on raw text", f"{HERE}.train:pretrain", resumes=True
+    ),
+    "adapt": Command(
+        "build",
+        "continue pretraining on the texts of a task",
+        f"{HERE}.train:adapt",
+        resumes=True,
+    ),
 }
 OTHERS = {
     "sweep": Command(
@@ -116,7 +125,7 @@ def command_table(more: Mapping[str, Command]) -> dict[str, Command]:
         more: Further commands, which `finetune --help` lists first.
     """
     fine_tuning = {
-        word: Command(family.group, family.help, f"{HERE}.train:fine_tune", (word,))
+        word: Command(family.group, family.help, f"{HERE}.train:fine_tune", (word,), resumes=True)
         for word, family in families().items()
     }
     return {**more, **PRETRAINING, **fine_tuning, **OTHERS}

@@ -20,6 +20,8 @@ from finetune.console.output import one_line, quoted
 from finetune.console.tables import painted
 from finetune.errors import ConfigError, FinetuneError, nearest
 from finetune.machine.circumstances import recording_command
+from finetune.machine.processes import is_first_task
+from finetune.machine.restarts import cannot_resume, of_command, requeue_after, to_continue
 from finetune.ranges import can_be_written
 
 GROUPS = ("start", "build", "benchmark", "your data", "use", "look", "measure")
@@ -33,9 +35,9 @@ SMALLER = (
 )
 WORKER_LOST = (
     "a worker process that prepares batches was killed; if memory ran out, lower num_workers or "
-    "batch_size; the last checkpoint is intact: continue with --resume"
+    "batch_size; what was saved is intact: "
 )
-KEPT = "files that were complete are kept; fix this, then continue the run with --resume"
+KEPT = "files that were complete are kept; fix this, then "
 
 
 def main(argv: Sequence[str] | None, more: Mapping[str, Command]) -> int:
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None, more: Mapping[str, Command]) -> int:
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's advice to those who program it
     arguments = list(sys.argv[1:] if argv is None else argv)
-    with usable_streams():
+    with usable_streams(), of_command():
         return _run(arguments, more, is_program=argv is None)
 
 
@@ -69,9 +71,12 @@ def _run(arguments: list[str], more: Mapping[str, Command], *, is_program: bool)
             return FAILURE  # `finetune describe … | head`
         if isinstance(error, OSError) and is_lost and error.filename is None:
             error = OSError(error.errno, error.strerror, "stdout")
-        outcome = _outcome(_stop_behind(error) or error)
+        stop = _stop_behind(error)
+        outcome = _outcome(stop or error)
         if outcome is None:
             raise
+        if stop is not None and is_first_task() and (requeued := requeue_after(stop)):
+            print(requeued, file=sys.stderr)
         message, status = outcome
         prefix = painted("finetune:", "red", sys.stderr)
         print(f"{prefix} {one_line(message)}", file=sys.stderr)
@@ -140,7 +145,10 @@ def _dispatch(arguments: list[str], table: Mapping[str, Command]) -> int:
         from finetune.cli import completion
 
         return completion.command(arguments[1:], table)
-    return table[arguments[0]](arguments[1:])
+    command = table[arguments[0]]
+    if not command.resumes:
+        cannot_resume()
+    return command(arguments[1:])
 
 
 class _Stopped(BaseException):
@@ -203,7 +211,7 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
     if number is not None:
         return str(error), SIGNALLED + int(number)
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # torch's
-        return WORKER_LOST, USER_ERROR
+        return WORKER_LOST + to_continue(), USER_ERROR
     if _lacks_memory(error):
         return f"out of memory: {error or 'no memory left'}: {SMALLER}", USER_ERROR
     if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # of pathlib
@@ -211,7 +219,7 @@ def _outcome(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         if error.errno in MACHINE_FAILURES:
-            return f"{where}{error.strerror}; {KEPT}", USER_ERROR
+            return f"{where}{error.strerror}; {KEPT}{to_continue()}", USER_ERROR
         if error.filename:
             return f"{where}{error.strerror}", USER_ERROR
     return None

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from finetune.console.output import put, quoted
 from finetune.errors import ConfigError, nearest
+from finetune.machine.restarts import ask_for_requeue
 from finetune.ranges import Range
 from finetune.settings.renames import our_flag
 
@@ -288,6 +289,8 @@ def read_settings(
         result = settings.read(cls, space.config, flags)
     if check is not None:
         check(result, flags)
+    if getattr(getattr(result, "checkpoints", None), "requeue", False):
+        ask_for_requeue()
     if space.print_config:
         as_json = json.dumps(settings.plain(result), ensure_ascii=False)
         put(as_json if space.json else settings.dump(result).rstrip("\n"))

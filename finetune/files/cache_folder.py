@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from finetune.errors import ConfigError
+
+_NO_FOLDER = (
+    errno.EACCES,
+    errno.EEXIST,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+)
 
 
 def cache_folder(given: str | None = None) -> Path:
@@ -22,3 +34,25 @@ def cache_folder(given: str | None = None) -> Path:
             f"{folder}: there is no home folder; set HOME, or name a folder by --cache-dir or in "
             "the variable FINETUNE_CACHE"
         ) from None
+
+
+@contextmanager
+def named_by(setting: str, folder: Path) -> Iterator[None]:
+    """Let an error in the block say which setting names the folder that it is about.
+
+    By trying: where all is there that a run needs, a cache may be read-only.
+
+    Raises:
+        ConfigError: The folder is a file, or it cannot be made or written.
+    """
+    try:
+        yield
+    except OSError as error:
+        place = Path(os.fsdecode(error.filename or ""))
+        is_above = place in (folder, *folder.parents)
+        is_below = folder in place.parents and error.errno != errno.ENOENT  # which others remove
+        if error.errno in _NO_FOLDER and (is_above or is_below):
+            raise ConfigError(
+                f"{setting} {folder}: {place}: {error.strerror}; name a folder that can be written"
+            ) from error
+        raise

@@ -33,7 +33,7 @@ from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.tokenizer_files import holds_tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 from finetune.training.loop.data import CorpusData
-from finetune.training.loop.launching import taking_part
+from finetune.training.loop.launching import machines_of, taking_part
 from finetune.training.loop.pretrainer import Pretrainer, masked_lm_metrics
 from finetune.training.loop.sharding import first_weights
 from finetune.training.loop.trainer import check_training, pick_device
@@ -131,7 +131,7 @@ def _pretrain(run: PretrainRun) -> Results:
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
     corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache, digests=digests)
     check_memory(config, run.data, corpus)
-    parts = run.trainer.devices * run.loader.micro_batches
+    parts = run.trainer.devices * machines_of(run.trainer) * run.loader.micro_batches
     sequences = -(-min(run.loader.batch_size, len(corpus.train)) // parts)
     check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
     if line := config.without_effect():

@@ -31,6 +31,7 @@ from finetune.training.config import TrainerConfig
 from finetune.training.loop.chance import ChanceWatch
 from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.data import OrderedData, check_parts
+from finetune.training.loop.launching import machines_of
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.monitor import Monitor
 from finetune.training.loop.progress import Clock, Extension, LengthConfig, RunLength
@@ -64,7 +65,7 @@ def check_machine(run: PretrainRun | AdaptRun | FitRun) -> None:
     tracking.check_packages(run.tracking)
     with quiet_lightning():
         build_trainer(run.trainer, run.length.or_default(), callbacks=[], loggers=[])
-    check_parts(run.loader, run.trainer.devices)
+    check_parts(run.loader, run.trainer.devices * machines_of(run.trainer))
 
 
 def with_devices(run: R, devices: int) -> R:
@@ -261,7 +262,8 @@ class Session:
         """The run's; several processes must bear that a phase leaves tensors without gradients."""
         config, phases = self.run.trainer, self.module.phases
         freezes = phases is not None and bool(phases.rates.plan.boundaries())
-        if freezes and config.devices > 1 and config.strategy in ("auto", "ddp"):
+        processes = config.devices * machines_of(config)
+        if freezes and processes > 1 and config.strategy in ("auto", "ddp"):
             return dataclasses.replace(config, strategy=FREEZING)
         return config
 
@@ -321,6 +323,7 @@ class Session:
         ceiling = matmul_ceiling(device, dtype if device.type == "cuda" else torch.float32)
         # Processes share the cores that this one has used, unless each gets as many.
         shared = device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ
+        ceiling *= machines_of(self.run.trainer)
         return ceiling if shared else ceiling * self.run.trainer.devices
 
     def _write(self, folder: Path, state: dict[str, Any] | None) -> None:

@@ -20,7 +20,13 @@ from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.files.writing import write_json, write_text
 from finetune.jobs import fit, pretrain
 from finetune.jobs.evaluation import evaluate
-from finetune.machine.processes import first_process_only, is_first_process
+from finetune.machine.processes import (
+    first_process_only,
+    is_first_process,
+    join,
+    place,
+    working_alone,
+)
 from finetune.metrics.semantics import best_index, goodness, headline
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.groups import score_of
@@ -56,7 +62,15 @@ def sweep(
     Raises:
         ConfigError: The folder holds another sweep, or none of the runs could be trained.
     """
-    _open(planned, folder, {"command": command, "fresh": fresh})
+    with working_alone():  # tasks of srun on several machines divide the runs among themselves
+        join(planned[0].run.trainer.devices)
+        return _sweep(planned, folder, {"command": command, "fresh": fresh}, only)
+
+
+def _sweep(
+    planned: Sequence[Planned], folder: Path, record: Mapping[str, Any], only: int | None
+) -> Results:
+    _open(planned, folder, record)
     chosen = planned if only is None else planned[only - 1 : only]
     results, failed = _train(chosen, len(planned), only or 1)
     if only is not None:
@@ -67,7 +81,9 @@ def sweep(
     if len(results) + len(failed) == len(planned):
         if not results:
             raise ConfigError(f"none of the runs could be trained: {next(iter(failed.values()))}")
-        summary |= _chosen([one for one in planned if one.name in results], results, fresh)
+        summary |= _chosen(
+            [one for one in planned if one.name in results], results, record["fresh"]
+        )
     _write_summary(folder, summary)
     return summary
 
@@ -106,7 +122,7 @@ def _train(
     """Train what has not ended: results by name, and by name what ended those that failed."""
     results: dict[str, Results] = {}
     failed: dict[str, str] = {}
-    alone = planned[0].run.trainer.devices == 1
+    alone = place().size == 1
     ended = {one.name for one in planned if one.folder.results_file.is_file()}
     for number, one in enumerate(planned, start=first):
         # Of several processes each must decide alike: they look before the first run only.

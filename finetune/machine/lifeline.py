@@ -8,14 +8,16 @@ torchrun would tell them, srun does not.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from finetune.errors import FinetuneError
+from finetune.errors import ConfigError, FinetuneError
 from finetune.machine.processes import Place
 
 if TYPE_CHECKING:
@@ -28,8 +30,13 @@ LATE_SECONDS = 20.0
 LOOK_SECONDS = 0.2
 _PORTS = 10000
 """Between the port at which the processes meet and that of their lifeline."""
-_RELEASED, _FAILED, _ENDED = b"r", b"f", b"e"
+_RELEASED, _FAILED, _ENDED, _DIFFERENT = b"r", b"f", b"e", b"d"
+_GREETING = b"finetune, one of "
 END_OF_FIRST = "the first process of the run has ended; see its error"
+OTHER_COMMAND = (
+    "expected one command in all tasks of srun, which do one run together, got another one than in "
+    "the first task; for a run of its own in each task, unset SLURM_STEP_ID before finetune"
+)
 
 
 class Lifeline:
@@ -46,6 +53,7 @@ class Lifeline:
             FinetuneError: The first process cannot be reached.
         """
         self._place, self._lost = place, lost
+        self._greeting = _greeting(place)
         self._told = b""  # to all at the other end, those that come later too
         self._changed = threading.Condition()
         self._connections: list[socket.socket] = []
@@ -53,13 +61,13 @@ class Lifeline:
         if place.rank == 0:
             self._server = self._listen()
         else:
-            self._connections.append(_reach(place))
+            self._connections.append(_reach(place, self._greeting))
         self._is_released = False
 
     def _listen(self) -> socket.socket:
         host = "" if self._place.machines > 1 else self._place.address
         port = 0 if self._place.by_torchrun else _port(self._place)
-        server = socket.create_server((host, port), backlog=self._place.size)
+        server = socket.create_server((host, port), backlog=self._place.by_launcher)
         if self._place.by_torchrun:  # its store is where the others look for the port
             _publish(self._place, server.getsockname()[1])
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
@@ -72,12 +80,17 @@ class Lifeline:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        greeting = _greeting(self._place)
+        greeting, got = self._greeting, b""
         with contextlib.suppress(OSError):
             connection.settimeout(REACH_SECONDS)
-            if connection.recv(len(greeting), socket.MSG_WAITALL) != greeting:
+            got = connection.recv(len(greeting), socket.MSG_WAITALL)
+            if not got.startswith(_GREETING):
                 return connection.close()  # some other program that looks for open ports
             connection.settimeout(None)
+        if got != greeting:
+            _send(connection, _DIFFERENT)
+            connection.close()
+            return self._lost()
         with self._changed:
             self._connections.append(connection)
             _send(connection, self._told)
@@ -97,6 +110,7 @@ class Lifeline:
         """In another process: wait until the first one has prepared the run, or its job is over.
 
         Raises:
+            ConfigError: It runs another command.
             FinetuneError: It has failed.
         """
         if self._is_released or self._place.rank == 0:
@@ -106,6 +120,8 @@ class Lifeline:
             answer = connection.recv(1)
         except OSError:
             answer = b""
+        if answer == _DIFFERENT:
+            raise ConfigError(OTHER_COMMAND)
         if answer != _RELEASED:
             raise FinetuneError(END_OF_FIRST)
         self._is_released = True
@@ -136,7 +152,7 @@ class Lifeline:
 
     def _wait_for_late_ones(self) -> None:
         """Stay until all others have come: they would look for a process that has ended."""
-        wanted = self._place.size - 1 if self._place.rank == 0 else 1
+        wanted = self._place.by_launcher - 1 if self._place.rank == 0 else 1
         with self._changed:
             self._changed.wait_for(lambda: len(self._connections) >= wanted, LATE_SECONDS)
 
@@ -154,10 +170,12 @@ def _send(connection: socket.socket, what: bytes) -> None:
 
 
 def _greeting(place: Place) -> bytes:
-    return f"finetune, one of {place.size:06}\n".encode()
+    words = [] if place.by_torchrun else sys.argv[1:]  # which may give each its number
+    command = hashlib.blake2b("\0".join(words).encode(errors="replace"), digest_size=8).hexdigest()
+    return _GREETING + f"{place.size:06}, {command}\n".encode()
 
 
-def _reach(place: Place) -> socket.socket:
+def _reach(place: Place, greeting: bytes) -> socket.socket:
     until = time.monotonic() + REACH_SECONDS
     while time.monotonic() < until:
         port = _published(place) if place.by_torchrun else _port(place)
@@ -165,7 +183,7 @@ def _reach(place: Place) -> socket.socket:
             with contextlib.suppress(OSError):
                 connection = socket.create_connection((place.address, port), timeout=5)
                 connection.settimeout(None)
-                connection.sendall(_greeting(place))
+                connection.sendall(greeting)
                 return connection
         time.sleep(LOOK_SECONDS)
     raise FinetuneError(

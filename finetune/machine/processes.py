@@ -1,9 +1,9 @@
 """The rank of this process in its run: only the first process writes files and messages.
 
 A run has one process, or several on one machine or more. The first one starts the others; or
-torchrun or srun starts all of them. RANK, LOCAL_RANK or SLURM_PROCID alone do not count, as a shell
-may have them by accident: a process that was not started as one of several is the first and only
-one.
+torchrun or srun starts all of them; or srun starts one on each machine, and that one the others
+there. RANK, LOCAL_RANK or SLURM_PROCID alone do not count, as a shell may have them by accident: a
+process that was not started as one of several is the first and only one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ParamSpec
@@ -29,7 +30,8 @@ _FIRST_RESERVED_STEP = 0xFFFFFFF0
 """SLURM's numbers of steps from here on are no steps of srun: the batch script, a terminal."""
 
 MARK = "FINETUNE_PROCESS"
-"""Variable that the first process sets for those that it starts: RANK/SIZE/ITS PROCESS ID/PORT."""
+"""Variable that the first process sets for those that it starts:
+RANK/SIZE/ITS PROCESS ID/PORT/MACHINES/ADDRESS."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Place:
     """The machine of the first process."""
     by_torchrun: bool = False
     """Whether torchrun is running and has started all processes, which are then of one run."""
+    leads: bool = False
+    """Whether srun has started one process on each machine, this one and its like, which start the
+    others there."""
 
     @property
     def here(self) -> int:
@@ -64,6 +69,16 @@ class Place:
     def local_rank(self) -> int:
         """Number of this process on its machine."""
         return self.rank % self.here
+
+    @property
+    def by_launcher(self) -> int:
+        """Processes that a launcher has started, where it has."""
+        return self.machines if self.leads else self.size
+
+    def mark(self, number: int) -> str:
+        """What MARK is for the process that this one starts as the `number`-th on its machine."""
+        rank = self.rank + number
+        return f"{rank}/{self.size}/{os.getpid()}/{self.port}/{self.machines}/{self.address}"
 
 
 def find_place(devices: int, environment: Mapping[str, str], parent: int) -> Place:
@@ -93,15 +108,30 @@ def find_place(devices: int, environment: Mapping[str, str], parent: int) -> Pla
         return replace(place, by_torchrun=True)
     if devices > 1 and place is not None and place.here == devices:
         return place
-    place = _started_by_srun(environment)
-    if devices > 1 and place is not None and place.here == devices:
+    return _place_in_step(devices, _started_by_srun(environment)) or Place(size=devices)
+
+
+def _place_in_step(devices: int, place: Place | None) -> Place | None:
+    """The place in a run that all tasks of srun have in common; None for a run of its own.
+
+    Tasks on one machine that want one process each are runs of their own, which share its devices.
+    """
+    if place is None:
+        return None
+    if place.here == devices and (devices > 1 or place.machines > 1):
         return place
-    return Place(size=devices)
+    if place.machines > 1 and place.here == 1:
+        first, size = place.rank * devices, place.size * devices
+        return replace(place, rank=first, size=size, launched=False, leads=True)
+    return None
 
 
 def _started_by_us(environment: Mapping[str, str], parent: int) -> Place | None:
-    rank, size, first, port = _numbers(environment.get(MARK, "").split("/"), 4)
-    return Place(rank, size, True, port, follows=True) if first == parent else None
+    *texts, address = environment.get(MARK, "").split("/")
+    rank, size, first, port, machines = _numbers(texts, 5)
+    if first != parent:
+        return None
+    return Place(rank, size, True, port, follows=True, machines=machines, address=address)
 
 
 def _started_by_torchrun(environment: Mapping[str, str]) -> Place | None:
@@ -169,6 +199,18 @@ def _numbers(texts: list[str], count: int) -> list[int]:
 
 
 _place = _started_by_us(os.environ, os.getppid()) or Place()
+_works_alone = hasattr(sys, "ps1")  # a notebook or an interactive Python, wherever it was started
+
+
+@contextlib.contextmanager
+def working_alone() -> Iterator[None]:
+    """Let runs of one process in the block be runs of their own, not of all tasks of srun."""
+    global _works_alone
+    before, _works_alone = _works_alone, True
+    try:
+        yield
+    finally:
+        _works_alone = before
 
 
 def join(devices: int) -> Place:
@@ -184,7 +226,9 @@ def join(devices: int) -> Place:
     if _place.follows:
         _end_with_the_first()
     if not _place.launched:
-        _place = find_place(devices, os.environ, os.getppid())
+        hidden = "SLURM_" if _works_alone and devices == 1 else "\0"
+        environment = {key: os.environ[key] for key in os.environ if not key.startswith(hidden)}
+        _place = find_place(devices, environment, os.getppid())
     elif devices not in (1, _place.here):
         raise ConfigError(
             f"devices {devices}: expected {_place.here}, as an earlier run started this number of "
@@ -218,6 +262,14 @@ def is_first_process() -> bool:
     The others compute the same, but write no files and no messages.
     """
     return _place.rank == 0
+
+
+def is_first_task() -> bool:
+    """Whether this is the first process, also before a run has begun.
+
+    Until then no task of srun knows how many there are.
+    """
+    return is_first_process() and os.environ.get("SLURM_PROCID", "0") == "0"
 
 
 def first_process_only(function: Callable[P, None]) -> Callable[P, None]:

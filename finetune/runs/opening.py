@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,7 @@ from finetune.files.cache_folder import cache_folder
 from finetune.files.unpacking import without_sheet
 from finetune.files.writing import is_temporary, remove, settle, sweep, write_text
 from finetune.machine.processes import first_process_only
-from finetune.machine.restarts import is_restart, requeue, slurm_job
+from finetune.machine.restarts import is_restart, requeue_after
 from finetune.runs import inputs as run_inputs
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.lock import LOCK, in_use, is_running
@@ -196,15 +195,14 @@ def opened(folder: RunFolder, run: Any, inputs: run_inputs.Inputs) -> Iterator[N
             try:
                 yield
             except BaseException as error:
-                if run.checkpoints.requeue and getattr(error, "signal", None) == signal.SIGUSR1:
-                    _requeue()
+                _requeue_after(error, wanted=run.checkpoints.requeue)
                 raise
 
 
 @first_process_only
-def _requeue() -> None:
-    if (job := slurm_job()) is not None:
-        say(requeue(job))
+def _requeue_after(error: BaseException, *, wanted: bool) -> None:
+    if message := requeue_after(error, wanted=wanted):
+        say(message)
 
 
 @first_process_only

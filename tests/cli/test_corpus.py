@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from finetune.text.corpus import preparing
-from tests.cli.test_stopping import kill_at
+from finetune.text.corpus import corpus, preparing
+from tests.cli.test_stopping import full_disk, kill_at
 
 if TYPE_CHECKING:
     from tests.made.commands import Call, Refuses
@@ -51,15 +52,54 @@ def test_prepared_corpus_is_found_by_pretraining(
     assert results_of(run)["metrics"] == results_of(world.pretrained)["metrics"]
 
 
+def test_a_full_disk_keeps_the_shards_that_are_made(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "_SHARD", world.corpus.stat().st_size // 3)
+    cache, made, plain = tmp_path / "cache", [], preparing.write_tokens
+    words = ["corpus", "--corpus", world.corpus, "--tokenizer", world.tokenizer, *SHAPE]
+    words += ["--cache-dir", cache, "--tokenize-workers", 1]
+
+    def written(documents: Any, tokenizer: Any, folder: Path, *rest: Any) -> None:
+        with full_disk() if made else nullcontext():
+            plain(documents, tokenizer, folder, *rest)
+        made.append(folder.name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "write_tokens", written)
+        outcome = call(*words)
+    assert outcome.status == 2
+    advice = "files that were complete are kept; fix this, then run the same command again"
+    assert outcome.complaint.endswith(f": File too large; {advice}")
+    assert made == ["00000"]
+    assert call(*words).status == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "write_tokens", lambda *_: pytest.fail("prepared again"))
+        assert call(*words).status == 0
+    assert len(list(cache.glob("tokens-*/0*"))) > 2
+
+
+@pytest.mark.parametrize("setting", ["local_dir", "cache_dir"])
+def test_a_folder_that_cannot_be_made_is_named_with_its_setting(
+    setting: str, world: World, tmp_path: Path, refuses: Refuses
+) -> None:
+    (tmp_path / "file").write_text("")
+    words = ["corpus", "--corpus", world.corpus, "--tokenizer", world.tokenizer, *SHAPE]
+    flag = f"--{setting.replace('_', '-')}"
+    for place in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/none/below")):
+        pattern = f"{setting} {place}: .*; name a folder that can be written"
+        refuses(pattern, *words, flag, place)
+
+
 def test_weighted_pretraining_resumes_exactly(
     world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = weighted(world, tmp_path)
+    inputs = weighted(world, tmp_path)
 
     def words(run: Path, *more: object) -> list[str]:
         made = world.pretrain(run, "--tokenizer", world.tokenizer, *more)
         place = made.index("--corpus")
-        return [*made[: place + 1], *corpus, *made[place + 2 :]]
+        return [*made[: place + 1], *inputs, *made[place + 2 :]]
 
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert call(*words(whole)).status == 0
@@ -73,9 +113,9 @@ def test_weighted_pretraining_resumes_exactly(
     assert "resume with the settings of its config.yaml" in outcome.complaint
     assert call("pretrain", "--out", stopped, "--resume").status == 0  # by its config.yaml
     assert results_of(stopped)["metrics"] == results_of(whole)["metrics"]
-    inputs = results_of(whole)["data"]["inputs"]
-    assert [one["weight"] for one in inputs] == [0.7, 0.3]
-    assert inputs[1]["passes"] > inputs[0]["passes"]
+    mixed = results_of(whole)["data"]["inputs"]
+    assert [one["weight"] for one in mixed] == [0.7, 0.3]
+    assert mixed[1]["passes"] > mixed[0]["passes"]
 
 
 def test_bad_weights_are_refused_in_one_line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,8 @@ import yaml
 
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.files.sharded import PARTS
+from finetune.jobs import fine_tuning, sweeping
+from finetune.jobs import pretraining as pretraining_job
 from finetune.machine.restarts import requeue
 from finetune.training.loop.checkpointing import Checkpointer
 from tests.made.commands import ROOT, Process
@@ -222,7 +225,6 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "77")
-    requeue.cache_clear()
     return asked
 
 
@@ -249,8 +251,73 @@ def test_a_job_is_requeued_if_asked_and_continues_by_itself(
     assert call(*world.pretrain(tmp_path / "new", "--tokenizer", world.tokenizer)).status == 0
 
 
+# Name -> what is called when the signal comes, the how many-th call of it, and the command.
+OUTSIDE_OF_TRAINING: dict[str, tuple[Any, str, int]] = {
+    "before the folder is open": (pretraining_job, "build_corpus", 1),
+    "between seeds": (fine_tuning, "prepare", 3),
+    "between runs of a sweep": (sweeping, "_train_one", 2),
+}
+
+
+@pytest.mark.parametrize("when", OUTSIDE_OF_TRAINING)
+def test_a_signal_outside_of_training_requeues_too(
+    when: str, world: World, tmp_path: Path, call: Call, scontrol: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run = tmp_path / "run"
+    words = world.glue(run, "--seeds", "1,2", "--max-steps", 2, "--requeue")
+    if when == "before the folder is open":
+        settings = yaml.safe_load(world.pretrain_config.read_text())
+        settings["checkpoints"]["requeue"] = True  # in a file this time
+        (tmp_path / "settings.yaml").write_text(yaml.safe_dump(settings))
+        config = ["--config", tmp_path / "settings.yaml", "--max-steps", 2]
+        words = world.pretrain(run, "--tokenizer", world.tokenizer, *config)
+    if when == "between runs of a sweep":
+        command = shlex.join(world.glue(run, "--max-steps", 2, "--requeue"))
+        (tmp_path / "sweep.yaml").write_text(
+            yaml.safe_dump(
+                {
+                    "command": command.replace(f" --out {run}", ""),
+                    "method": "grid",
+                    "parameters": {"learning_rate": [1e-3, 1e-2]},
+                }
+            )
+        )
+        words = ["sweep", str(tmp_path / "sweep.yaml"), "--out", str(run)]
+    owner, name, number = OUTSIDE_OF_TRAINING[when]
+    plain, calls = getattr(owner, name), []
+
+    def warned(*arguments: Any, **more: Any) -> Any:
+        calls.append(name)
+        if len(calls) == number:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return plain(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, warned)
+        outcome = call(*words)
+    assert outcome.status == 128 + signal.SIGUSR1
+    assert outcome.complaint == "finetune: stopped; no file was left half written"
+    assert outcome.err.count("SLURM job 77 is requeued; it continues") == 1
+    assert scontrol.read_text() == "requeue 77\n"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    outcome = call(*words)
+    assert outcome.status == 0, outcome.err
+
+
+def test_who_did_not_ask_is_not_requeued(
+    world: World, tmp_path: Path, call: Call, scontrol: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched = (pretraining_job, "build_corpus")
+    monkeypatch.setattr(*patched, lambda *_, **__: os.kill(os.getpid(), signal.SIGUSR1))
+    words = world.pretrain(tmp_path / "run", "--tokenizer", world.tokenizer)
+    assert call(*words).status == 128 + signal.SIGUSR1
+    monkeypatch.setattr(*patched, lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    assert call(*words, "--requeue").status == 128 + signal.SIGTERM
+    assert not scontrol.exists()
+
+
 def test_a_job_that_cannot_be_requeued_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    requeue.cache_clear()
     monkeypatch.setenv("PATH", "")
     assert requeue("78") == (
         "SLURM job 78 could not be requeued ([Errno 2] No such file or directory: 'scontrol'); "

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -312,11 +313,15 @@ def torchrun(start: Start, *words: object) -> Process:
     return start(*options, *words, script=script)
 
 
-def srun(start: Start, *words: object, script: Path) -> list[Process]:
-    """Two processes, as srun starts them on one machine."""
-    step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_NODELIST": "node[01-02]"}
-    size = {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
-    ranks = [{"SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in ("0", "1")]
+def srun(start: Start, *words: object, script: Path, machines: int = 1) -> list[Process]:
+    """Two processes, as srun starts them on one machine; or one on each of two, which is this."""
+    nodes = "127.0.0.1,127.0.0.2" if machines > 1 else "node[01-02]"
+    step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_NODELIST": nodes}
+    size = {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": str(machines)}
+    ranks = [
+        {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank if machines == 1 else 0)}
+        for rank in range(2)
+    ]
     return [start(*words, script=script, variables={**step, **size, **rank}) for rank in ranks]
 
 
@@ -340,16 +345,33 @@ def test_torchrun_says_how_many_processes_there_are(
     assert call("predict", run, "--input", texts).out == (tmp_path / "two.jsonl").read_text()
 
 
+@pytest.mark.parametrize(
+    ("machines", "devices"),
+    [(1, 2), (2, 1), pytest.param(2, 2, marks=pytest.mark.slow)],
+    ids=["two tasks", "a task a machine", "a task a machine that starts another"],
+)
 def test_srun_starts_the_processes_of_a_run(
-    files: Files, world: World, tmp_path: Path, many: Path, start: Start, call: Call
+    machines: int,
+    devices: int,
+    files: Files,
+    world: World,
+    tmp_path: Path,
+    many: Path,
+    start: Start,
+    call: Call,
 ) -> None:
-    run, two = tmp_path / "run", ["--devices", PROCESSES]
-    fit = ["--encoder", world.pretrained, "--config", files.config, *two]
-    commands = [[*own(files, "classify", ".csv"), *fit, "--out", run], ["evaluate", run, *two]]
-    first, second = (
-        process.end(SECONDS) for process in srun(start, as_json(commands), script=many)
-    )
-    assert_all_told_once(first, commands)
+    run, each = tmp_path / "run", ["--devices", devices]
+    fit = ["--encoder", world.pretrained, "--config", files.config, *each]
+    frozen = ["--unfreeze", "gradual", "--phase-epochs", 0.25] if machines > 1 else []
+    commands = [
+        [*own(files, "classify", ".csv"), *fit, *frozen, "--out", run],
+        ["evaluate", run, *each],
+    ]
+    tasks = srun(start, as_json(commands), script=many, machines=machines)
+    first, second = (process.end(SECONDS) for process in tasks)
+    count = machines * devices
+    assert f" in {count} processes" in first.err, first.err
+    assert_all_told_once(replace(first, err=first.err.replace(f"in {count} ", "in 2 ")), commands)
     assert second == Outcome(0, "", "")
     assert_scored_as_by_one(run, call)
 
@@ -389,7 +411,7 @@ def test_a_stop_of_one_process_stops_both_and_the_run_goes_on(
         (
             "after_step(5, lambda: os.kill(os.getpid(), signal.SIGKILL))",
             "process 2 of 2 was ended by SIGKILL; if memory ran out, lower batch_size or devices; "
-            "continue from the last checkpoint with --resume",
+            "continue with --resume",
         ),
     ],
     ids=["training", "preparing", "killed"],

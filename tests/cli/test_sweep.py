@@ -160,6 +160,7 @@ def test_a_stopped_sweep_continues_and_what_has_ended_is_left(
         patch.setattr(Checkpointer, "on_train_batch_end", stopped)
         outcome = call("sweep", file, "--out", out)
     assert outcome.status == 128 + signal.SIGTERM
+    assert outcome.complaint.endswith("checkpoints/last; run the same command again")
     assert trained == names
     trained.clear()
     again = call("sweep", file, "--out", out, "--json").json

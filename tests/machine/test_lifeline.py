@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from finetune.errors import FinetuneError
+from finetune.errors import ConfigError, FinetuneError
 from finetune.machine import lifeline
 from finetune.machine.lifeline import Lifeline
 from finetune.machine.processes import Place
@@ -47,6 +47,16 @@ def test_the_others_wait_until_the_first_is_ready(make: Make) -> None:
     late, _ = make(2)  # comes when the others have gone on
     late.wait()
     second.wait()  # a second job: nothing to wait for
+
+
+def test_tasks_with_different_commands_are_no_run(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, is_lost = make(0)
+    monkeypatch.setattr("sys.argv", ["finetune", "pretrain", "--seed", "2"])
+    with pytest.raises(ConfigError, match="expected one command in all tasks of srun, .* unset"):
+        make(1)[0].wait()
+    assert is_lost.wait(SECONDS)
 
 
 def test_they_fail_with_the_first(make: Make) -> None:

@@ -91,6 +91,36 @@ def test_processes_on_several_machines_meet_on_the_first() -> None:
         assert find_place(2, {**variables, "RANK": "2", "SLURM_PROCID": "2"}, 1) == Place(size=2)
 
 
+def test_one_task_on_each_machine_starts_the_others_there() -> None:
+    names = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[03-04]"}
+    srun = {**SRUN, **names, "SLURM_LOCALID": "0"}
+    alone = find_place(1, srun, parent=1)
+    assert (alone.rank, alone.size, alone.machines, alone.launched) == (1, 2, 2, True)
+    place = find_place(4, srun, parent=1)
+    assert (place.rank, place.size, place.leads, place.launched) == (4, 8, True, False)
+    assert (place.machine, place.local_rank, place.here, place.by_launcher) == (1, 0, 4, 2)
+    other = find_place(4, {**srun, MARK: place.mark(3)}, parent=os.getpid())
+    assert (other.rank, other.size, other.follows, other.machine, other.local_rank) == (
+        *(7, 8, True),
+        *(1, 3),
+    )
+    assert (other.port, other.address) == (place.port, "gpu03")
+
+
+def test_a_notebook_and_a_sweep_in_an_allocation_are_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[03-04]"}
+    for name, value in {**SRUN, **names, "SLURM_LOCALID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes, "_place", Place())
+    assert processes.join(1).size == 2
+    for devices in (1, 2):
+        monkeypatch.setattr(processes, "_place", Place())
+        with processes.working_alone():
+            assert processes.join(devices).size == (1 if devices == 1 else 4)
+
+
 @pytest.fixture
 def agent() -> Iterator[dict[str, str]]:
     """The variables that torchrun sets while it is running."""
@@ -127,10 +157,11 @@ def test_torchrun_that_has_ended_has_started_nobody(agent: dict[str, str]) -> No
 
 
 def test_the_first_process_marks_those_that_it_starts() -> None:
-    mark = {MARK: "1/2/4711/29500", "LOCAL_RANK": "1"}
+    mark = {MARK: "1/2/4711/29500/1/127.0.0.1", "LOCAL_RANK": "1"}
     assert find_place(2, mark, parent=4711) == Place(1, 2, True, 29500, follows=True)
     assert find_place(2, mark, parent=4712) == Place(size=2)  # one that such a process started
-    assert find_place(2, {MARK: "none"}, parent=4711) == Place(size=2)
+    for wrong in ("none", "1/2/4711/29500", ""):
+        assert find_place(2, {MARK: wrong}, parent=4711) == Place(size=2)
 
 
 def test_another_number_of_processes_needs_another_command(

@@ -19,6 +19,7 @@ import numpy as np
 
 from finetune.console.output import are, counted
 from finetune.errors import ConfigError, DataError, nearest
+from finetune.files.cache_folder import named_by
 from finetune.files.writing import write_json
 from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.corpus.cutting import cut_shards
@@ -221,13 +222,19 @@ def _build(
     reading = [config.text_field, config.file_is_document]
     key = _hash(_FORMAT, _SHARD, contents, reading, tokenizer.fingerprint)
     folder = cache_dir / f"tokens-{key[:16]}"  # 64 bits: enough for the corpora of a disk
-    tokens = Tokens.open(folder) or _tokenize(sources, tokenizer, config, folder)
-    _check_size(paths, tokens, config)
-    corpus = _open_split(tokens, tokenizer, config, seed)
-    if config.local_dir is None:
+    local = None if config.local_dir is None else Path(config.local_dir)
+    if local is not None:
+        with named_by("local_dir", local):  # before hours of work
+            local.mkdir(parents=True, exist_ok=True)
+    with named_by("cache_dir", cache_dir):
+        tokens = Tokens.open(folder) or _tokenize(sources, tokenizer, config, folder)
+        _check_size(paths, tokens, config)
+        corpus = _open_split(tokens, tokenizer, config, seed)
+    if local is None:
         return corpus
-    copy = copy_corpus(tokens, corpus.folder.name, Path(config.local_dir))
-    return _open_split(copy, tokenizer, config, seed)
+    with named_by("local_dir", local):
+        copy = copy_corpus(tokens, corpus.folder.name, local)
+        return _open_split(copy, tokenizer, config, seed)
 
 
 def _tokenize(

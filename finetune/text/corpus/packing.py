@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from finetune.errors import DataError
+from finetune.machine.restarts import to_continue
 from finetune.text.corpus.shards import Tokens
 
 FRAME = 2
@@ -102,7 +103,7 @@ class MappedFile:
         if size < self._size:
             raise DataError(
                 f"{self.path}: expected {self._size:,} bytes, got {size:,}: it was cut short "
-                "while a run reads it; continue with --resume, it is made again"
+                f"while a run reads it; {to_continue()}, it is made again"
             )
 
 

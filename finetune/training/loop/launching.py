@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import torch
@@ -33,6 +33,7 @@ from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 from finetune.errors import FinetuneError
 from finetune.machine.lifeline import END_OF_FIRST, Lifeline
 from finetune.machine.processes import MARK, Place, join, others_are_started, place
+from finetune.machine.restarts import to_continue
 from finetune.training.config import TrainerConfig
 from finetune.training.loop.meeting import meet_again, part
 from finetune.training.ranks import ALONE, Ranks
@@ -140,10 +141,9 @@ class Launcher(_SubprocessScriptLauncher):
         """
         environment = self.cluster_environment
         assert isinstance(environment, KnownPlace)
+        _let_others_go()
         if not environment.creates_processes_externally:
-            _start_others(self.num_processes, environment.main_port)
-        else:
-            _let_others_go()
+            _start_others(replace(environment.place, port=environment.main_port))
         fabric._set_num_threads_if_needed(num_processes=self.num_processes)
         with _ending_together():
             return function(*args, **more)
@@ -175,7 +175,8 @@ def taking_part(devices: int) -> Iterator[int]:
     if _over is not None:  # a stage of a job
         yield count
         return
-    if here.launched and not here.follows and not _others and _lifeline is None:
+    by_launcher = here.leads or (here.launched and not here.follows and not _others)
+    if by_launcher and _lifeline is None:
         _lifeline = Lifeline(here, _end_lost)
     with _ending_together():
         _wait_for_first(count)
@@ -242,11 +243,11 @@ class _Other:
         errors = [line for line in messages if not line.startswith("finetune: warning:")]
         if errors:
             return errors[-1].removeprefix("finetune: ")
-        name = f"process {self.rank + 1} of {len(_others) + 1}"
+        name = f"process {self.rank + 1} of {place().size}"
         if status < 0:
             return (
                 f"{name} was ended by {_signal_name(-status)}; if memory ran out, lower batch_size "
-                "or devices; continue from the last checkpoint with --resume"
+                f"or devices; {to_continue()}"
             )
         print(text, file=sys.stderr, flush=True)  # a traceback: a fault of ours
         return f"{name} failed with exit status {status}"
@@ -262,22 +263,18 @@ def _signal_name(number: int) -> str:
 _others: list[_Other] = []
 
 
-def _start_others(count: int, port: int) -> None:
-    """Run the command of this process again, for each of the others."""
+def _start_others(first: Place) -> None:
+    """Run the command of this process again, for each of the others on this machine."""
     # Left by torchrun in a shell, it would let the first process wait for a server that is gone.
     os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
-    for rank in range(1, count):
-        environment = {
-            **os.environ,
-            MARK: f"{rank}/{count}/{os.getpid()}/{port}",
-            "LOCAL_RANK": str(rank),
-        }
+    for number in range(1, first.here):
+        environment = {**os.environ, MARK: first.mark(number), "LOCAL_RANK": str(number)}
         stderr = tempfile.TemporaryFile()
         process = subprocess.Popen(
             _own_command(), env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=stderr,
         )  # fmt: skip
-        _others.append(_Other(rank, process, stderr))
+        _others.append(_Other(first.rank + number, process, stderr))
     atexit.register(end_others)
     others_are_started()
     if _over is not None:
@@ -322,7 +319,7 @@ def _ending_together() -> Iterator[None]:
         if _lost_another(error) and (failure := _failure(GRACE_SECONDS)) is not None:
             raise failure from error
         end_others()
-        if not _others:
+        if not _others or _lifeline is not None:
             with contextlib.suppress(RuntimeError):
                 _let_others_go(failed=True)
             if _lifeline is not None and hasattr(error, "signal"):  # all were asked to stop

@@ -16,6 +16,8 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from finetune.machine.restarts import to_continue
+
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Signals that ask a run to stop; the last one is what a batch system can be asked to send
 (SLURM's --signal=USR1@60)."""
@@ -40,7 +42,7 @@ class Interrupted(Exception):
         if self.message is not None:
             return self.message
         if (self.folder / "config.json").is_file():
-            return f"stopped; checkpoint saved to {self.folder}; continue with --resume"
+            return f"stopped; checkpoint saved to {self.folder}; {to_continue()}"
         return "stopped before the first checkpoint; nothing was saved"
 
 

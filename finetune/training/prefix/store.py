@@ -28,6 +28,7 @@ from torch import Tensor
 
 from finetune.errors import DataError
 from finetune.files.writing import locked_file, remove_unused, sweep, write_json
+from finetune.machine.restarts import to_continue
 
 FORMAT = 1
 """Of the files; another number makes older entries unknown."""
@@ -168,7 +169,7 @@ class States:
             if not done:
                 raise DataError(
                     f"{self._path}: expected {self.entry.bytes:,} bytes, got that the file was "
-                    "cut short while a run reads it; continue with --resume, it is made again"
+                    f"cut short while a run reads it; {to_continue()}, it is made again"
                 )
             left, offset = left[done:], offset + done
 
