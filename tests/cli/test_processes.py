@@ -49,6 +49,14 @@ def after_step(number, do):
             do()
     Checkpointer.on_train_batch_end = ended
 
+def in_backward(rank):  # where the other process waits for this one's gradient
+    begin = Checkpointer.on_before_backward
+    def began(self, trainer, module, *rest):
+        begin(self, trainer, module, *rest)
+        if self.progress.step == 5 and trainer.global_rank == rank:
+            next(module.parameters()).register_hook(lambda gradient: fail())
+    Checkpointer.on_before_backward = began
+
 def fail():
     raise DataError("row 7: expected a text, got none")
 
@@ -407,6 +415,8 @@ def test_a_stop_of_one_process_stops_both_and_the_run_goes_on(
     ("change", "complaint"),
     [
         ("after_step(5, fail)", "row 7: expected a text, got none"),
+        ("in_backward(0)", "row 7: expected a text, got none"),
+        ("in_backward(1)", "row 7: expected a text, got none"),
         ("pretraining.build_corpus = fail_early", "row 7: expected a text, got none"),
         (
             "after_step(5, lambda: os.kill(os.getpid(), signal.SIGKILL))",
@@ -414,7 +424,7 @@ def test_a_stop_of_one_process_stops_both_and_the_run_goes_on(
             "continue with --resume",
         ),
     ],
-    ids=["training", "preparing", "killed"],
+    ids=["training", "first in backward", "second in backward", "preparing", "killed"],
 )
 def test_a_process_that_fails_ends_all_with_its_error(
     change: str,
@@ -432,7 +442,7 @@ def test_a_process_that_fails_ends_all_with_its_error(
     assert outcome.complaint == f"finetune: {complaint}"
     assert outcome.err.count("finetune: ") == 1
     assert others_of(process) == []
-    assert (tmp_path / "run" / "checkpoints" / "last").exists() == ("after_step" in change)
+    assert (tmp_path / "run" / "checkpoints" / "last").exists() == ("pretraining" not in change)
 
 
 def test_a_run_whose_process_was_killed_goes_on(

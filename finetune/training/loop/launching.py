@@ -237,20 +237,26 @@ class _Other:
         status = self.process.poll()
         if not status:
             return None
-        self.stderr.seek(0)
-        text = self.stderr.read().decode(errors="replace").strip()
-        messages = [line for line in text.splitlines() if line.startswith("finetune: ")]
-        errors = [line for line in messages if not line.startswith("finetune: warning:")]
-        if errors:
-            return errors[-1].removeprefix("finetune: ")
+        if (complaint := self.complaint()) is not None:
+            return complaint
         name = f"process {self.rank + 1} of {place().size}"
         if status < 0:
             return (
                 f"{name} was ended by {_signal_name(-status)}; if memory ran out, lower batch_size "
                 f"or devices; {to_continue()}"
             )
-        print(text, file=sys.stderr, flush=True)  # a traceback: a fault of ours
+        print(self._text(), file=sys.stderr, flush=True)  # a traceback: a fault of ours
         return f"{name} failed with exit status {status}"
+
+    def complaint(self) -> str | None:
+        """The error that it has printed, if it has; it may not have ended yet."""
+        messages = [line for line in self._text().splitlines() if line.startswith("finetune: ")]
+        errors = [line for line in messages if not line.startswith("finetune: warning:")]
+        return errors[-1].removeprefix("finetune: ") if errors else None
+
+    def _text(self) -> str:
+        # No seek, which would move the place where the process itself writes.
+        return os.pread(self.stderr.fileno(), 1 << 24, 0).decode(errors="replace").strip()
 
 
 def _signal_name(number: int) -> str:
@@ -349,6 +355,8 @@ def _failure(seconds: float) -> Exception | None:
         if causes:
             return _as_error(*causes[0])
         time.sleep(LOOK_SECONDS)
+    # On a busy machine it takes seconds to end, and its connections are closed before.
+    complaints += [(one, text) for one in _others if (text := one.complaint()) is not None]
     return _as_error(*complaints[0]) if complaints else None
 
 
