@@ -223,7 +223,9 @@ def _twice(run: MakeRun, name: str, exact: bool) -> Row:
 def interruption(bench: Bench) -> None:
     """A run that is killed, and one that is asked to stop, resumed: the uninterrupted weights?"""
     with _runs(bench) as run, ThreadPoolExecutor(3 if bench.device.type == "cuda" else 1) as pool:
-        often = INTERRUPTED_STEPS // 4  # what is written is synced, for which a busy disk takes long
+        often = (
+            INTERRUPTED_STEPS // 4
+        )  # what is written is synced, for which a busy disk takes long
         steps = {"max_steps": INTERRUPTED_STEPS, "checkpoint_every_steps": often}
         steps["log_every_steps"] = often
 

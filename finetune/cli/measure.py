@@ -271,5 +271,5 @@ def _check_names_encoder(source: Path, content: Mapping[str, object], kind: type
     if not names & content.keys():
         raise ConfigError(
             f"{source}: expected an encoder (encoder: its sizes, or encoder_from: where it is), "
-            "got settings of training alone; describe the encoder that --encoder names"
+            "got settings of training alone; describe the encoder that such a run starts from"
         )

@@ -157,7 +157,7 @@ def _best_seed(run: RunFolder, results: Results, settings: dict[str, Any]) -> So
         remedy = f"or name one of its seeds: {started[0]}" if started else "then export it"
         raise CheckpointError(
             f"{run.path}: expected a finished run, got no results.json of all its seeds; "
-            f"continue with --resume, {remedy}"
+            f"continue the run with --resume, {remedy}"
         )
     best = run.best_seed()
     seed = best.run.seed

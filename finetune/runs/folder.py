@@ -215,7 +215,7 @@ class RunFolder:
         if not self.results_file.is_file():
             raise ConfigError(
                 f"{self.path} contains a run of several seeds; choose one: {seeds[0].path} (the "
-                "best one is used when all have ended: continue with --resume)"
+                "best one is used when all have ended: continue the run with --resume)"
             )
         best = self.best_seed()
         say(f"{self.path}: several seeds; the best by {best.metric} is seed {best.run.seed}")
@@ -268,7 +268,7 @@ class RunFolder:
             results = json.loads(file.read_bytes())
         except FileNotFoundError:
             raise DataError(
-                f"{file}: no such file; the run has not ended (continue with --resume)"
+                f"{file}: no such file; the run has not ended (continue the run with --resume)"
             ) from None
         except OSError as error:
             raise DataError(f"{file}: cannot be read: {error.strerror}") from None

@@ -85,7 +85,8 @@ def test_a_cache_that_is_a_file_is_told(world: World, tmp_path: Path, refuses: R
     (tmp_path / "cache").write_text("")
     cache = ["--cache-dir", tmp_path / "cache"]
     words = world.pretrain(tmp_path / "run", "--tokenizer", world.tokenizer, *cache)
-    refuses(f"{tmp_path}/cache.*: (File exists|Not a directory)", *words)
+    pattern = f"cache_dir {tmp_path}/cache: .*: Not a directory; name a folder that can be written"
+    refuses(pattern, *words)
     refuses(
         f"{tmp_path}/cache.*: (File exists|Not a directory)", *world.glue(tmp_path / "run", *cache)
     )

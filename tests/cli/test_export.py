@@ -220,10 +220,10 @@ def test_seeds_that_have_not_ended_are_named(
     run = tmp_path / "seeds"
     run.mkdir()
     (run / "config.yaml").write_text("task: a/b\nseeds: [1, 2]\n")
-    message = ".*seeds: expected a finished run, .*; continue with --resume, then export it"
+    message = ".*seeds: expected a finished run, .*; continue the run with --resume, then export it"
     refuses(message, *hf(run, tmp_path / "out"))
     shutil.copytree(world.tuned, run / "seed-1")
-    message = ".*continue with --resume, or name one of its seeds: .*seeds/seed-1"
+    message = ".*continue the run with --resume, or name one of its seeds: .*seeds/seed-1"
     refuses(message, *hf(run, tmp_path / "out"))
 
 
