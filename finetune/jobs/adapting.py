@@ -14,7 +14,7 @@ from pathlib import Path
 
 from finetune.checkpoints.folder import Checkpoint
 from finetune.checkpoints.hub import find_checkpoint, origin
-from finetune.encoder import Encoder
+from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError, DataError
 from finetune.files.writing import write_text
 from finetune.jobs.estimate import estimate_steps
@@ -83,8 +83,9 @@ def _adapt(run: AdaptRun, task: Task | None) -> Results:
     if start.pooler() is not None:  # it would no longer fit the first token's states
         say("left out: the encoder's pooler, which language modelling does not train")
     tokenizer = start.tokenizer()
-    check_length(run.text.max_length, start.encoder_config)
-    check_training(start.encoder_config, run.trainer, language_model=True)
+    config = _shape(run, start)
+    check_length(run.text.max_length, config)
+    check_training(config, run.trainer, language_model=True)
     cache = cache_folder(run.cache_dir)
     sources = _sources(run, task)
     digests = source_digests(sources, cache)
@@ -162,11 +163,28 @@ def _inputs(run: AdaptRun, start: Checkpoint, digests: Mapping[str, str]) -> Inp
     return {**encoder_inputs(start, run.encoder_from), **texts}
 
 
+def _shape(run: AdaptRun, start: Checkpoint) -> EncoderConfig:
+    """The checkpoint's shape, attending as the objective asks for.
+
+    A causal encoder and one that reads in both directions have the same weights: only the mask of
+    attention differs, so that training goes on from either.
+    """
+    config = with_dropout(start.encoder_config, run.dropout)
+    if run.objective is None or config.causal == (run.objective == "clm"):
+        return config
+    if config.block == "lstm":
+        raise ConfigError(
+            "objective: an LSTM that reads in both directions has weights that a causal one lacks, "
+            f"so {run.encoder_from} cannot be turned; leave --objective out"
+        )
+    return dataclasses.replace(config, causal=run.objective == "clm")
+
+
 def _module(run: AdaptRun, start: Checkpoint) -> Pretrainer:
     """The encoder with its language-model head, or with a new one where it brings another."""
     seed_weights(run.seed)
     module = Pretrainer(
-        Encoder(with_dropout(start.encoder_config, run.dropout)),
+        Encoder(_shape(run, start)),
         optimizer=run.optimizer,
         schedule=run.schedule,
         seed=run.seed,

@@ -15,7 +15,7 @@ from finetune.checkpoints.stored import check_vocabulary
 from finetune.console.output import counted
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
-from finetune.heads import PooledHead, Regression, Seq2Seq
+from finetune.heads import MaskedLM, PooledHead, Regression, Seq2Seq
 from finetune.jobs.baselines import Scores, scored
 from finetune.jobs.caching import Choice, choose, row_sets, sizes
 from finetune.jobs.inputs import (
@@ -211,6 +211,7 @@ def _module(
         optimizer=run.optimizer,
         schedule=run.schedule,
         regularization=run.regularization,
+        lm_head=_language_model(encoder, start) if run.regularization.lm_weight else None,
         seed=run.seed,
     )
 
@@ -239,6 +240,20 @@ def _start_decoder(
             "pretrain it with --tokenizer ENCODER"
         )
     head.start_from(causal.encoder(), causal.weights_below("head."))
+
+
+def _language_model(encoder: Encoder, start: Checkpoint | None) -> MaskedLM | None:
+    """The checkpoint's language-model head as it is; None where it has another one.
+
+    A head that is a product with the word embeddings alone has no weights of its own.
+    """
+    head = MaskedLM(encoder.config, encoder.embeddings.word_embeddings)
+    is_pretrained = start is not None and start.head.get("kind") == "masked_lm"
+    if list(head.parameters()) and not is_pretrained:
+        return None
+    if start is not None and is_pretrained:
+        head.load_state_dict(start.weights_below("head."))
+    return head.eval().requires_grad_(False)
 
 
 def check_segments(data: TaskData, pooling: str) -> None:

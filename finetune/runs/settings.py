@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.encoder import EncoderConfig
-from finetune.errors import ConfigError
+from finetune.errors import ConfigError, nearest
 from finetune.heads import HeadConfig
 from finetune.ranges import MOST_SEED, MOST_STEPS, MOST_TOKENS, check_values, within
 from finetune.runs.families import family_of
@@ -127,6 +127,10 @@ class PretrainRun:
         check_values(self)
 
 
+OBJECTIVES = ("mlm", "clm")
+"""Masked and causal language modelling."""
+
+
 @dataclass
 class AdaptRun:
     """Continue an encoder's language modelling on the texts of its later task."""
@@ -160,6 +164,9 @@ class AdaptRun:
     """Cache folder for tokenized texts; none = FINETUNE_CACHE, or ~/.cache/finetune."""
     dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout in the encoder while it is adapted; none = as in its config."""
+    objective: str | None = field(default=None, metadata={"words": OBJECTIVES})
+    """mlm: predict masked tokens, attending in both directions; clm: predict the next token,
+    attending to earlier ones (causal); none = what the encoder was pretrained for."""
     text: CorpusConfig = field(default_factory=CorpusConfig)
     masks: MaskingConfig = field(default_factory=MaskingConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
@@ -175,6 +182,10 @@ class AdaptRun:
     def __post_init__(self) -> None:
         """Check the values; each section has checked its own."""
         check_values(self)
+        if self.objective not in (None, *OBJECTIVES):
+            raise ConfigError(
+                f"unknown objective '{self.objective}'; {nearest(self.objective, OBJECTIVES)}"
+            )
 
 
 def default_folder(task: str) -> str:

@@ -162,6 +162,8 @@ class RegularizationConfig:
     """Fraction of the target distribution spread evenly over all classes, in [0, 1)."""
     r_drop: float = within(0, 1_000_000, default=0.0)
     """R-Drop: weight of the divergence between two passes with dropout (1 to 5 is usual)."""
+    lm_weight: float = within(0, 1_000_000, default=0.0)
+    """Causal encoders: weight of the language-model loss on the same texts (GPT: 0.5)."""
 
     def __post_init__(self) -> None:
         """Check the ranges.

@@ -25,12 +25,28 @@ CLASS_HEADS = ("classification", "choice", "seq2seq")
 """Kinds of heads whose logits are distributions over classes or tokens, (B, C) or (B S, V)."""
 
 
-def check_regularization(config: RegularizationConfig, head: Head) -> None:
-    """Check that the settings that change the loss suit the head.
+def check_regularization(
+    config: RegularizationConfig,
+    head: Head,
+    encoder: Encoder | None = None,
+    lm_head: nn.Module | None = None,
+) -> None:
+    """Check that the settings that change the loss suit the head and the encoder.
 
     Raises:
-        ConfigError: Label smoothing or R-Drop is asked of a head without classes.
+        ConfigError: Label smoothing or R-Drop is asked of a head without classes; or the loss of a
+            language model of an encoder that is none, or whose language-model head is not given.
     """
+    if config.lm_weight and (encoder is None or not encoder.config.causal):
+        raise ConfigError(
+            "lm_weight is for a causal encoder, which predicts the next token, got one that reads "
+            "in both directions; leave it out"
+        )
+    if config.lm_weight and lm_head is None:
+        raise ConfigError(
+            "lm_weight needs the language-model head of a pretraining run, got an encoder without "
+            "one; name such a run by --encoder, or leave it out"
+        )
     for name in ("label_smoothing", "r_drop"):
         if getattr(config, name) and head.kind not in CLASS_HEADS:
             raise ConfigError(
@@ -42,6 +58,33 @@ def check_regularization(config: RegularizationConfig, head: Head) -> None:
             "label_smoothing spreads over as many options for every question, got questions with "
             "unequally many; leave it out"
         )
+
+
+def language_model_loss(
+    head: nn.Module | None, hidden: Tensor, batch: Mapping[str, Tensor]
+) -> Tensor:
+    """GPT's auxiliary loss L1 on the task's own texts (Radford et al., 2018, section 3.2).
+
+    The mean over sequences of the mean over their tokens, as in its authors' code: so a sequence
+    counts the same in whatever batch it is.
+
+    Args:
+        head: The language-model head.
+        hidden: Last hidden states (B, T, D), or those of all layers (L + 1, B, T, D).
+        batch: `input_ids` int64 (B, T), and `attention_mask` bool (B, T) where a row is padded.
+
+    Returns:
+        Nats a token, float32 scalar.
+    """
+    assert head is not None  # `check_regularization` has refused
+    hidden = hidden[-1] if hidden.dim() == 4 else hidden
+    labels = batch["input_ids"][:, 1:]
+    mask = batch.get("attention_mask")
+    is_token = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask[:, 1:]
+    logits = head.to(hidden.device)(hidden[:, :-1][is_token]).float()  # (N, V)
+    losses = F.cross_entropy(logits, labels[is_token], reduction="none")
+    counts = is_token.sum(dim=1, keepdim=True).expand(-1, labels.shape[1])
+    return (losses / counts[is_token]).sum() / len(labels)
 
 
 def reinitialise(encoder: Encoder, count: int, seed: int, head: Head | None = None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.checkpoints.hub import find_checkpoint
 from tasks.__main__ import main
 from tests.made.commands import Call, Refuses
 from tests.made.world import World
@@ -78,3 +79,43 @@ def test_a_causal_run_is_scored_on_a_text(
     refuses("--stride goes with --corpus FILE; .*", "evaluate", causal, "--stride", "3")
     masked = ["evaluate", world.pretrained, "--corpus", world.corpus]
     refuses(".*: expected a causal encoder, .*", *masked)
+
+
+def test_adapting_turns_a_causal_encoder_and_back(
+    causal: Path, world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    def adapt(encoder: Path, objective: str) -> Path:
+        out = tmp_path / f"{encoder.name}-{objective}"
+        words = ["adapt", "--encoder", encoder, "--corpus", world.corpus, "--max-steps", "2"]
+        words += ["--objective", objective, "--out", out, "--max-length", "16"]
+        made = call(*words, "--no-wandb")
+        assert made.status == 0, made.err
+        accuracy = "next_token_accuracy" if objective == "clm" else "masked_accuracy"
+        assert accuracy in made.json["metrics"]
+        return out
+
+    turned = adapt(causal, "mlm")
+    assert not find_checkpoint(turned).encoder_config.causal
+    (tmp_path / "masks.txt").write_text("the [MASK] sees a dog\n")
+    assert call("predict", turned, "--input", tmp_path / "masks.txt").status == 0
+    again = adapt(turned, "clm")
+    assert find_checkpoint(again).encoder_config.causal
+    assert call("generate", again, "the cat").status == 0
+    assert find_checkpoint(adapt(world.pretrained, "clm")).encoder_config.causal
+    words = ["adapt", "--encoder", causal, "--corpus", world.corpus, "--out", tmp_path / "other"]
+    refuses("unknown objective 'nsp'; .*", *words, "--objective", "nsp")
+
+
+def test_the_language_model_is_an_auxiliary_objective_of_a_task(
+    causal: Path, world: World, tmp_path: Path, call: Call, refuses: Refuses
+) -> None:
+    def losses(weight: float) -> list[float]:
+        out = tmp_path / f"tuned-{weight}"
+        words = world.glue(out, "--lm-weight", weight, "--max-steps", 2, encoder=causal)
+        assert call(*words, "--log-every-steps", 1).status == 0
+        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        return [row["train/loss"] for row in rows if "train/loss" in row]
+
+    assert losses(0.5)[0] - losses(0.0)[0] == pytest.approx(0.5 * math.log(60), rel=0.3)
+    words = world.glue(tmp_path / "no", "--lm-weight", "0.5")
+    refuses("lm_weight is for a causal encoder, .*", *words)

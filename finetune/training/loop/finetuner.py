@@ -14,7 +14,14 @@ from torch import Tensor
 from finetune.encoder import Encoder
 from finetune.encoder.cost import training_flops_per_token
 from finetune.errors import ConfigError
-from finetune.heads import Classification, TaskHead, cross_entropy, head_logits, states_for
+from finetune.heads import (
+    Classification,
+    MaskedLM,
+    TaskHead,
+    cross_entropy,
+    head_logits,
+    states_for,
+)
 from finetune.metrics.semantics import of_split
 from finetune.task import decision
 from finetune.task.interface import Answer, Example, Outputs, Task
@@ -29,6 +36,7 @@ from finetune.training.prefix.states import frozen_hidden, frozen_states
 from finetune.training.ranks import ALONE, Ranks
 from finetune.training.regularization import (
     check_regularization,
+    language_model_loss,
     pretrained_weights,
     pull_to_pretrained,
     put_mixout,
@@ -105,6 +113,7 @@ class FineTuner(EncoderWithHead):
         optimizer: OptimizerConfig | None = None,
         schedule: ScheduleConfig | None = None,
         regularization: RegularizationConfig | None = None,
+        lm_head: MaskedLM | None = None,
         seed: int = 0,
     ) -> None:
         """Put a task's head on an encoder.
@@ -118,6 +127,7 @@ class FineTuner(EncoderWithHead):
             optimizer: Rates and decay.
             schedule: Shape of the rate over the run.
             regularization: Keeps the weights near the pretrained ones, or steadies the loss.
+            lm_head: The encoder's language-model head, for `lm_weight`; not trained further.
             seed: Keys the dropout of every step.
 
         Raises:
@@ -126,7 +136,8 @@ class FineTuner(EncoderWithHead):
         super().__init__(encoder, head, optimizer=optimizer, schedule=schedule, seed=seed)
         self.task = task
         self.regularization = regularization or RegularizationConfig()
-        check_regularization(self.regularization, head)
+        check_regularization(self.regularization, head, encoder, lm_head)
+        self._lm_head = (lm_head,)  # in a tuple: it is not trained, nor stored
         reinitialise(encoder, self.regularization.reinit_blocks, seed, head)
         start: dict[str, Tensor] = {}
         if self.regularization.mixout or self.regularization.l2_sp:
@@ -178,6 +189,8 @@ class FineTuner(EncoderWithHead):
         hidden = self.hidden(batch)
         if generate:  # here and not apart: where weights are divided, a forward gathers them
             return self.head.generate(hidden, batch)
+        if self.regularization.lm_weight and self.training:
+            self._lm_loss = language_model_loss(self._lm_head[0], hidden, batch)
         return head_logits(self.head, hidden, batch)
 
     def hidden(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -228,14 +241,15 @@ class FineTuner(EncoderWithHead):
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The head's loss, with the regularization that changes it."""
         self.split = self.task.train_split
+        config, labels = self.regularization, batch["labels"]
         logits = self(batch)
-        loss = self._loss(logits, batch["labels"])
-        if self.regularization.r_drop:
+        loss = self._loss(logits, labels)
+        if config.r_drop:
             other_logits = self(batch)  # dropout draws on: another pass
-            losses = (loss, self._loss(other_logits, batch["labels"]))
-            loss = r_drop_loss(
-                losses, (logits, other_logits), self.regularization.r_drop, batch["labels"]
-            )
+            losses = (loss, self._loss(other_logits, labels))
+            loss = r_drop_loss(losses, (logits, other_logits), config.r_drop, labels)
+        if config.lm_weight:  # L3 = L2 + λ L1
+            loss = loss + config.lm_weight * self._lm_loss
         return {"loss": loss}
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -311,9 +325,9 @@ class FineTuner(EncoderWithHead):
         losses, sizes = torch.stack([one.loss for one in first]).cpu().double().unbind(1)
         values = {"val/loss": float(losses @ sizes / sizes.sum().clamp(min=1))}
         for number, (split, scored) in enumerate(self.validation.items()):
-            if not read[split]:
+            if not (parts := read[split]):
                 continue
-            outputs = in_order(*_outputs_of(read[split]))
+            outputs = in_order([one.outputs for one in parts], [one.order for one in parts])
             if len(outputs) * self.task.sequences_per_example < len(scored.features):
                 continue
             given = (self.task, outputs, scored.examples, scored.features)
@@ -339,10 +353,6 @@ class _Read:
 
     def cpu(self) -> _Read:
         return _Read(self.outputs.cpu(), self.order.cpu(), self.loss.cpu())
-
-
-def _outputs_of(read: Sequence[_Read]) -> tuple[list[Tensor], list[Tensor]]:
-    return [one.outputs for one in read], [one.order for one in read]
 
 
 def in_order(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Outputs:

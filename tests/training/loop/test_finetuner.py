@@ -17,7 +17,8 @@ from torch import nn
 
 from finetune.encoder import Dropout, Encoder, EncoderConfig
 from finetune.encoder.cost import training_flops_per_token
-from finetune.heads import Classification, HeadConfig, Regression, states_for
+from finetune.errors import ConfigError
+from finetune.heads import Classification, HeadConfig, MaskedLM, Regression, states_for
 from finetune.jobs.pretraining import with_dropout
 from finetune.task.interface import Example, Task
 from finetune.text.features.pairs import Features, collate
@@ -369,3 +370,45 @@ def test_cached_states_are_read_without_a_look_at_the_batch_on_the_device(
     module._cached(batch, 1)  # as it came, without a Trainer
     assert moved["index"].is_meta
     assert asked == [[3, 1], [3, 1]]
+
+
+def causal_tuner(task: Any, weight: float, *, with_head: bool = True, **changes: Any) -> FineTuner:
+    """A causal encoder with a task's head, and with its language-model head besides."""
+    torch.manual_seed(0)
+    encoder = Encoder(dataclasses.replace(CONFIG, causal=True, hidden_dropout_prob=0.0, **changes))
+    lm_head = MaskedLM(encoder.config, encoder.embeddings.word_embeddings) if with_head else None
+    head = task.head(encoder.config, HeadConfig(head_dropout=0.0))
+    regularization = RegularizationConfig(lm_weight=weight)
+    return FineTuner(encoder, head, task, regularization=regularization, lm_head=lm_head)
+
+
+def test_the_language_models_loss_is_added_as_in_gpt(task_data: TaskData) -> None:
+    tuner = causal_tuner(task_data.task, 0.5, attention_probs_dropout_prob=0.0).train()
+    features = task_data.features("train")
+    batch = collate(features, range(5), 0)
+    assert "attention_mask" in batch
+    alone = causal_tuner(task_data.task, 0.0, attention_probs_dropout_prob=0.0).train()
+    classes = alone.training_step(batch, 0)["loss"]
+    means = []
+    lm_head = tuner._lm_head[0]
+    assert lm_head is not None
+    for number in range(5):  # each text by itself: every token from those before it
+        ids = torch.tensor([[*map(int, features[number].input_ids)]])
+        logits = lm_head(tuner.encoder({"input_ids": ids}).last_hidden_state[0, :-1])
+        means.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:]))
+    expected = classes + 0.5 * torch.stack(means).mean()
+    loss = tuner.training_step(batch, 0)["loss"]
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    torch.autograd.backward(loss)
+    words = tuner.encoder.embeddings.word_embeddings.weight.grad
+    assert words is not None
+    unseen = [number for number in range(len(words)) if number not in batch["input_ids"]]
+    assert words[unseen].any()  # by way of the tied output weights
+    assert not any(name.startswith("_lm") for name, _ in tuner.named_parameters())
+
+
+def test_a_language_models_loss_needs_a_causal_encoder_and_its_head(task_data: TaskData) -> None:
+    with pytest.raises(ConfigError, match="lm_weight needs the language-model head"):
+        causal_tuner(task_data.task, 0.5, with_head=False)
+    with pytest.raises(ConfigError, match="lm_weight is for a causal encoder"):
+        fine_tuner(task_data.task, regularization=RegularizationConfig(lm_weight=0.5))
