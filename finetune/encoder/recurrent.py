@@ -61,8 +61,10 @@ class Recurrent(nn.Module):
         """Make one layer where the encoder is causal, otherwise two."""
         super().__init__()
         cells, drop = config.cells, config.weight_dropout_prob
-        self.ahead = Reader(config.hidden_size, cells, drop)
-        self.back = None if config.causal else Reader(config.hidden_size, cells, drop)
+        self.ahead: nn.Module = Reader(config.hidden_size, cells, drop)
+        self.back: nn.Module | None = None
+        if not config.causal:
+            self.back = Reader(config.hidden_size, cells, drop)
         self.output = nn.Linear(cells if config.causal else 2 * cells, config.hidden_size)
 
     def forward(self, hidden: Tensor, rows: Rows | None) -> Tensor:
@@ -86,7 +88,7 @@ class Recurrent(nn.Module):
             return self.ahead(hidden)  # type: ignore[no-any-return]
         return rows.take(self.ahead(rows.place(hidden, rows.forward)), rows.forward)
 
-    def _read_back(self, back: Reader, hidden: Tensor, rows: Rows | None) -> Tensor:
+    def _read_back(self, back: nn.Module, hidden: Tensor, rows: Rows | None) -> Tensor:
         if rows is None:
             return back(hidden.flip(1)).flip(1)  # type: ignore[no-any-return]
         return rows.take(back(rows.place(hidden, rows.backward)), rows.backward)

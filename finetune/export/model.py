@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from finetune.checkpoints.folder import Checkpoint
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.attention import SelfAttention
+from finetune.encoder.recurrent import Reader, Recurrent
 from finetune.encoder.scores import Additive
 from finetune.errors import CheckpointError, nearest
+from finetune.export.onnx_lstm import RecordedReader
 from finetune.export.source import calibrated
 from finetune.heads import (
     Classification,
@@ -173,9 +175,13 @@ class _AtOnce(Additive):
 def without_loops(model: WholeModel) -> WholeModel:
     """A copy whose computation is the same whatever the length is, so that it can be recorded."""
     copied = deepcopy(model)
-    for part in copied.modules():
+    for part in list(copied.modules()):
         if isinstance(part, SelfAttention) and isinstance(part.score, Additive):
             whole = _AtOnce(*part.score.query_weight.shape[:2])
             whole.load_state_dict(part.score.state_dict())
             part.score = whole.requires_grad_(False)
+        if isinstance(part, Recurrent):
+            for name, reader in list(part.named_children()):
+                if isinstance(reader, Reader):
+                    setattr(part, name, RecordedReader(reader))
     return copied

@@ -23,6 +23,7 @@ from torch.export import Dim
 
 from finetune.errors import CheckpointError, ConfigError
 from finetune.export.model import WholeModel, without_loops
+from finetune.export.onnx_lstm import translations
 from finetune.machine.packages import is_installed
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
@@ -81,6 +82,7 @@ def write_graph(model: WholeModel, path: Path) -> None:
                 input_names=list(model.inputs),
                 output_names=list(model.outputs),
                 verbose=False,
+                custom_translation_table=translations(),
             )
     except Exception as error:  # torch raises many types where it cannot follow the code
         reason = str(error).strip().partition("\n")[0]

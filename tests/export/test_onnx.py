@@ -16,6 +16,7 @@ import torch
 
 from finetune.checkpoints.folder import load_checkpoint, save_checkpoint
 from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.config import POSITIONS
 from finetune.errors import CheckpointError, ConfigError
 from finetune.export import onnx as room
 from finetune.export import onnx_graph
@@ -68,7 +69,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 SLOW: dict[str, dict[str, Any]] = {
     "max": {"kind": "choice", "position": "none", "attention_score": "dot", "hidden_act": "relu"},
-    "attention": {"kind": "classification", "hidden_act": "silu"},
+    "attention": {"kind": "classification", "hidden_act": "silu", "block": "conv"},
     "segments": {"kind": "choice", "type_vocab_size": 0},
     "cls": {"kind": "regression", "attention_score": "additive", "hidden_act": "gelu_tanh"},
 }
@@ -151,15 +152,24 @@ def test_outputs_are_the_models_for_any_batch_length_and_padding(
         np.testing.assert_allclose(whole[0], unmasked[0].numpy(), rtol=1e-6, atol=1e-4)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_lstm_is_one_node_for_any_length_and_padding(
+    causal: bool, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    tokenizer = load_checkpoint(runs["classification"]).tokenizer()
+    variant = {"kind": "classification", "block": "lstm", "causal": causal, "lstm_size": 6}
+    folder = make_checkpoint(tmp_path / "run", "attention", tokenizer, **variant)
+    export_onnx(folder, tmp_path / "onnx")  # which compares batches of several lengths
+    import onnx
+
+    nodes = onnx.load(str(tmp_path / "onnx" / "model.onnx")).graph.node
+    assert [node.op_type for node in nodes].count("LSTM") == (1 if causal else 2)
+
+
 def test_every_pooling_head_and_variant_is_among_those_that_are_checked() -> None:
     chosen = [*VARIANTS.values(), *SLOW.values()]
     assert {*VARIANTS, *SLOW} == set(ALL_POOLINGS)
-    assert {each.get("position", "learned") for each in chosen} == {
-        "learned",
-        "sinusoidal",
-        "rotary",
-        "none",
-    }
+    assert {each.get("position", "learned") for each in chosen} == set(POSITIONS)
     assert {*(each["kind"] for each in chosen), *RUNS} >= set(HEADS)
 
 

@@ -101,6 +101,11 @@ def test_pretraining_cut_off_resumes_bit_for_bit(
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": OptimizerConfig(learning_rate=1e-2, optimizer="muon")},
+    "lstm": {
+        "encoder": tiny_config(
+            block="lstm", weight_dropout_prob=0.5, word_dropout_prob=0.1, locked_dropout=True
+        )
+    },
     "memory": {"encoder": tiny_config(causal=True, position="relative", memory=20)},
 }
 """Ways to pretrain, each with a state or a place in the run that resuming has to find again."""

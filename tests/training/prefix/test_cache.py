@@ -116,17 +116,20 @@ def test_boundary_that_is_not_kept_is_bit_equal_too(tmp_path: Path) -> None:
 class Classifier(nn.Module):
     """Encoder and head over the options, with dropout in what is trained."""
 
-    def __init__(self) -> None:
+    def __init__(self, **variant: Any) -> None:
         super().__init__()
-        self.encoder = make_encoder(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+        dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+        self.encoder = make_encoder(**dropout, **variant)
         self.head = nn.Linear(16, 1)
         nn.init.ones_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
 
-def train(folder: Path | None, config: CacheConfig | None = None) -> tuple[list[float], nn.Module]:
+def train(
+    folder: Path | None, config: CacheConfig | None = None, **variant: Any
+) -> tuple[list[float], nn.Module]:
     """Gradual unfreezing, an epoch a group, in other batches each epoch."""
-    model = Classifier().train()
+    model = Classifier(**variant).train()
     cache = PrefixCache()
     if folder is not None:
         depths = [depth for _, depth in choose_depths([ROWS], 16, CacheConfig())]
@@ -150,11 +153,12 @@ def train(folder: Path | None, config: CacheConfig | None = None) -> tuple[list[
     return losses, model
 
 
-def test_whole_runs_with_and_without_the_cache_are_bit_equal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("block", ["transformer", "lstm", "conv"])
+def test_whole_runs_with_and_without_the_cache_are_bit_equal(tmp_path: Path, block: str) -> None:
     with torch.random.fork_rng():
-        uncached, plain = train(None)
-        filling_too, _ = train(tmp_path)
-        cached, model = train(tmp_path)
+        uncached, plain = train(None, block=block)
+        filling_too, _ = train(tmp_path, block=block)
+        cached, model = train(tmp_path, block=block)
     assert uncached == filling_too == cached
     weights = plain.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
