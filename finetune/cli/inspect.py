@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.cli.inspect_language import (
     alignment_command,
     frequency_command,
+    lens_command,
     pairs_command,
     words_command,
 )
@@ -49,6 +50,10 @@ A probe shows what a linear map can predict from a layer, not what the network u
 random weights. The hidden states come from one forward pass, kept in the cache that fine-tuning
 uses."""
 SIMILARITY = """\
+Of one run: its own layers, and whether they collapse with depth. "layer below": how little a layer
+changes; "cosine of tokens": how alike two tokens of a text are; "residual": what is left of a
+text's states without their mean, 0 where all tokens have one state (Dong et al., 2021). Of several:
+
 Linear CKA (Kornblith et al., 2019) of the same layer of two encoders over the same texts, 0 to 1,
 for all pairs of runs; ± is the standard deviation over pairs. similarity.json has every layer
 against every layer.
@@ -275,13 +280,13 @@ def _similarity(arguments: list[str]) -> int:
         TOKENS,
         compare_models,
         group_pairs,
+        layers_within,
         similarity_table,
+        within_table,
     )
 
     check_pooling(space.pooling, TOKENS)
     models = _models(space.run)
-    if len(models) < 2:
-        raise ConfigError(f"inspect similarity: expected two runs or more, got {space.run[0]}")
     choice = _same_texts(space, models)
     sequences = [read_sequences(model, choice) for _, model in models]
     only = [model for _, model in models]
@@ -290,7 +295,11 @@ def _similarity(arguments: list[str]) -> int:
     runs = [str(model.place) for model in only]
     content = {"texts": sequences[0].about, "pooling": space.pooling, "runs": runs}
     content |= {"names": [name for name, _ in models], "groups": grouped, "pairs": pairs}
-    show(space, similarity_table(grouped), content)
+    shown = similarity_table(grouped)
+    if len(only) == 1:
+        content["layers"] = layers_within(only[0], sequences[0], **_cache(space))
+        shown = within_table(content["layers"], pairs[0]["cka"])
+    show(space, shown, content)
     write(space.out, "similarity.json", content)
     if space.png:
         from finetune.inspection.plots import similarity_png
@@ -306,6 +315,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "heads": _heads,
     "probe": _probe,
     "similarity": _similarity,
+    "logit-lens": lens_command,
     "pairs": pairs_command,
     "words": words_command,
     "frequency": frequency_command,

@@ -8,6 +8,14 @@ from finetune.cli.inspect_output import RUN, check_ready, make_parser, show, wri
 from finetune.cli.parser import whole
 from finetune.console.output import counted
 
+LENS = """\
+Each token is masked alone, or predicted from those before it if the model is causal. nats: minus
+the mean log probability of the token; right: how often it is the first candidate; "as the last":
+how often the first candidate is that of the last layer; KL(last || layer) in nats. Below, the first
+candidate of each token in some layers; logit-lens.json has all layers.
+
+The head was trained for the last layer: what it does not read off a layer may be there in another
+form (Belrose et al., 2023)."""
 PAIRS = """\
 Fields: sentence_good, sentence_bad, and optionally linguistics_term and UID, by which the pairs are
 grouped. A causal model scores a sentence by its log-likelihood, a masked one by its
@@ -24,6 +32,27 @@ FREQUENCY = """\
 Masked tokens of held-out documents, by the frequency of the token in the training documents. The
 corpus, the split and the masks are those of the run's validation. "unigram" is the loss of a model
 that knows only these counts."""
+
+
+def lens_command(arguments: list[str]) -> int:
+    """Read the tokens of texts off each layer by the language-model head."""
+    parser = make_parser("logit-lens", LENS)
+    parser.add_argument("run", type=Path, help="folder of a pretraining run, masked or causal")
+    parser.add_argument("text", nargs="+", help="texts to read")
+    top = "candidates of each token and layer in the file (default: 5)"
+    parser.add_argument("--top-k", type=whole(1), default=5, help=top)
+    space = parser.parse_args(arguments)
+    check_ready(space)
+    from finetune.inspection.logit_lens import lens_table, logit_lens
+    from finetune.jobs.sources import load_language_model
+    from finetune.runs.folder import RunFolder
+
+    module, tokenizer = load_language_model(RunFolder(space.run).one_run().path)
+    found = logit_lens(module, tokenizer, space.text, space.top_k)
+    content = {"run": str(space.run), **found}
+    show(space, lens_table(found), content)
+    write(space.out, "logit-lens.json", content)
+    return 0
 
 
 def pairs_command(arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ Each module computes plain values; its docstring also warns how not to read them
     layers       hidden states of all layers, through the cache of fine-tuning
     probes       what a linear classifier reads off each layer; mixing: which layers it weighs
     similarity   linear CKA between the layers of two encoders
+    logit_lens   what the language-model head reads off each layer
     pairs        whether a language model prefers good sentences to bad ones
     words        nearest tokens in the embedding    frequency    loss by how often a token was seen
     masks        what a pretrained model puts into a gap
@@ -19,6 +20,7 @@ from finetune.inspection.attention_page import Part, attention_page, attention_p
 from finetune.inspection.frequency import loss_by_frequency
 from finetune.inspection.heads import HeadSummary, summarize_heads
 from finetune.inspection.layers import LayerStates, layer_vectors
+from finetune.inspection.logit_lens import logit_lens
 from finetune.inspection.mixing import fit_mix
 from finetune.inspection.pairs import judge_pairs
 from finetune.inspection.probes import ProbeConfig, probe
@@ -49,6 +51,7 @@ __all__ = [
     "linear_cka",
     "load_filler",
     "load_model",
+    "logit_lens",
     "loss_by_frequency",
     "nearest_words",
     "probe",

@@ -166,7 +166,7 @@ class SentenceScorer:
         """
         sums = dict.fromkeys(sentences, 0.0)
         readings = sorted(
-            (reading for ids in sums for reading in self._readings(ids) if reading.places),
+            (reading for ids in sums for reading in self.readings(ids) if reading.places),
             key=lambda reading: len(reading.inputs),
         )
         for _, of_a_length in groupby(readings, lambda reading: len(reading.inputs)):
@@ -175,8 +175,12 @@ class SentenceScorer:
                     sums[reading.sentence] += nats
         return [sums[ids] for ids in sentences]
 
-    def _readings(self, ids: tuple[int, ...]) -> Iterator[Reading]:
-        """What is read for a sentence: once if causal, otherwise once for each token."""
+    def readings(self, ids: tuple[int, ...]) -> Iterator[Reading]:
+        """What is read for a sentence: once if causal, otherwise once for each token.
+
+        Args:
+            ids: Its tokens without special ones.
+        """
         start = len(self.prefix)
         if self.causal:  # without a token before it, the first one is not predicted
             asked = range(0 if start else 1, len(ids))

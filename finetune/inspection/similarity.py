@@ -1,4 +1,4 @@
-"""How alike the layers of two encoders are: linear CKA (Kornblith et al., 2019, section 3).
+"""How alike the layers of two encoders, or of one, are: linear CKA (Kornblith et al., 2019).
 
 CKA(X, Y) = |Yᵀ X|² / (|Xᵀ X| |Yᵀ Y|), Frobenius norms, X and Y centred; rows are the same examples.
 It does not change under rotation and scaling of either side, and lies between 0 and 1.
@@ -6,6 +6,9 @@ It does not change under rotation and scaling of either side, and lies between 0
 How not to read it: with fewer examples than features it is near 1 for any two layers, so use
 several examples for each feature; and a few directions of large variance can dominate it, so two
 layers may be similar by it and yet differ in what a classifier can use (Davari et al., 2023).
+
+Within one encoder two things can collapse with depth: layers that change nothing, and tokens that
+become alike, until a text is one vector (Dong et al., 2021). `collapse` measures both.
 """
 
 from __future__ import annotations
@@ -151,7 +154,7 @@ def compare_models(
     """Compare the layers of all pairs of encoders on the same texts.
 
     Args:
-        models: Two or more encoders.
+        models: Encoders; one alone is compared with itself.
         sequences: The texts as tokenized for each of them.
         pooling: `tokens` or a name in `POOLINGS`.
         cache: `caching` and `cache_dir` of the hidden states.
@@ -174,7 +177,7 @@ def compare_models(
     try:
         return [
             _pair(first, second, layer_similarity([states[first], states[second]], pooling), rows)
-            for first, second in combinations(range(len(models)), 2)
+            for first, second in [*combinations(range(len(models)), 2)] or [(0, 0)]
         ]
     finally:
         for opened in states:
@@ -190,6 +193,80 @@ def _pair(first: int, second: int, cka: npt.NDArray[np.float64], rows: int) -> d
         "cka": cka.tolist(),
         "same_layer": diagonal,
     }
+
+
+def collapse(states: LayerStates) -> list[dict[str, float | None]]:
+    """How much each layer changes its tokens, and how alike it makes the tokens of a text.
+
+    Args:
+        states: Of some texts; those of one token alone take no part in what is between tokens.
+
+    Returns:
+        For each boundary: `previous_cosine`, the mean cosine of a token's state with its state one
+        layer below (None for the embeddings); `token_cosine`, the mean cosine of two tokens of a
+        text; and `residual`, the mean of |H - 1 m| / |H| over texts, with m the mean of the rows of
+        H and Frobenius norms: 0 where all tokens have one state (Dong et al., 2021, section 2.2).
+    """
+    sums = torch.zeros(3, states.layers, dtype=torch.float64)
+    tokens = texts = 0
+    for _, mask, layers in states:
+        real = torch.ones(layers[0].shape[:2], dtype=torch.bool) if mask is None else mask
+        several = real.sum(1) > 1
+        tokens, texts = tokens + int(real.sum()), texts + int(several.sum())
+        for layer, hidden in enumerate(layers):
+            if layer:
+                cosine = torch.cosine_similarity(hidden, layers[layer - 1], dim=-1)
+                sums[0, layer] += cosine[real].double().sum()
+            between, residual = _between_tokens(hidden.double(), real)
+            sums[1, layer] += between[several].sum()
+            sums[2, layer] += residual[several].sum()
+    previous, between, residual = (sums / torch.tensor([[tokens], [texts], [texts]])).tolist()
+    return [
+        {
+            "previous_cosine": previous[layer] if layer else None,
+            "token_cosine": between[layer],
+            "residual": residual[layer],
+        }
+        for layer in range(states.layers)
+    ]
+
+
+def _between_tokens(hidden: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cosine of two tokens, and what the mean token leaves, of each text, (B,) each."""
+    hidden = hidden * real[..., None]
+    count = real.sum(1).double()
+    units = torch.nn.functional.normalize(hidden, dim=-1)
+    lengths = units.square().sum((1, 2))  # of the tokens with themselves
+    cosine = (units.sum(1).square().sum(1) - lengths) / (count * (count - 1))
+    mean = hidden.sum(1, keepdim=True) / count[:, None, None]
+    rest = (hidden - mean) * real[..., None]
+    return cosine, rest.norm(dim=(1, 2)) / hidden.norm(dim=(1, 2))
+
+
+def layers_within(model: Model, sequences: Sequences, **cache: Any) -> list[dict[str, Any]]:
+    """What `collapse` measures of one encoder, each layer with its `name`."""
+    states = LayerStates(model, sequences, **cache)
+    try:
+        names = layer_names(states.layers)
+        return [{"name": name} | of for name, of in zip(names, collapse(states), strict=True)]
+    finally:
+        states.close()
+
+
+def within_table(layers: Sequence[Mapping[str, Any]], cka: Sequence[Sequence[float]]) -> str:
+    """One line for each layer of one encoder.
+
+    Args:
+        layers: The result of `layers_within`.
+        cka: Layers by layers.
+    """
+    rows = []
+    for number, layer in enumerate(layers):
+        below = cka[number][number - 1] if number else None
+        figures = (below, layer["previous_cosine"], layer["token_cosine"], layer["residual"])
+        rows.append([layer["name"], *("" if one is None else f"{one:.3f}" for one in figures)])
+    header = ["layer", "CKA, layer below", "cosine, layer below", "cosine of tokens", "residual"]
+    return table(rows, header)
 
 
 def group_pairs(

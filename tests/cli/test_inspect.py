@@ -55,9 +55,28 @@ def test_minimal_pairs_judge_a_pretraining_run(
     assert found["pairs"][0]["good"] == good
     summary = json.loads(call(*words, "--json").out)
     assert summary == {name: value for name, value in found.items() if name != "pairs"}
-    refuses(
-        "expected a pretraining run, whose head names words", *words[:2], world.tuned, *words[3:]
+    message = ".*: expected a pretraining run, whose head names words, got a head of the kind.*"
+    refuses(message, *words[:2], world.tuned, *words[3:])
+
+
+def test_layers_of_one_run_and_what_the_head_reads_off_them(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    text = tmp_path / "texts.txt"
+    text.write_text("the cat saw a dog\na dog\n", encoding="utf-8")
+    words = ["inspect", "similarity", world.pretrained, "--input", text, "--out", tmp_path]
+    outcome = call(*words)
+    assert outcome.status == 0
+    assert outcome.out.splitlines()[0].split()[0] == "layer"
+    found = content(tmp_path / "similarity.json")
+    assert [layer["name"] for layer in found["layers"]] == ["embeddings", "block 1", "block 2"]
+    assert (
+        call("report", world.pretrained, "--inside", tmp_path, "--out", tmp_path / "r.html").status
+        == 0
     )
+    outcome = call("inspect", "logit-lens", world.pretrained, "the cat", "a dog", "--out", tmp_path)
+    assert outcome.status == 0
+    assert content(tmp_path / "logit-lens.json")["texts"][1]["text"] == "a dog"
 
 
 def test_heads_are_summarised_over_the_runs_own_task(

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from finetune.errors import ConfigError
 from finetune.inspection import LayerStates, Model, Sequences, layer_similarity, linear_cka
-from finetune.inspection.similarity import compare_models, group_pairs, similarity_table
+from finetune.inspection.similarity import (
+    collapse,
+    compare_models,
+    group_pairs,
+    layers_within,
+    similarity_table,
+    within_table,
+)
 from finetune.text.features.pairs import encode_pairs
 from tests.made.nets import tiny_encoder
 from tests.made.texts import learned_tokenizer, sentences
@@ -119,3 +126,55 @@ def test_tokens_of_another_tokenizer_cannot_be_compared(model: Model) -> None:
     with pytest.raises(ConfigError, match="different tokens, .* take --pooling mean"):
         compare_models([model, foreign], sequences, "tokens")
     assert compare_models([model, foreign], sequences, "mean")[0]["rows"] == 40
+
+
+def test_collapse_is_that_of_its_definitions(model: Model) -> None:
+    sequences = sequences_of(model)
+    states = LayerStates(model, sequences)
+    found = collapse(states)
+    layers: list[list[np.ndarray[Any, Any]]] = [[] for _ in found]
+    for feature in sequences.features:
+        ids = torch.tensor([feature.input_ids])
+        output = model.encoder({"input_ids": ids}, output_hidden_states=True)
+        for layer, hidden in enumerate(output.hidden_states):
+            layers[layer].append(hidden[0].detach().double().numpy())
+    for layer, texts in enumerate(layers):
+        cosines, residuals, below = [], [], []
+        for number, h in enumerate(texts):
+            u = h / np.linalg.norm(h, axis=1, keepdims=True)
+            others = ~np.eye(len(h), dtype=bool)
+            cosines.append((u @ u.T)[others].mean())
+            residuals.append(np.linalg.norm(h - h.mean(0)) / np.linalg.norm(h))
+            if layer:
+                low = layers[layer - 1][number]
+                below += list((u * low).sum(1) / np.linalg.norm(low, axis=1))
+        assert found[layer]["token_cosine"] == pytest.approx(np.mean(cosines), abs=1e-5)
+        assert found[layer]["residual"] == pytest.approx(np.mean(residuals), abs=1e-5)
+        expected = pytest.approx(np.mean(below), abs=1e-5) if layer else None
+        assert found[layer]["previous_cosine"] == expected
+
+
+def test_without_residuals_tokens_become_alike(model: Model) -> None:
+    sizes = {"num_hidden_layers": 6, "initializer_range": 0.1}
+    sequences = sequences_of(model)
+    plain, cut = (
+        collapse(LayerStates(other(model, **sizes, residual=residual), sequences))
+        for residual in (True, False)
+    )
+    first, last = (cut[layer]["residual"] for layer in (1, -1))
+    assert first is not None
+    assert last is not None
+    assert last < 0.1 * first
+    assert plain[-1]["residual"] > 5 * last  # type: ignore[operator]
+
+
+def test_one_run_is_compared_with_itself(model: Model) -> None:
+    sequences = sequences_of(model)
+    (pair,) = compare_models([model], [sequences], "tokens")
+    assert (pair["first"], pair["second"]) == (0, 0)
+    assert pair["same_layer"] == pytest.approx([1.0] * 3)
+    lines = within_table(layers_within(model, sequences), pair["cka"]).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[2].split()[0] == "embeddings"
+    assert len(lines[2].split()) == 3
+    assert len(lines[3].split()) == 6
