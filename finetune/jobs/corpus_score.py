@@ -3,6 +3,9 @@
 The text is one stream of tokens, longer than the encoder reads at once. It is read in windows that
 overlap, and each token is scored in one of them: in the first that has it. So every token has a
 part of the text before it, where blocks side by side would give a block's first tokens none.
+
+An encoder with a memory (Dai et al., 2019) reads windows side by side, one after the other: what it
+remembers is the text before them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from finetune.console.output import counted
+from finetune.encoder.memory import Memory
 from finetune.errors import ConfigError, DataError
 from finetune.jobs.generation import TextGenerator, load_generator, text_prefix
 from finetune.runs.folder import RunFolder, say
@@ -101,7 +105,7 @@ class Scores:
     right: npt.NDArray[np.bool_]
     """Whether it was the most probable one, (N,)."""
     seen: npt.NDArray[np.int64]
-    """Tokens before it in its window, special ones among them, (N,)."""
+    """Tokens before it in its window and in the memory, special ones among them, (N,)."""
 
     def metrics(self, text: Text) -> dict[str, float]:
         """The figures of a text: over tokens, over words, over bytes."""
@@ -115,27 +119,56 @@ class Scores:
         }
 
 
+def usual_stride(model: TextGenerator, wanted: int | None = None) -> int:
+    """Tokens that a window scores: half of those that it reads, or with a memory all.
+
+    Args:
+        model: `max_length` tokens are read at once.
+        wanted: What is asked for instead.
+
+    Raises:
+        ConfigError: A window cannot score so many, or has a memory and shall score fewer.
+    """
+    space = model.max_length - len(text_prefix(model.tokenizer))
+    if model.module.encoder.config.memory:
+        if wanted not in (None, space):
+            raise ConfigError(
+                f"stride ({wanted:,}): expected none, as an encoder with a memory reads windows "
+                "side by side; leave it out"
+            )
+        return space  # so that each token is read once
+    stride, most = wanted or max(1, model.max_length // 2), space + 1
+    if stride > most:
+        raise ConfigError(
+            f"stride ({stride:,}) must not exceed {most:,}, the tokens that a window predicts; "
+            "lower it"
+        )
+    return stride
+
+
 @torch.no_grad()
-def score_tokens(model: TextGenerator, ids: npt.NDArray[np.int64], stride: int) -> Scores:
+def score_tokens(
+    model: TextGenerator, ids: npt.NDArray[np.int64], stride: int | None = None
+) -> Scores:
     """Predict each token of a stream from those before it in its window.
 
     Args:
         model: The language model; `max_length` tokens are read at once.
         ids: The stream, (N,).
-        stride: Tokens that a window scores.
+        stride: Tokens that a window scores; None for the usual number.
 
     Raises:
-        ConfigError: A window cannot score so many.
+        ConfigError: A window cannot score so many, or has a memory and shall score fewer.
     """
     prefix = text_prefix(model.tokenizer)
-    if stride > (most := model.max_length - len(prefix) + 1):
-        raise ConfigError(
-            f"stride ({stride:,}) must not exceed {most:,}, the tokens that a window predicts; "
-            "lower it"
-        )
+    memory, stride = model.module.new_memory(), usual_stride(model, stride)
     windows = sliding_windows(len(ids), model.max_length, stride, len(prefix))
+    if memory:  # also the last one, so that no token is read twice
+        windows = [Window(first - 1 if first else 0, first, end) for _, first, end in windows]
     parts = [
-        part for some in _parts(windows, BATCH) for part in _score_windows(model, ids, some, prefix)
+        part
+        for some in _parts(windows, 1 if memory else BATCH)
+        for part in _score_windows(model, ids, some, prefix, memory)
     ]
     return Scores(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
@@ -145,13 +178,15 @@ def _score_windows(
     ids: npt.NDArray[np.int64],
     windows: Sequence[Window],
     prefix: Sequence[int],
+    memory: Memory | None = None,
 ) -> Iterator[tuple[npt.NDArray[Any], ...]]:
     device, module = next(model.module.parameters()).device, model.module
     rows = [[*prefix, *ids[start : end - 1].tolist()] for start, _, end in windows]
     longest = max(map(len, rows))
     # Padding comes last, where no token of a causal encoder sees it.
     inputs = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=device)
-    hidden = module.encoder({"input_ids": inputs}).last_hidden_state
+    remembered = memory.length if memory else 0
+    hidden = module.encoder({"input_ids": inputs}, memory=memory).last_hidden_state
     for (_, first, end), states, row in zip(windows, hidden, rows, strict=True):
         count = end - first
         logits = module.head(states[len(row) - count : len(row)]).float()
@@ -160,7 +195,8 @@ def _score_windows(
         labels = torch.from_numpy(ids[first:end]).to(device)
         nats = -chances.gather(1, labels[:, None])[:, 0].double()
         right = chances.argmax(-1) == labels
-        yield nats.cpu().numpy(), right.cpu().numpy(), np.arange(len(row) - count, len(row)) + 1
+        seen = np.arange(len(row) - count, len(row)) + 1
+        yield nats.cpu().numpy(), right.cpu().numpy(), seen + remembered
 
 
 def _parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -177,7 +213,8 @@ def evaluate_corpus(
     Args:
         run: RUN, or a checkpoint with a language-model head.
         files: Files or folders as of a corpus.
-        stride: Tokens that each window scores; left out, half of what the encoder reads at once.
+        stride: Tokens that each window scores; left out, half of what the encoder reads at once, or
+            all of it where it has a memory.
 
     Returns:
         `metrics`: `nats_per_token`, `word_perplexity` (e to the nats a word, whatever the tokens),
@@ -191,7 +228,7 @@ def evaluate_corpus(
     model = load_generator(run)
     names = [str(file) for file in files]
     text = Text.read(names, model.tokenizer)
-    stride = stride or max(1, model.max_length // 2)
+    stride = usual_stride(model, stride)
     scores = score_tokens(model, text.ids, stride)
     if text.unknown:
         say(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from finetune.encoder.memory import Memory
 from finetune.errors import ConfigError, DataError
 from finetune.jobs.corpus_score import Text, score_tokens, sliding_windows
 from finetune.jobs.generation import TextGenerator
@@ -96,6 +98,27 @@ def test_more_context_for_each_token_costs_more_windows_and_changes_no_count(
     wide, narrow = (score_tokens(model, text.ids, stride) for stride in (12, 1))
     assert len(wide.nats) == len(narrow.nats) == len(text.ids)
     assert narrow.seen[12:].min() == 12 > wide.seen[12:].min()
+
+
+@torch.no_grad()
+def test_a_memory_is_the_text_before_a_window(tokenizer: Tokenizer, text: Text) -> None:
+    more: dict[str, Any] = {"position": "relative", "memory": 7}
+    encoder = tiny_encoder(vocab_size=tokenizer.vocab_size, causal=True, **more)
+    module = Pretrainer(encoder).eval()
+    model = TextGenerator(module, tokenizer, max_length=6)
+    scores = score_tokens(model, text.ids)
+    memory, expected = Memory(7), []
+    for start in range(0, len(text.ids) - 1, 5):  # each token is read once, behind [CLS]
+        block = [tokenizer.cls_token_id, *text.ids[start : start + 5].tolist()]
+        hidden = encoder({"input_ids": torch.tensor([block])}, memory=memory).last_hidden_state
+        chances = module.head(hidden[0])[:, : tokenizer.vocab_size].log_softmax(-1)
+        first = 1 if start else 0
+        labels = text.ids[start + first : start + 6]
+        expected += [-float(chances[first + n, label]) for n, label in enumerate(labels)]
+    np.testing.assert_allclose(scores.nats, expected, atol=1e-5)
+    assert scores.seen[:8].tolist() == [1, 2, 3, 4, 5, 6, 8, 9]
+    with pytest.raises(ConfigError, match=r"stride \(3\): expected none, as an encoder with a"):
+        score_tokens(model, text.ids, stride=3)
 
 
 def test_a_stride_beyond_the_context_and_an_empty_text_are_refused(
