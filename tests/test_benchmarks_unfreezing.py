@@ -285,3 +285,38 @@ def test_the_grid_goes_on_and_makes_its_table(
     monkeypatch.setattr(grid, "fit", None)  # nothing is left to do
     assert grid.main(words) == 0
     assert grid.main([*words, "--table"]) == 0
+
+
+@pytest.mark.slow
+def test_the_ladder_of_transfer_and_the_grids_have_tables_and_figures(
+    monkeypatch: pytest.MonkeyPatch, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="draws (.[plots])")
+    pytest.importorskip("sklearn", reason="the baselines' regression (.[baselines])")
+    transfer = imported("transfer", monkeypatch)
+    vectors = world / "vectors.txt"
+    vectors.write_text("how 1 0 0\nmany 0 1 0\nwhat 0 0 1\n")
+    out = world / "transfer"
+    words = [f"--{name}={world / name}" for name in ("encoder", "data")]
+    words += [
+        f"--out={out}",
+        f"--word-vectors={vectors}",
+        "--epochs=1",
+        "--seeds=1,2",
+        "--max-length=32",
+    ]
+    assert transfer.main(["ladder", *words]) == 0, capsys.readouterr().err
+    rows = (out / "ladder.md").read_text().splitlines()[2:]
+    assert [line.split(" | ")[0].strip("| ") for line in rows] == list(transfer.STEPS)
+    assert [line.split(" | ")[1] for line in rows] == ["1", "1", "2", "2", "2", "2"]
+    assert (out / "ladder-trec6.png").stat().st_size > 1000
+
+    grid = out / "grid" / "trec6" / "full" / "seed-1"
+    grid.mkdir(parents=True)
+    for file in ("results.json", "test.json"):
+        grid.joinpath(file).write_text((out / "trec6" / "fine-tuned" / "seed-1" / file).read_text())
+    assert transfer.main(["grids", f"--grids=mine={out / 'grid'}", f"--out={out}"]) == 0
+    assert "| trec6, mine | Full | 1 | " in (out / "grids.md").read_text()
+    assert (out / "grids-trec6.png").is_file()
+    assert transfer.main(["grids", f"--grids=none={world}", f"--out={out}"]) == 2
+    assert "expected grids with runs that have ended" in capsys.readouterr().err
