@@ -23,6 +23,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
@@ -117,8 +118,27 @@ class SharedSums:
         )
         if self.travel:
             assert isinstance(model, DistributedDataParallel)
-            # A lambda: of a function torch would compare the annotations, which are text here.
-            model.register_comm_hook(self, lambda shared, bucket: _added_with(shared, bucket))
+            self._hook(model)
+
+    def _hook(self, model: DistributedDataParallel) -> None:
+        # A lambda: of a function torch would compare the annotations, which are text here.
+        model.register_comm_hook(self, lambda shared, bucket: _added_with(shared, bucket))
+
+    def wrap_again(self, trainer: pl.Trainer) -> None:
+        """Let DDP begin anew with what is trainable from now on, in all processes at once.
+
+        What DDP has wrapped as trainable it looks for in each step, where it may be frozen by now:
+        that takes a second all-reduce.
+        """
+        strategy = trainer.strategy
+        if not self.travel or not isinstance(strategy, DDPStrategy):
+            return
+        before = strategy.model
+        assert isinstance(before, DistributedDataParallel)
+        before._remove_autograd_hooks()
+        strategy._ddp_kwargs["find_unused_parameters"] = False
+        strategy.model = strategy._setup_model(before.module)
+        self._hook(strategy.model)
 
     @property
     def fraction(self) -> float | None:

@@ -119,7 +119,10 @@ class EncoderWithHead(pl.LightningModule):
         optimizer, done = self.trainer.optimizers[0], self.trainer.fit_loop.total_batch_idx
         if self.phases is not None:
             steps = done // self.trainer.accumulate_grad_batches
+            before = self.phases.current
             self.phases.before_batch(self.layers(), optimizer, steps)
+            if self.phases.current != before:
+                self.step_weights.shared.wrap_again(self.trainer)
         scheduled = [group for group in optimizer.param_groups if "peak_lr" in group]
         factors = self._rate_factors() if scheduled else {}
         for group in scheduled:

@@ -19,6 +19,7 @@ import torch
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.plugins import MixedPrecision
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
 from finetune.encoder import Encoder
@@ -33,6 +34,11 @@ from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.task_data import TaskData
 from finetune.training.optimizer import OptimizerConfig
+from finetune.training.schedules import ScheduleConfig
+from finetune.training.unfreezing.phases import Phases
+from finetune.training.unfreezing.plan import Pace
+from finetune.training.unfreezing.policies import UnfreezeConfig, make_plan
+from finetune.training.unfreezing.rates import RatePlan
 from tasks.glue.task import glue_task
 from tests.training.test_own_trainer import CONFIG, OWN
 
@@ -250,8 +256,19 @@ class Course(pl.Callback):
     def __init__(self) -> None:
         self.weights: dict[str, Tensor] = {}
         self.sent: list[list[str]] = []
+        self.sums: list[int] = []
+        """All-reduces in each step, DDP's own too."""
         self._sending: dict[str, Any] = {}
         self._in_batch: list[str] = []
+
+    def on_before_backward(self, trainer: Any, *rest: Any) -> None:
+        self._profile = profile(activities=[ProfilerActivity.CPU])
+        self._profile.start()
+
+    def on_after_backward(self, trainer: Any, module: Any) -> None:
+        self._profile.stop()
+        events = [event.name for event in self._profile.events() or ()]
+        self.sums.append(events.count("gloo:all_reduce"))
 
     def on_train_batch_start(self, trainer: Any, *rest: Any) -> None:
         self._in_batch = []
@@ -276,7 +293,9 @@ class Course(pl.Callback):
         self.weights = {name: w.detach().clone() for name, w in module.named_parameters()}
 
 
-def course(data: OrderedData, processes: int, micro_batches: int) -> tuple[list[float], Course]:
+def course(
+    data: OrderedData, processes: int, micro_batches: int, *, gradual: bool = False
+) -> tuple[list[float], Course]:
     """Train two epochs of a data module, as so many processes do; losses of the steps, and more."""
     torch.manual_seed(0)
     encoder, kept, losses = Encoder(STILL), Course(), list[float]()
@@ -285,8 +304,14 @@ def course(data: OrderedData, processes: int, micro_batches: int) -> tuple[list[
     if isinstance(data, TaskData):
         head = data.task.head(STILL, HeadConfig("mean"))
         module = FineTuner(encoder, head, data.task, optimizer=smooth)
+    if gradual:
+        unfreezing = UnfreezeConfig("gradual", phase_epochs=0.25)
+        plan = make_plan(unfreezing, STILL.num_hidden_layers, 2)
+        rates = RatePlan(plan, Pace(data.batches_per_epoch), ScheduleConfig("constant"))
+        module.phases = Phases(rates, unfreezing)
     data.config.micro_batches = micro_batches
-    more: dict[str, Any] = {"devices": processes, "strategy": "ddp"} if processes > 1 else {}
+    strategy = "ddp_find_unused_parameters_true" if gradual else "ddp"
+    more: dict[str, Any] = {"devices": processes, "strategy": strategy} if processes > 1 else {}
     settings = {**OWN, "max_epochs": 2, "enable_checkpointing": False, "logger": Losses(losses)}
     settings |= {"accumulate_grad_batches": micro_batches, "limit_val_batches": 0}
     trainer = pl.Trainer(callbacks=[kept], use_distributed_sampler=False, **settings | more)
@@ -352,6 +377,8 @@ for kind, data in divided.items():
         losses, course = cases.course(data, 2, micro_batches)
         path = f"{sys.argv[1]}-{kind}-{micro_batches}-{rank}"
         torch.save((losses, course.weights, course.sent), path)
+losses, course = cases.course(divided["fine-tuning"], 2, 1, gradual=True)
+torch.save((losses, course.weights, course.sums), f"{sys.argv[1]}-gradual-{rank}")
 """
 
 
@@ -410,6 +437,20 @@ def test_two_processes_train_as_one_and_send_nothing_but_gradients(
             # After the first step, a net of this size is one piece.
             others, steps = [[]] * (micro_batches - 1), len(expected[0]) - 1
             assert found.sent == [*others, ["all_reduce"]] * steps
+
+
+def test_what_is_frozen_is_not_looked_for_in_each_step(
+    ranks: Callable[[object], Path], divided: dict[str, OrderedData]
+) -> None:
+    expected = course(divided["fine-tuning"], 1, 1, gradual=True)
+    folder = ranks(divided)
+    for rank in (0, 1):
+        found = Course()
+        losses, found.weights, sums = torch.load(folder / f"found-gradual-{rank}")
+        assert_same_course((losses or expected[0], found), expected)
+        # A phase begins with several pieces, as does a training.
+        assert len(sums) == len(expected[0])
+        assert sums.count(1) >= len(sums) - 4
 
 
 @pytest.mark.parametrize("travel", [True, False])
