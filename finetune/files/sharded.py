@@ -69,10 +69,12 @@ def write_parts(folder: Path | None, module: nn.Module, optimizer: Optimizer) ->
         save(state, checkpoint_id=place)
     except CheckpointException as error:  # no Exception, and its message is a traceback
         raise next(iter(error.failures.values()))[0] from error
-    own = {file: file_digest(file) for file in place.glob(f"__{dist.get_rank()}_*")}
+    files = [*place.glob(f"__{dist.get_rank()}_*")]
+    files += [place / ".metadata"] if dist.get_rank() == 0 else []
+    own = {file: file_digest(file) for file in files}
     digests: list[dict[Path, str]] = [{} for _ in range(dist.get_world_size())]
     dist.all_gather_object(digests, own)
-    digests.append({place / ".metadata": file_digest(place / ".metadata")})
+    # From here on the first process may give the folder its name: no other one may look there.
     return {f"{PARTS}/{file.name}": digest for each in digests for file, digest in each.items()}
 
 

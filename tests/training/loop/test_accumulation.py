@@ -442,8 +442,8 @@ def test_two_processes_train_as_one_and_send_nothing_but_gradients(
 def test_what_is_frozen_is_not_looked_for_in_each_step(
     ranks: Callable[[object], Path], divided: dict[str, OrderedData]
 ) -> None:
-    expected = course(divided["fine-tuning"], 1, 1, gradual=True)
     folder = ranks(divided)
+    expected = course(divided["fine-tuning"], 1, 1, gradual=True)
     for rank in (0, 1):
         found = Course()
         losses, found.weights, sums = torch.load(folder / f"found-gradual-{rank}")

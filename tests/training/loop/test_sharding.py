@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +21,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.errors import CheckpointError
-from finetune.files.checksums import check_files, write_checksums
+from finetune.files import sharded
+from finetune.files.checksums import check_files, file_digest, write_checksums
 from finetune.files.sharded import (
     read_optimizer,
     read_weights,
@@ -33,8 +35,16 @@ from finetune.training.loop.sharding import divide, fill, local, shard, take_out
 from finetune.training.optimizer import OptimizerConfig, make_optimizer
 
 SIZES = {
-    "bert-large": (8, EncoderConfig(30522, 1024, 24, 16, 4096)),
-    "1.3b": (64, EncoderConfig(50368, 2048, 24, 16, 8192, position="rotary")),
+    "bert-large": (
+        8,
+        EncoderConfig(30522, 1024, 24, num_attention_heads=16, intermediate_size=4096),
+    ),
+    "1.3b": (
+        64,
+        EncoderConfig(
+            50368, 2048, 24, num_attention_heads=16, intermediate_size=8192, position="rotary"
+        ),
+    ),
 }
 TINY = EncoderConfig(
     vocab_size=61,
@@ -83,11 +93,11 @@ def test_what_was_taken_out_is_the_module_and_what_is_left_has_no_weights() -> N
 
 def test_parts_train_as_the_whole_and_are_written_and_read(tmp_path: Path) -> None:
     mp.spawn(_compare, args=(find_free_network_port(), tmp_path), nprocs=2)
-    assert len(read_weights(tmp_path / "checkpoint")) == len(Pretrainer(Encoder(TINY)).state_dict())
-    part = tmp_path / "checkpoint" / "sharded" / "__1_0.distcp"
+    assert len(read_weights(tmp_path / "named")) == len(Pretrainer(Encoder(TINY)).state_dict())
+    part = tmp_path / "named" / "sharded" / "__1_0.distcp"
     part.write_bytes(part.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="__1_0.distcp: expected the file as it was saved"):
-        read_weights(tmp_path / "checkpoint")
+        read_weights(tmp_path / "named")
 
 
 def _compare(rank: int, port: int, folder: Path) -> None:
@@ -140,16 +150,26 @@ def _train(
     return float(loss)
 
 
+def _late_digest(file: Path) -> str:
+    time.sleep(1 if file.name == ".metadata" else 0)
+    return file_digest(file)
+
+
 def _write_and_read(rank: int, folder: Path, pairs: list[Any]) -> None:
     (module, optimizer), (parts, of_parts) = pairs
     if rank == 0:
         folder.mkdir()
     dist.barrier()
-    digests = write_parts(folder if rank == 0 else None, parts, of_parts)
-    if rank == 0:
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:  # it is late for what the first process has written
+            patch.setattr(sharded, "file_digest", _late_digest)
+        digests = write_parts(folder if rank == 0 else None, parts, of_parts)
+    if rank == 0:  # which gives the folder its name at once
+        folder = folder.rename(folder.with_name("named"))
         write_checksums(folder, digests)
         check_files(folder, digests)
     dist.barrier()
+    folder = folder.with_name("named")
     weights = whole_weights(parts)
     if rank == 0:
         read = read_weights(folder)
