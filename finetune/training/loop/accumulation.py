@@ -135,7 +135,7 @@ class SharedSums:
             return
         before = strategy.model
         assert isinstance(before, DistributedDataParallel)
-        before._remove_autograd_hooks()
+        before._remove_autograd_hooks()  # type: ignore[no-untyped-call]
         strategy._ddp_kwargs["find_unused_parameters"] = False
         strategy.model = strategy._setup_model(before.module)
         self._hook(strategy.model)
