@@ -50,8 +50,16 @@ class Ensemble(nn.Module):
         Args:
             members: Models of one task, with heads of one kind and labels in the same order, each
                 with its own decision. Thresholds are averaged, too.
+
+        Raises:
+            ConfigError: They write texts, which have no average.
         """
         super().__init__()
+        if members[0].head.generates:
+            raise ConfigError(
+                f"ensemble: {members[0].task.name} writes texts, which have no average; leave "
+                "--ensemble out, or load with average_weights=True"
+            )
         self.members = nn.ModuleList(members)
         self.temperatures = [one.decision.get(TEMPERATURE, 1.0) for one in members]
         self.task, self.head = members[0].task, members[0].head

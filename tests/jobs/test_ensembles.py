@@ -13,8 +13,11 @@ import torch
 
 import finetune
 from finetune.checkpoints.folder import load_checkpoint
+from finetune.decoder import DecoderConfig
+from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import CheckpointError, ConfigError
-from finetune.jobs.ensembles import load_ensemble, together
+from finetune.heads import HeadConfig, Seq2Seq
+from finetune.jobs.ensembles import Ensemble, load_ensemble, together
 from finetune.jobs.evaluation import answer_split
 from finetune.jobs.scoring import load_scorer
 from finetune.runs.fits import read_fit
@@ -22,6 +25,7 @@ from finetune.runs.folder import RunFolder
 from finetune.runs.predictions import read_origin, read_predictions
 from finetune.training.loop.finetuner import FineTuner, in_order
 from tasks.__main__ import main
+from tasks.write.task import WriteTask
 from tests.made.families import write_families
 from tests.made.texts import has_the, sentences, which_words, write_csv, write_sst2, write_tables
 
@@ -308,3 +312,11 @@ class TestRefusals:
         model = loaded(made["classification"], ensemble=True)
         with pytest.raises(ConfigError, match="expected one model to save, got an ensemble"):
             model.save(tmp_path / "x")
+
+
+def test_texts_have_no_average() -> None:
+    config = EncoderConfig(hidden_size=12, num_hidden_layers=1, vocab_size=9)
+    head = Seq2Seq(config, HeadConfig(), DecoderConfig().shape(config), start=1, end=2)
+    member = FineTuner(Encoder(config), head, WriteTask())
+    with pytest.raises(ConfigError, match="write/own writes texts, which have no average"):
+        Ensemble([member, member])

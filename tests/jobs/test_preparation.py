@@ -1,0 +1,88 @@
+"""What a decoder starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from finetune.checkpoints.folder import load_checkpoint
+from finetune.decoder import DecoderConfig, SearchConfig
+from finetune.encoder import EncoderConfig
+from finetune.errors import ConfigError
+from finetune.jobs.preparation import Preparation, prepare
+from finetune.runs.families import make_task
+from tasks.__main__ import main
+from tasks.run_settings import WriteRun
+from tests.made.families import write_row
+from tests.made.texts import sentences, write_lines
+from tests.made.world import World
+
+
+@pytest.fixture(scope="module")
+def causal(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A causal language model with the tokenizer of the world's masked one."""
+    out: Path = tmp_path_factory.mktemp("causal") / "run"
+    assert main(world.pretrain(out, "--tokenizer", world.tokenizer, "--causal")) == 0
+    return out
+
+
+def prepared(
+    folder: Path, start: Path | str, decoder: DecoderConfig, **more: object
+) -> Preparation:
+    files = {
+        split: str(write_lines(folder / f"{split}.jsonl", map(write_row, sentences(seed, 12))))
+        for split, seed in (("train", 0), ("validation", 1))
+    }
+    run = WriteRun(
+        str(start),
+        "write/own",
+        **files,
+        max_length=16,
+        decoder=decoder,
+        search=SearchConfig(max_target_length=16),
+        **more,  # type: ignore[arg-type]
+    )
+    return prepare(run, make_task(run))
+
+
+def test_a_decoder_starts_from_a_causal_run(world: World, causal: Path, tmp_path: Path) -> None:
+    made = prepared(tmp_path, world.pretrained, DecoderConfig(decoder_from=str(causal)))
+    state = made.module.head.state_dict()
+    for name, weight in load_checkpoint(causal).weights().items():
+        part, _, rest = name.partition(".")
+        ours = {"encoder": f"decoder.{rest}", "head": f"output.{rest}"}[part]
+        assert torch.equal(state.pop(ours), weight), name
+    assert state
+    assert all(".cross_attention" in name for name in state)
+
+
+def test_a_new_decoder_starts_with_the_words_of_the_encoder(world: World, tmp_path: Path) -> None:
+    made = prepared(tmp_path, world.pretrained, DecoderConfig(decoder_layers=1))
+    words = "embeddings.word_embeddings.weight"
+    theirs = load_checkpoint(world.pretrained).weights()[f"encoder.{words}"]
+    assert torch.equal(made.module.head.state_dict()[f"decoder.{words}"], theirs)
+
+
+def test_a_model_that_reads_both_ways_is_no_decoder(world: World, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a causal language model, got one that reads"):
+        prepared(tmp_path, world.pretrained, DecoderConfig(decoder_from=str(world.pretrained)))
+
+
+def test_the_tokenizer_of_both_must_be_one(causal: Path, tmp_path: Path) -> None:
+    shape = EncoderConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    with pytest.raises(ConfigError, match="expected the encoder's tokenizer, got another one"):
+        prepared(tmp_path, "none", DecoderConfig(decoder_from=str(causal)), encoder=shape)
+
+
+def test_without_a_tokenizer_one_of_the_pairs_is_trained_each_time_the_same(tmp_path: Path) -> None:
+    shape = EncoderConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    both = [prepared(tmp_path, "none", DecoderConfig(), encoder=shape) for _ in range(2)]
+    assert both[0].tokenizer.fingerprint == both[1].tokenizer.fingerprint
+    assert both[0].run.encoder.vocab_size == both[0].tokenizer.vocab_size < 1000
+
+
+def test_blocks_are_those_of_the_causal_run_alone() -> None:
+    with pytest.raises(ConfigError, match="brings its own blocks; leave decoder_layers out"):
+        DecoderConfig(decoder_from="runs/gpt", decoder_layers=2)
