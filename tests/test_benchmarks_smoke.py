@@ -6,12 +6,18 @@ The others are run by `test_benchmarks_finetuning.py` and `test_benchmarks_unfre
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from tasks.__main__ import main as run_command
+from tests.made.texts import sentences
+from tests.made.world import World
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SMALLEST = {
@@ -120,3 +126,23 @@ def test_the_model_of_scaling_is_checked_in_processes(
     assert header.split()[0] == "processes"
     assert [float(line.split()[0]) for line in (one, two)] == [1, 2]
     assert all(float(number.replace(",", "")) > 0 for number in two.split())
+
+
+def test_a_causal_run_stands_beside_counting(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    out, test = tmp_path / "run", tmp_path / "test.txt"
+    assert run_command(world.pretrain(out, "--tokenizer", world.tokenizer, "--causal")) == 0
+    test.write_text("\n\n".join(sentences(9, 40)), encoding="utf-8")
+    words = ["--train", str(world.corpus), "--test", str(test), "--out", str(tmp_path / "out.json")]
+    importlib.import_module("language_model").main([str(out), *words])
+    assert re.search(r"(?m)^net, stride 7 +\d", capsys.readouterr().out)
+    figures = json.loads((tmp_path / "out.json").read_text())
+    nats = {name: row["nats_per_token"] for name, row in figures["metrics"].items()}
+    assert nats["4-gram"] < nats["bigram"] < nats["unigram"] < math.log(60)
+    steps = [(row["from"], row["to"]) for row in figures["by_position"]]
+    assert steps == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16)]
