@@ -29,6 +29,7 @@ NAMES = [
     "05_looking_inside",
     "06_bring_your_own",
     "07_real_data",
+    "08_build_your_own_gpt",
     "09_sequence_to_sequence",
     "10_recurrent_and_convolutional",
 ]
