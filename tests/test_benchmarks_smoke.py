@@ -59,6 +59,19 @@ def test_a_benchmark_runs_to_its_end(
     assert re.search(pattern, capsys.readouterr().out)
 
 
+@pytest.mark.slow
+def test_each_kind_of_positions_reads_longer_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    importlib.import_module("lengths").main(["--out", str(tmp_path), "--steps", "1"])
+    lines = capsys.readouterr().out.splitlines()[-7:]
+    assert [line.split()[0].strip(",") for line in lines] == [
+        *("learned", "sinusoidal", "rotary", "alibi", "relative", "none", "relative"),
+    ]
+    assert all(float(line.split()[-1]) > 0 for line in lines)
+
+
 @pytest.mark.usefixtures("_torch_as_it_was")
 def test_each_kind_of_layer_has_its_cost(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

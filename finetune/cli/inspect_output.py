@@ -20,7 +20,7 @@ ABOUT = {
     "probe": "what a linear classifier can predict from each layer",
     "similarity": "similarity of the layers of one run, or of several (CKA)",
     "logit-lens": "what the language-model head predicts from each layer",
-    "pairs": "minimal pairs: is the good sentence more probable than the bad one?",
+    "pairs": "minimal pairs: how often the good sentence is the more probable one",
     "words": "nearest neighbours of words in the word embeddings",
     "frequency": "loss of a pretraining run by frequency of the token",
 }
