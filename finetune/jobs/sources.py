@@ -218,7 +218,7 @@ def _check_name(task: str) -> None:
     word, _, name = task.partition("/")
     family = family_of(task)
     legal = [f"{word}/{one}" for one in family.names()]
-    if not name or family.only:
+    if not name or (family.only and task not in legal):
         choices = ", ".join(legal) if legal else "the run of such a task"
         raise ConfigError(f"task {task!r}: expected a family and a name; choose one of {choices}")
 

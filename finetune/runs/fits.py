@@ -57,8 +57,8 @@ def find_task(
     (('bad', 'good'), 'accuracy')
 
     Args:
-        name: Family and task, such as `glue/cola`; the family alone for `classify`, `answer` and
-            `choose`, which read your own files.
+        name: Family and task, such as `glue/cola`; the family alone for `classify`, `answer`,
+            `choose` and `write`, which read your own files.
         data: Folder with the official files; default: the variable FINETUNE_DATA, or the hub.
         train: File to train on instead of the official one.
         validation: File to validate on instead of the official one.
