@@ -207,6 +207,8 @@ class Encoder(nn.Module):
         """
         if memory is not None:
             self.config.check_memory()
+            if cache is not None:
+                raise ConfigError("memory: expected no cache beside it; give one of the two.")
         if cache is not None:
             batch = self._continued(batch, cache)
         return self._run(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder.cache import Cache
 from finetune.encoder.cost import cost
 from finetune.encoder.memory import Memory
 from finetune.errors import ConfigError
@@ -125,6 +126,12 @@ def test_what_cannot_have_a_memory_says_so(
         tiny(memory=4, **changes)
     with pytest.raises(ConfigError, match=message):
         Encoder(tiny(**changes))({"input_ids": torch.ones(1, 2).long()}, memory=Memory(4))
+
+
+def test_a_memory_beside_a_cache_is_refused(tiny: Tiny) -> None:
+    encoder = Encoder(tiny(causal=True, position="alibi"))
+    with pytest.raises(ConfigError, match="memory: expected no cache beside it"):
+        encoder({"input_ids": torch.ones(1, 2).long()}, cache=Cache(2), memory=Memory(4))
 
 
 def test_a_memory_costs_what_is_seen_and_projected(tiny: Tiny) -> None:
