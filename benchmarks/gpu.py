@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))  # finetune need not be installed
 
 LEAVE = 12.0
 """Seconds of a part's limit that its figures do not get: imports, and the end."""
-PATIENCE = 8
+PATIENCE = 4
 """Times the limits where the sizes are small: it is a test, on a machine that has other work."""
 
 
