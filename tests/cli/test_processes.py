@@ -370,7 +370,8 @@ def test_srun_starts_the_processes_of_a_run(
 ) -> None:
     run, each = tmp_path / "run", ["--devices", devices]
     fit = ["--encoder", world.pretrained, "--config", files.config, *each]
-    frozen = ["--unfreeze", "gradual", "--phase-epochs", 0.25] if machines > 1 else []
+    # No cache: each machine fills its own, and both are this one here.
+    frozen = ["--unfreeze", "gradual", "--phase-epochs", 0.25, "--no-cache"] * (machines > 1)
     commands = [
         [*own(files, "classify", ".csv"), *fit, *frozen, "--out", run],
         ["evaluate", run, *each],
