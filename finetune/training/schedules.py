@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from finetune.errors import ConfigError
 from finetune.ranges import check_values, within
 
-ScheduleName = Literal["slanted_triangular", "linear", "cosine", "constant"]
+ScheduleName = Literal["slanted_triangular", "linear", "cosine", "constant", "wsd"]
 
 
 @dataclass
@@ -29,7 +30,8 @@ class ScheduleConfig:
     """
 
     schedule: ScheduleName = "linear"
-    """slanted_triangular (ULMFiT), or linear warm-up followed by linear, cosine or constant."""
+    """slanted_triangular (ULMFiT), or linear warm-up followed by linear, cosine, constant or wsd
+    (warm-up, stable, decay: constant up to a decay at the end)."""
     warmup_ratio: float = within(
         0, 1, below=True, default=0.1, hint="choose 0.1 for a tenth of the run"
     )
@@ -40,14 +42,21 @@ class ScheduleConfig:
     """slanted_triangular: fraction of the run in which the rate rises, in (0, 1)."""
     ratio: float = within(1, 1_000_000, default=32.0, hint="the paper uses 32")
     """slanted_triangular: the peak rate divided by the lowest rate."""
+    decay_fraction: float = within(0, 1, above=True, default=0.2)
+    """wsd: fraction of the run in which the rate falls to 0, at its end, in (0, 1]."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
 
         Raises:
-            ConfigError: A ratio or fraction is out of its range.
+            ConfigError: A ratio or fraction is out of its range, or warm-up and decay overlap.
         """
         check_values(self)
+        if self.schedule == "wsd" and self.warmup_ratio + self.decay_fraction > 1:
+            raise ConfigError(
+                "warmup_ratio and decay_fraction must together be at most 1, got "
+                f"{self.warmup_ratio} and {self.decay_fraction}; lower one"
+            )
 
 
 def slanted_triangular(progress: float, config: ScheduleConfig) -> float:
@@ -88,11 +97,23 @@ def constant(progress: float, config: ScheduleConfig) -> float:
     return _warmed_up(progress, config, lambda rest: 1.0)
 
 
+def wsd(progress: float, config: ScheduleConfig) -> float:
+    """Linear warm-up, the peak rate, then a short decay to zero (Hu et al., 2024, section 4).
+
+    The decay is 1 - sqrt, which Hägele et al. (2024, section 3) found ahead of a line.
+    """
+    stable = 1 - config.decay_fraction
+    if progress <= stable:
+        return constant(progress, config)
+    return 1 - math.sqrt((progress - stable) / config.decay_fraction)
+
+
 SCHEDULES: dict[str, Callable[[float, ScheduleConfig], float]] = {
     "slanted_triangular": slanted_triangular,
     "linear": linear,
     "cosine": cosine,
     "constant": constant,
+    "wsd": wsd,
 }
 
 

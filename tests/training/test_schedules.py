@@ -34,6 +34,23 @@ def test_warmed_up_schedules_equal_those_of_transformers(name: Any) -> None:
     assert ours == pytest.approx(reference_factors(name), abs=1e-12)
 
 
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.6])
+def test_wsd_equals_that_of_transformers(warmup: float) -> None:
+    transformers = pytest.importorskip("transformers")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = transformers.get_wsd_schedule(
+        optimizer,
+        num_warmup_steps=round(STEPS * warmup),
+        num_decay_steps=STEPS * 2 // 5,
+        num_training_steps=STEPS,
+        decay_type="1-sqrt",
+    )
+    config = ScheduleConfig("wsd", warmup_ratio=warmup, decay_fraction=0.4)
+    ours = [rate_factor(step / STEPS, config) for step in range(STEPS + 1)]
+    expected = [scheduler.lr_lambdas[0](step) for step in range(STEPS + 1)]
+    assert ours == pytest.approx(expected, abs=1e-12)
+
+
 def paper_slanted_triangular(t: int, total: int, cut_frac: float, ratio: float) -> float:
     """Howard and Ruder (2018), equation 3, with the peak rate 1."""
     cut = math.floor(total * cut_frac)
@@ -58,7 +75,7 @@ def test_factors_stay_between_zero_and_one(name: Any, warmup: float) -> None:
     assert max(factors) == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine"])
+@pytest.mark.parametrize("name", ["linear", "cosine", "wsd"])
 def test_decaying_schedules_end_at_zero(name: Any) -> None:
     assert rate_factor(1.0, ScheduleConfig(schedule=name)) == pytest.approx(0, abs=1e-12)
     assert rate_factor(1.7, ScheduleConfig(schedule=name)) == pytest.approx(0, abs=1e-12)
@@ -69,6 +86,10 @@ def test_decaying_schedules_end_at_zero(name: Any) -> None:
     [
         ({"warmup_ratio": 1.0}, r"warmup_ratio must be a number from 0 to below 1.*, got 1.0"),
         ({"cut_fraction": 0.0}, "cut_fraction must be a number above 0 and below 1, got 0.0"),
+        (
+            {"schedule": "wsd", "warmup_ratio": 0.5, "decay_fraction": 0.6},
+            "warmup_ratio and decay_fraction must together be at most 1, got 0.5 and 0.6",
+        ),
         ({"ratio": 0.5}, "ratio must be a number from 1 to .*, got 0.5"),
     ],
 )
