@@ -60,6 +60,7 @@ def within(
     above: bool = False,
     below: bool = False,
     hint: str = "",
+    kw_only: bool = False,
     **metadata: Any,
 ) -> Any:
     """A field of a dataclass whose number, or each of whose numbers, lies in a range.
@@ -81,10 +82,12 @@ def within(
         above: The least number itself is not allowed.
         below: The most number itself is not allowed.
         hint: What to choose instead, for the message.
+        kw_only: The field is given by its name alone, so that those after it keep their place.
         metadata: More metadata of the field, as `finetune.settings.fields` reads it.
     """
     allowed = Range(least, most, above, below, hint)
-    return field(default=default, metadata={"range": allowed, **metadata})
+    more = {"range": allowed, **metadata}
+    return field(default=default, kw_only=kw_only, metadata=more)
 
 
 def check_values(instance: Any) -> None:

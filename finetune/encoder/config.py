@@ -60,7 +60,7 @@ class EncoderConfig:
     """Size of the hidden states, D."""
     num_hidden_layers: int = within(1, 10_000, default=12)
     """Number of blocks, L."""
-    block: str = field(default="transformer", metadata={"words": BLOCK_NAMES})
+    block: str = field(default="transformer", kw_only=True, metadata={"words": BLOCK_NAMES})
     """Block: transformer, lstm or conv; the last two see the order and have no positions."""
     num_attention_heads: int = within(1, 100_000, default=12)
     """Number of attention heads, H; must divide hidden_size."""
@@ -94,15 +94,15 @@ class EncoderConfig:
     """Base of the wavelengths of rotary positions."""
     norm_position: str = field(default="post", metadata={"words": NORM_POSITIONS})
     """Normalize the residual sum (post), the input of a sublayer (pre), or its output (output)."""
-    norm: str = field(default="layer", metadata={"words": NORM_NAMES})
+    norm: str = field(default="layer", kw_only=True, metadata={"words": NORM_NAMES})
     """Normalization: layer (LayerNorm), or rms (RMSNorm: no mean taken off, no bias)."""
-    residual: bool = True
+    residual: bool = field(default=True, kw_only=True)
     """Add the input of each sublayer to its output; false only to see what it is for."""
     first_attention_norm: bool = True
     """pre: normalize before the first attention too, after the norm of the embeddings."""
     causal: bool = False
     """A token attends only to itself and earlier tokens."""
-    memory: int = within(0, 100_000_000, default=0)
+    memory: int = within(0, 100_000_000, default=0, kw_only=True)
     """Causal language modelling: tokens before a block that it attends to too; 0 = none."""
     local_attention: int = within(0, 100_000_000, default=0)
     """Local attention: tokens to each side that a token attends to; 0 = attend to all."""

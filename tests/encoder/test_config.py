@@ -22,6 +22,12 @@ def test_defaults_are_those_of_bert_base() -> None:
     assert (config.position, config.norm_position, config.causal) == ("learned", "post", False)
 
 
+def test_later_settings_leave_the_places_of_the_first_ones() -> None:
+    config = EncoderConfig(100, 16, 2, 4, 32)
+    assert (config.num_hidden_layers, config.num_attention_heads) == (2, 4)
+    assert config.intermediate_size == 32
+
+
 def test_names_of_variants_are_those_of_the_tables() -> None:
     assert (SCORE_NAMES, ACTIVATION_NAMES) == (tuple(SCORES), tuple(ACTIVATIONS))
     assert tuple(BLOCKS) == BLOCK_NAMES
