@@ -33,6 +33,7 @@ OWN = [
     "evaluate",
     "predict",
     "export",
+    "generate",
     "runs",
     "compare",
     "inspect",

@@ -203,7 +203,7 @@ def test_bad_words_are_one_line(world: World, tmp_path: Path, refuses: Refuses) 
         "--head: expected 1 to 2, got 0", "inspect", "attention", world.tuned, "the", "--head", 0
     )
     refuses(".*fine-tuning run.*--task glue/sst2", "inspect", "heads", world.pretrained, *out)
-    refuses(".*two runs or more.*", "inspect", "similarity", world.tuned, *out)
+    refuses(".*fine-tuning run.*--task glue/sst2", "inspect", "similarity", world.pretrained, *out)
     refuses(
         ".*unknown pooling 'meen'.*", "inspect", "probe", world.tuned, "--pooling", "meen", *out
     )
