@@ -78,7 +78,13 @@ def _shape_of(place: str) -> EncoderConfig:
     """The shape of a causal language model that a decoder starts from."""
     from finetune.checkpoints.hub import find_checkpoint
 
-    return find_checkpoint(place).encoder_config
+    shape = find_checkpoint(place).encoder_config
+    if shape.block != "transformer":
+        raise ConfigError(
+            f"decoder_from {place}: expected a causal transformer, got block {shape.block}; a "
+            "decoder beside one has blocks of its own: leave decoder_from out"
+        )
+    return shape
 
 
 def _classify(run: ClassifyRun, labels: Labels) -> Task:

@@ -9,10 +9,11 @@ from finetune.cli.parser import whole
 from finetune.console.output import counted
 
 LENS = """\
-Each token is masked alone, or predicted from those before it if the model is causal. nats: minus
-the mean log probability of the token; right: how often it is the first candidate; "as the last":
-how often the first candidate is that of the last layer; KL(last || layer) in nats. Below, the first
-candidate of each token in some layers; logit-lens.json has all layers.
+Each token is masked alone, or predicted from those before it if the model is causal. [MASK] in the
+text of a masked model is a gap: all tokens are read with it, and it counts as neither right nor
+wrong. nats: minus the mean log probability of the token; right: how often it is the first
+candidate; "as the last": how often the first candidate is that of the last layer; KL(last || layer)
+in nats. Below, the first candidate of each token in some layers; logit-lens.json has all layers.
 
 The head was trained for the last layer: what it does not read off a layer may be there in another
 form (Belrose et al., 2023)."""

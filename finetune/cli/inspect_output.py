@@ -30,7 +30,8 @@ ABOUT = {
 def make_parser(word: str, more: str = "", *, png: bool = False) -> argparse.ArgumentParser:
     """A parser for one kind, with the options that all have; `more` follows its options."""
     about = ABOUT[word]
-    parser = command_parser(f"inspect {word}", f"{about[0].upper()}{about[1:]}.", more)
+    end = "" if about.endswith("?") else "."
+    parser = command_parser(f"inspect {word}", f"{about[0].upper()}{about[1:]}{end}", more)
     help_ = "folder for the files (default: inspection)"
     parser.add_argument("--out", type=Path, default=Path("inspection"), help=help_)
     if word == "attention":  # whose figures are a file of megabytes

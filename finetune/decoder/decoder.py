@@ -101,7 +101,7 @@ class Decoder(nn.Module):
         length = cache.targets.length + count
         positions = torch.arange(length - count, length, device=device).unsqueeze(0)  # (1, S)
         hidden = self.embeddings({"input_ids": input_ids, "position_ids": positions})  # (B, S, D)
-        context = contexts_of(self.config, hidden, None, positions, length - count)[False]
+        contexts = contexts_of(self.config, hidden, None, positions, length - count)
         sources = visible_tokens(
             memory_mask, causal=False, length=memory.shape[1], device=memory.device
         )
@@ -112,7 +112,7 @@ class Decoder(nn.Module):
                 hidden,
                 memory,
                 memory_bias,
-                *context,
+                *contexts[self.config.is_local(number + 1)],
                 output_attentions=output_attentions,
                 past=cache.targets.blocks[number],
                 memory_past=cache.sources.blocks[number],
@@ -125,17 +125,21 @@ class Decoder(nn.Module):
     def start_from(self, encoder: Encoder) -> None:
         """Start from a pretrained encoder; cross-attention, which it lacks, stays fresh.
 
-        Of a causal language model all weights are taken (Rothe et al., 2020); of another encoder
-        the word embeddings alone, which both then share at the start.
+        Of a causal transformer all weights are taken (Rothe et al., 2020); of another encoder the
+        word embeddings alone, which both then share at the start.
 
         Raises:
             ConfigError: The causal encoder has other weights than a decoder.
         """
-        if not encoder.config.causal:
+        if not (encoder.config.causal and encoder.config.block == "transformer"):
             words = encoder.embeddings.word_embeddings.weight
             with torch.no_grad():
                 self.embeddings.word_embeddings.weight.copy_(words)
             return
         missing, unexpected = self.load_state_dict(encoder.state_dict(), strict=False)
         if unexpected or any(".cross_attention" not in name for name in missing):
-            raise ConfigError(f"expected the weights of a causal encoder, got none of {missing}")
+            other = (unexpected or missing)[0]
+            raise ConfigError(
+                f"expected a causal encoder of the decoder's shape, got another {other}; "
+                "make the decoder from its config"
+            )

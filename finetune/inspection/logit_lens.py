@@ -3,7 +3,8 @@
     logits at boundary d = head(final norm(h_d)), d = 0 the embeddings .. L the last block
 
 The final norm is there where the blocks end without one (`norm_position` pre or output). Each token
-of a text is asked for as in training: masked alone, or from the tokens before it.
+of a text is asked for as in training: masked alone, or from the tokens before it. A `[MASK]` in the
+text of a masked model is a gap: all tokens are read with it, and nobody knows the right one there.
 
 How not to read it: the head was trained for the last layer. What it does not read off a layer may
 be there in another basis (Belrose et al., 2023): a late answer is no proof that a layer lacks it.
@@ -21,6 +22,7 @@ from finetune.console.tables import table
 from finetune.errors import DataError
 from finetune.inspection.layers import layer_names
 from finetune.inspection.pairs import Reading, SentenceScorer
+from finetune.jobs.fill_masks import mask_name
 from finetune.text.tokenizer.tokenizer import Tokenizer, token_text
 from finetune.training.loop.pretrainer import Pretrainer
 
@@ -41,10 +43,11 @@ def logit_lens(
         top: Candidates of each token and layer that are listed.
 
     Returns:
-        `layers`: for each boundary its `name`, and over all tokens `nats`, minus the mean log
-        probability of the token; `right`, how often it comes first; `agrees`, how often the first
-        is that of the last layer; and `divergence`, the mean KL(last ‖ layer) in nats. `texts`: for
-        each its `text` and `tokens`: `token`, `nats` and `candidates` of every layer.
+        `layers`: for each boundary its `name`, and over all tokens but gaps `nats`, minus the mean
+        log probability of the token, and `right`, how often it comes first, both None where there
+        are gaps alone; over all `agrees`, how often the first is that of the last layer, and
+        `divergence`, the mean KL(last ‖ layer) in nats. `texts`: for each its `text` and `tokens`:
+        `token`, `nats` (None of a gap) and `candidates` of every layer.
 
     Raises:
         DataError: A text has no token to predict, or is longer than the encoder reads.
@@ -52,7 +55,7 @@ def logit_lens(
     scorer = SentenceScorer(module, tokenizer)
     frame = len(scorer.prefix) + len(scorer.suffix)
     read = []
-    for text, ids in zip(texts, tokenizer.encode_ids(texts), strict=True):
+    for text, ids in zip(texts, _encoded(scorer, texts), strict=True):
         readings = [one for one in scorer.readings(tuple(ids)) if one.places]
         if not readings or len(ids) + frame > scorer.max_length:
             raise DataError(
@@ -62,13 +65,23 @@ def logit_lens(
         read.append((text, readings, _chances(module, readings, tokenizer.vocab_size)))
     labels = torch.tensor([one for _, readings, _ in read for one in _labels(readings)])
     chances = torch.cat([of_text for _, _, of_text in read], dim=1)  # (L + 1, N, V)
+    gap = None if scorer.causal else tokenizer.mask_token_id
     return {
-        "layers": _layers(chances, labels),
+        "layers": _layers(chances, labels, gap),
         "texts": [
-            {"text": text, "tokens": _tokens(tokenizer, _labels(readings), of_text, top)}
+            {"text": text, "tokens": _tokens(tokenizer, _labels(readings), of_text, top, gap)}
             for text, readings, of_text in read
         ],
     }
+
+
+def _encoded(scorer: SentenceScorer, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+    """The tokens of texts; a masked model's `[MASK]` is the mask."""
+    tokenizer = scorer.tokenizer
+    if scorer.causal:  # which was never shown one
+        return tokenizer.encode_ids(texts)
+    name, mask = mask_name(tokenizer), tokenizer.special_tokens["mask_token"]
+    return tokenizer.reading_masks().encode_ids([name.sub(mask, text) for text in texts])
 
 
 def _labels(readings: Sequence[Reading]) -> list[int]:
@@ -93,30 +106,35 @@ def _chances(module: Pretrainer, readings: Sequence[Reading], vocabulary: int) -
     return torch.cat(parts, dim=1)
 
 
-def _layers(chances: Tensor, labels: Tensor) -> list[dict[str, Any]]:
+def _layers(chances: Tensor, labels: Tensor, gap: int | None) -> list[dict[str, Any]]:
     last, first = chances[-1], chances.argmax(-1)  # (N, V), (L + 1, N)
-    return [
-        {
-            "name": name,
-            "nats": -float(of_layer.gather(1, labels[:, None]).double().mean()),
-            "right": float((first[layer] == labels).double().mean()),
-            "agrees": float((first[layer] == first[-1]).double().mean()),
-            "divergence": float((last.exp() * (last - of_layer)).sum(-1).double().mean()),
-        }
-        for layer, (name, of_layer) in enumerate(
-            zip(layer_names(len(chances)), chances, strict=True)
+    known = torch.tensor([label != gap for label in labels.tolist()])
+    layers = []
+    for layer, (name, of_layer) in enumerate(zip(layer_names(len(chances)), chances, strict=True)):
+        nats = -of_layer.gather(1, labels[:, None])[known].double()
+        right = (first[layer] == labels)[known].double()
+        layers.append(
+            {
+                "name": name,
+                "nats": float(nats.mean()) if known.any() else None,
+                "right": float(right.mean()) if known.any() else None,
+                "agrees": float((first[layer] == first[-1]).double().mean()),
+                "divergence": float((last.exp() * (last - of_layer)).sum(-1).double().mean()),
+            }
         )
-    ]
+    return layers
 
 
 def _tokens(
-    tokenizer: Tokenizer, labels: Sequence[int], chances: Tensor, top: int
+    tokenizer: Tokenizer, labels: Sequence[int], chances: Tensor, top: int, gap: int | None
 ) -> list[dict[str, Any]]:
     best = chances.topk(min(top, chances.shape[-1]), dim=-1)
     return [
         {
             "token": token_text(tokenizer, label),
-            "nats": [-float(of_layer[place, label]) for of_layer in chances],
+            "nats": None
+            if label == gap
+            else [-float(of_layer[place, label]) for of_layer in chances],
             "candidates": [
                 [
                     {"token": token_text(tokenizer, number), "probability": round(chance, 6)}
@@ -133,6 +151,12 @@ def _tokens(
     ]
 
 
+def _known(layer: Mapping[str, Any]) -> list[str]:
+    if layer["nats"] is None:
+        return ["", ""]
+    return [f"{layer['nats']:.3f}", f"{100 * layer['right']:.1f}"]
+
+
 def lens_table(found: Mapping[str, Any]) -> str:
     """Figures of each layer; then the tokens of each text with the first candidate of some layers.
 
@@ -141,7 +165,7 @@ def lens_table(found: Mapping[str, Any]) -> str:
     """
     layers = found["layers"]
     rows = [
-        [layer["name"], f"{layer['nats']:.3f}", f"{100 * layer['right']:.1f}"]
+        [layer["name"], *_known(layer)]
         + [f"{100 * layer['agrees']:.1f}", f"{layer['divergence']:.3f}"]
         for layer in layers
     ]

@@ -32,6 +32,12 @@ Rows = Iterable[tuple[str, Mapping[str, Any]]]
 """Where each row is, and its values by field."""
 
 
+def mask_name(tokenizer: Tokenizer) -> re.Pattern[str]:
+    """What means a mask in a text: `[MASK]`, whatever the vocabulary calls it, or that name."""
+    names = {tokenizer.special_tokens["mask_token"], ROLES["mask_token"][0]}
+    return re.compile("|".join(map(re.escape, sorted(names))))
+
+
 class MaskFiller:
     """A pretrained model that fills gaps; see `load_filler`."""
 
@@ -57,10 +63,7 @@ class MaskFiller:
         self.max_length, self.batch_size, self.top = max_length, batch_size, top
         self.ranks = ALONE
         """Processes that divide each window of rows, which all of them get."""
-        self.mask = tokenizer.special_tokens["mask_token"]
-        # Whoever writes `[MASK]` means it, whatever the vocabulary calls it.
-        names = {self.mask, ROLES["mask_token"][0]}
-        self._name = re.compile("|".join(map(re.escape, sorted(names))))
+        self.mask, self._name = tokenizer.special_tokens["mask_token"], mask_name(tokenizer)
 
     def predict(self, texts: Any) -> list[dict[str, Any]]:
         """Fill the masks of one text or many; it has the name and the inputs of `Predictor`'s.

@@ -226,6 +226,7 @@ def _start_decoder(
     """
     if head.starts_from is None:
         if encoder is not None:
+            _check_reads_both_ways(encoder.config)
             head.start_from(encoder)
         return
     causal = find_checkpoint(head.starts_from, cache_dir)
@@ -240,6 +241,16 @@ def _start_decoder(
             "pretrain it with --tokenizer ENCODER"
         )
     head.start_from(causal.encoder(), causal.weights_below("head."))
+
+
+def _check_reads_both_ways(config: EncoderConfig) -> None:
+    """Refuse a model that writes as the one that reads."""
+    if config.causal and config.block == "transformer":
+        raise ConfigError(
+            "encoder: expected one that reads in both directions, got a causal one; turn it by "
+            "finetune adapt --objective mlm, or start the decoder from it: --decoder-from, beside "
+            "an encoder with its tokenizer"
+        )
 
 
 def _language_model(encoder: Encoder, start: Checkpoint | None) -> MaskedLM | None:

@@ -97,6 +97,38 @@ def test_a_causal_encoder_gives_all_but_cross_attention() -> None:
         assert torch.equal(weight, taken), name
 
 
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"norm_position": "pre", "local_attention": 1, "global_every": 2},
+        {"norm_position": "output", "norm": "rms", "position": "alibi"},
+        {"norm_position": "pre", "norm": "rms", "residual": False, "position": "relative"},
+    ],
+    ids=str,
+)
+def test_without_a_source_it_is_the_causal_encoder(variant: dict[str, Any]) -> None:
+    config = dataclasses.replace(DecoderConfig().shape(ENCODER), **variant)
+    if not config.residual:
+        config = dataclasses.replace(config, num_hidden_layers=1)
+    encoder, net = Encoder(config).eval(), Decoder(config, 16).eval()
+    assert type(net.blocks[0].cross_attention_norm) is type(net.blocks[0].attention_norm)
+    net.start_from(encoder)
+    for block in net.blocks:
+        for weight in block.cross_attention.output.parameters():
+            torch.nn.init.zeros_(weight)
+    states, expected = net(IDS, memory()).last_hidden_state, encoder({"input_ids": IDS})
+    if config.residual:
+        torch.testing.assert_close(states, expected.last_hidden_state)
+    else:  # nothing passes by a sublayer that gives zeros
+        assert not states.any()
+
+
+def test_weights_of_another_shape_are_refused_in_a_line() -> None:
+    other = Encoder(dataclasses.replace(DecoderConfig().shape(ENCODER), type_vocab_size=2))
+    with pytest.raises(ConfigError, match="got another embeddings.token_type_embeddings.weight;"):
+        decoder().start_from(other)
+
+
 def test_an_encoder_that_reads_both_ways_gives_its_words() -> None:
     encoder, net = Encoder(ENCODER), decoder()
     net.start_from(encoder)

@@ -69,3 +69,37 @@ def test_the_last_layer_is_the_models_answer(tokenizer: Tokenizer) -> None:
 def test_a_text_without_a_place_to_ask_is_refused(text: str, tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match=r"expected a text of 1 to \d+ tokens, got \d+"):
         logit_lens(module_for(tokenizer), tokenizer, [text])
+
+
+@torch.no_grad()
+def test_a_mask_in_the_text_is_a_gap(tokenizer: Tokenizer) -> None:
+    module = module_for(tokenizer)
+    found = logit_lens(module, tokenizer, ["the [MASK] saw a dog"])
+    (text,) = found["texts"]
+    tokens = [one["token"] for one in text["tokens"]]
+    assert tokens.count("[MASK]") == 1
+    place = tokens.index("[MASK]")
+    (left, right) = tokenizer.encode_ids(["the", "saw a dog"])
+    ids = [tokenizer.cls_token_id, *left, tokenizer.mask_token_id, *right, tokenizer.sep_token_id]
+    hidden = module.encoder({"input_ids": torch.tensor([ids])}).last_hidden_state
+    chances = module.head(hidden[0])[:, : tokenizer.vocab_size].log_softmax(-1)
+    best = text["tokens"][place]["candidates"][-1][0]["probability"]
+    assert best == pytest.approx(float(chances[place + 1].exp().max()), abs=1e-5)
+    assert text["tokens"][place]["nats"] is None
+    known = [one["nats"][-1] for one in text["tokens"] if one["nats"]]
+    assert len(known) == len(ids) - 3
+    assert found["layers"][-1]["nats"] == pytest.approx(sum(known) / len(known), rel=1e-5)
+    assert "[MASK]" in lens_table(found)
+
+
+def test_gaps_alone_have_candidates_and_no_figures(tokenizer: Tokenizer) -> None:
+    found = logit_lens(module_for(tokenizer), tokenizer, ["[MASK]"])
+    assert [layer["nats"] for layer in found["layers"]] == [None] * 3
+    assert "[MASK]" in lens_table(found)
+
+
+def test_a_causal_model_reads_the_name_of_the_mask_as_text(tokenizer: Tokenizer) -> None:
+    found = logit_lens(module_for(tokenizer, causal=True), tokenizer, ["a [MASK] dog"])
+    tokens = found["texts"][0]["tokens"]
+    assert all(one["nats"] for one in tokens)
+    assert len(tokens) == len(tokenizer.encode_ids(["a [MASK] dog"])[0])

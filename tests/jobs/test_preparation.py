@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,6 +69,19 @@ def test_a_new_decoder_starts_with_the_words_of_the_encoder(world: World, tmp_pa
 def test_a_model_that_reads_both_ways_is_no_decoder(world: World, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a causal language model, got one that reads"):
         prepared(tmp_path, world.pretrained, DecoderConfig(decoder_from=str(world.pretrained)))
+
+
+def test_a_causal_run_is_no_encoder(causal: Path, tmp_path: Path) -> None:
+    message = "^encoder: expected one that reads in both directions, got .* start the decoder from"
+    with pytest.raises(ConfigError, match=message):
+        prepared(tmp_path, causal, DecoderConfig())
+
+
+def test_a_recurrent_run_is_no_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(encoder_config=EncoderConfig(block="lstm", causal=True))
+    monkeypatch.setattr("finetune.checkpoints.hub.find_checkpoint", lambda place: found)
+    with pytest.raises(ConfigError, match="expected a causal transformer, got block lstm"):
+        prepared(tmp_path, "none", DecoderConfig(decoder_from="runs/lstm"))
 
 
 def test_the_tokenizer_of_both_must_be_one(causal: Path, tmp_path: Path) -> None:
