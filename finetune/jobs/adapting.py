@@ -177,7 +177,8 @@ def _shape(run: AdaptRun, start: Checkpoint) -> EncoderConfig:
             "objective: an LSTM that reads in both directions has weights that a causal one lacks, "
             f"so {run.encoder_from} cannot be turned; leave --objective out"
         )
-    return dataclasses.replace(config, causal=run.objective == "clm")
+    memory = config.memory if run.objective == "clm" else 0  # of earlier tokens alone, no weights
+    return dataclasses.replace(config, causal=run.objective == "clm", memory=memory)
 
 
 def _module(run: AdaptRun, start: Checkpoint) -> Pretrainer:

@@ -226,7 +226,11 @@ def _start_decoder(
     """
     if head.starts_from is None:
         if encoder is not None:
-            _check_reads_both_ways(encoder.config)
+            if encoder.config.causal and encoder.config.block == "transformer":
+                raise ConfigError(
+                    "encoder: expected one that reads in both directions, got a causal one; turn "
+                    "it by finetune adapt --objective mlm, or give it as --decoder-from"
+                )
             head.start_from(encoder)
         return
     causal = find_checkpoint(head.starts_from, cache_dir)
@@ -241,16 +245,6 @@ def _start_decoder(
             "pretrain it with --tokenizer ENCODER"
         )
     head.start_from(causal.encoder(), causal.weights_below("head."))
-
-
-def _check_reads_both_ways(config: EncoderConfig) -> None:
-    """Refuse a model that writes as the one that reads."""
-    if config.causal and config.block == "transformer":
-        raise ConfigError(
-            "encoder: expected one that reads in both directions, got a causal one; turn it by "
-            "finetune adapt --objective mlm, or start the decoder from it: --decoder-from, beside "
-            "an encoder with its tokenizer"
-        )
 
 
 def _language_model(encoder: Encoder, start: Checkpoint | None) -> MaskedLM | None:

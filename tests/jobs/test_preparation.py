@@ -72,7 +72,9 @@ def test_a_model_that_reads_both_ways_is_no_decoder(world: World, tmp_path: Path
 
 
 def test_a_causal_run_is_no_encoder(causal: Path, tmp_path: Path) -> None:
-    message = "^encoder: expected one that reads in both directions, got .* start the decoder from"
+    message = (
+        "^encoder: expected one that reads in both directions, got .* give it as --decoder-from$"
+    )
     with pytest.raises(ConfigError, match=message):
         prepared(tmp_path, causal, DecoderConfig())
 
