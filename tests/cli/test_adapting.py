@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -11,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from finetune.checkpoints.folder import load_checkpoint
+from finetune.checkpoints.folder import Checkpoint, load_checkpoint
+from finetune.encoder import EncoderConfig
+from finetune.jobs.adapting import _shape
+from finetune.runs.settings import AdaptRun
 from finetune.text.corpus.documents import read_documents
 from finetune.text.corpus.sources import corpus_sources
 from tests.cli.test_stopping import kill_at
@@ -39,6 +43,14 @@ def results_of(run: Path) -> Any:
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(run).weights()
+
+
+def test_a_memory_is_left_behind_where_a_causal_encoder_is_turned() -> None:
+    config = EncoderConfig(causal=True, position="relative", memory=8)
+    start = Checkpoint(Path("gpt"), config, {}, None, ())
+    turned = _shape(AdaptRun("gpt", "run", objective="mlm"), start)
+    assert turned == dataclasses.replace(config, causal=False, memory=0)
+    assert _shape(AdaptRun("gpt", "run", objective="clm"), start) == config
 
 
 def test_language_modelling_goes_on_from_the_encoder_and_its_head(

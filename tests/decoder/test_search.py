@@ -118,6 +118,16 @@ def test_the_search_ends_once_nothing_better_can_come() -> None:
     assert steps == 1
 
 
+def test_the_search_goes_on_while_the_penalty_can_make_a_longer_target_the_better_one() -> None:
+    def step(prefixes: Tensor, rows: Tensor) -> Tensor:
+        ends, goes_on = (-1.0, -1.05) if prefixes.shape[1] == 1 else (-0.01, -9.0)
+        return torch.tensor([[-9.0, ends, goes_on, -9.0]]).expand(len(prefixes), -1)
+
+    found = beam_search(step, start(1), END, 5, beams=2, alpha=2.0)
+    assert found.ids.tolist() == [[2, END, END, END, END]]
+    assert float(found.scores[0]) == pytest.approx(-1.06 / float(length_penalty(2, 2.0)))
+
+
 @pytest.mark.parametrize(
     ("length", "alpha", "penalty"), [(1, 0.6, 1.0), (7, 1.0, 2.0), (10, 0.0, 1.0), (19, 2.0, 16.0)]
 )

@@ -8,9 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from finetune.decoder import DecoderConfig, SearchConfig
-from finetune.encoder import EncoderConfig
+from finetune.encoder import Encoder, EncoderConfig
 from finetune.errors import ConfigError
 from finetune.heads import HeadConfig, Seq2Seq, cross_entropy
+from finetune.training.config import RegularizationConfig
+from finetune.training.loop.finetuner import FineTuner
+from tasks.write.task import WriteTask
 
 CONFIG = EncoderConfig(
     vocab_size=30,
@@ -64,6 +67,16 @@ def test_label_smoothing_is_that_of_its_formula() -> None:
     right = log_probs.gather(1, LABELS[:5, None]).squeeze(1)
     by_hand = -(0.9 * right + 0.1 * log_probs.mean(dim=-1)).mean()
     torch.testing.assert_close(cross_entropy(logits, LABELS[:5], label_smoothing=0.1), by_hand)
+
+
+def test_training_smooths_labels_and_leaves_out_what_is_behind_the_end() -> None:
+    net = head()
+    logits = net(states(), MASK, TARGETS)
+    smoothing = RegularizationConfig(label_smoothing=0.1)
+    tuner = FineTuner(Encoder(CONFIG), net, WriteTask(), regularization=smoothing)
+    expected = cross_entropy(logits[:5], LABELS[:5], label_smoothing=0.1)
+    torch.testing.assert_close(tuner._loss(logits, LABELS), expected)
+    assert not torch.isclose(expected, net.loss(logits, LABELS))
 
 
 @pytest.mark.parametrize("beams", [1, 3])

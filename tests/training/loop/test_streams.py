@@ -69,6 +69,20 @@ def test_a_state_goes_on_with_another_number_of_processes_and_micro_batches() ->
     assert alone.of({FILLER: torch.ones(1)}, 0) is None
 
 
+def test_each_part_of_a_batch_has_a_memory_that_no_other_process_has() -> None:
+    made = {}
+    for rank in range(2):
+        streams = remembering(rank, 2, 2, lambda one: [one])
+        for batch in range(4):  # two steps of two micro-batches
+            memory = streams.of({}, batch)
+            assert memory is not None
+            memory.extend(0, torch.full((1, 1, 1), float(batch)))
+        made[rank] = {
+            part: one.states[0].flatten().tolist() for part, one in streams._parts.items()
+        }
+    assert made == {0: {0: [0, 2], 2: [1, 3]}, 1: {1: [0, 2], 3: [1, 3]}}
+
+
 REMEMBERING: dict[str, Any] = {"causal": True, "position": "relative", "memory": 5}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
