@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from finetune.errors import DataError
-from finetune.inspection.logit_lens import lens_table, logit_lens
+from finetune.inspection.logit_lens import _layers, lens_table, logit_lens
 from finetune.inspection.pairs import SentenceScorer
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.pretrainer import Pretrainer
@@ -49,6 +50,16 @@ def test_each_layer_is_read_by_the_head(variant: dict[str, Any], tokenizer: Toke
             all_nats.append(nats)
     means = torch.tensor(all_nats).mean(0).tolist()
     assert [layer["nats"] for layer in found["layers"]] == pytest.approx(means, rel=1e-4)
+
+
+def test_figures_of_a_layer_are_those_of_their_formulas() -> None:
+    chances = torch.tensor([[[0.25, 0.5, 0.25]], [[0.8, 0.1, 0.1]]]).log()  # two layers, a token
+    first, last = _layers(chances, torch.tensor([1]), None)
+    divergence = 0.8 * math.log(0.8 / 0.25) + 0.1 * math.log(0.1 / 0.5) + 0.1 * math.log(0.1 / 0.25)
+    assert first["divergence"] == pytest.approx(divergence, rel=1e-5)
+    assert (first["right"], first["agrees"]) == (1.0, 0.0)
+    assert first["nats"] == pytest.approx(-math.log(0.5))
+    assert (last["right"], last["agrees"], last["divergence"]) == (0.0, 1.0, 0.0)
 
 
 def test_the_last_layer_is_the_models_answer(tokenizer: Tokenizer) -> None:
