@@ -50,10 +50,14 @@ class DecoderConfig:
 
         Args:
             encoder: The encoder's. Where its blocks are no transformer's, the decoder's are, with
-                learned positions, of which such an encoder has none.
+                learned positions, of which such an encoder has none, and heads of equal width.
         """
         if encoder.block != "transformer":
-            encoder = dataclasses.replace(encoder, block="transformer", position="learned")
+            most, size = encoder.num_attention_heads, encoder.hidden_size  # nobody chose them
+            heads = next(count for count in range(most, 0, -1) if size % count == 0)
+            encoder = dataclasses.replace(
+                encoder, block="transformer", position="learned", num_attention_heads=heads
+            )
         return dataclasses.replace(
             encoder,
             num_hidden_layers=self.decoder_layers or encoder.num_hidden_layers,

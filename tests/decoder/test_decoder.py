@@ -136,6 +136,12 @@ def test_an_encoder_that_reads_both_ways_gives_its_words() -> None:
     assert torch.equal(net.embeddings.word_embeddings.weight, words)
 
 
+def test_heads_beside_a_recurrent_encoder_divide_its_width() -> None:
+    shape = DecoderConfig().shape(EncoderConfig(block="lstm", hidden_size=50))
+    assert (shape.block, shape.num_attention_heads) == ("transformer", 10)
+    assert DecoderConfig().shape(EncoderConfig(block="conv", hidden_size=48)).head_size == 4
+
+
 def test_an_unknown_score_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown cross_score 'additve'; did you mean 'additive'"):
         DecoderConfig(cross_score="additve")
