@@ -38,6 +38,7 @@ COMMANDS = {
     "squad": ["squad", "1.1"],
     "race": ["race", "middle"],
     "classify": ["classify"],
+    "write": ["write"],
 }
 """Folder of configs -> the words of the command that reads them."""
 
@@ -148,6 +149,9 @@ def test_it_pretrains_and_is_fine_tuned(name: str, tmp_path: Path) -> None:
         data: list[Any] = ["--data", sample.data if family == "glue" else files.data]
         if family == "classify":
             data = ["--train", files.own("train.csv"), "--validation", files.own("validation.csv")]
+        if family == "write":
+            names = ("train-pairs.jsonl", "validation-pairs.jsonl")
+            data = ["--train", files.own(names[0]), "--validation", files.own(names[1])]
         arguments = [*data, "--encoder", tmp_path / "run", "--out", out, "--config", tuning]
         # The length of mini.yaml, whose positions are learned.
         flags = ["--no-wandb", "--max-steps", "2", "--max-length", "128"]

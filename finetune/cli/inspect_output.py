@@ -15,12 +15,12 @@ RUN = "folder of a run or checkpoint"
 RUNS = "run folders; a folder with several seeds means all of them"
 ABOUT = {
     "attention": "attention weights of a text or a pair, by layer and head",
-    "alignment": "cross-attention of a run that writes: from which words each word was written",
+    "alignment": "cross-attention: from which words a run wrote each word",
     "heads": "statistics of each attention head over many texts",
     "probe": "what a linear classifier can predict from each layer",
     "similarity": "similarity of the layers of one run, or of several (CKA)",
     "logit-lens": "what the language-model head predicts from each layer",
-    "pairs": "minimal pairs: how often the good sentence is the more probable one",
+    "pairs": "minimal pairs: how often the good sentence is more probable",
     "words": "nearest neighbours of words in the word embeddings",
     "frequency": "loss of a pretraining run by frequency of the token",
 }

@@ -331,8 +331,8 @@ def test_a_place_without_an_encoder_is_refused(
 def test_a_folder_of_another_library_is_refused(
     world: World, tmp_path: Path, refuses: Refuses
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "hidden_size": 16}))
-    pattern = f"{tmp_path}/config.json: expected a model_type that can be imported, got 'gpt2'.*"
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 16}))
+    pattern = f"{tmp_path}/config.json: expected a model_type that can be imported, got 'llama'.*"
     refuses(pattern, *world.glue(tmp_path / "run", encoder=tmp_path))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finetune.report.inside import KINDS
+from tests.made.texts import write_lines
 
 if TYPE_CHECKING:
     from tests.made.commands import Call
@@ -15,7 +16,22 @@ if TYPE_CHECKING:
 def test_a_report_takes_every_file_that_inspect_writes(
     world: World, tmp_path: Path, call: Call
 ) -> None:
-    out = tmp_path / "inspection"
+    out, writer = tmp_path / "inspection", tmp_path / "writer"
+    pairs = write_lines(tmp_path / "pairs.jsonl", [{"source": "the cat", "target": "a dog"}] * 4)
+    files = ("--train", pairs, "--validation", pairs, "--no-wandb")
+    write = (
+        "write",
+        *files,
+        "--encoder",
+        world.pretrained,
+        "--max-length",
+        16,
+        "--max-steps",
+        1,
+        "--max-target-length",
+        8,
+    )
+    assert call(*write, "--out", writer).status == 0
     few = ("--limit", 20, "--out", out)
     both = (world.pretrained, world.tuned)
     words: dict[str, tuple[object, ...]] = {
@@ -24,6 +40,7 @@ def test_a_report_takes_every_file_that_inspect_writes(
         "probe": (*both, "--seeds", "1,2", *few),
         "similarity": (*both, *few),
         "words": (world.pretrained, "cat", "--out", out),
+        "alignment": (writer, "the cat", "--out", out),
         "frequency": (world.pretrained, "--batches", 1, "--out", out),
     }
     assert words.keys() == KINDS.keys()
@@ -33,6 +50,6 @@ def test_a_report_takes_every_file_that_inspect_writes(
     outcome = call("report", *both, "--inside", out, "--out", page)
     assert outcome.status == 0, outcome.err
     text = page.read_text(encoding="utf-8")
-    for key in ("probes", "similarity", "heads", "attention", "words", "frequency"):
+    for key in ("probes", "similarity", "heads", "attention", "alignment", "words", "frequency"):
         assert f'<section id="{key}"' in text
     assert "pretrained – tuned" in text  # names of groups are in similarity.json

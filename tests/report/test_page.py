@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PARTS = (
     "overview warnings data comparisons pretraining curves plan confusion calibration examples "
-    "cost probes similarity heads words frequency settings"
+    "cost probes similarity heads alignment words frequency settings"
 )
 
 

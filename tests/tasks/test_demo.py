@@ -92,11 +92,17 @@ def test_it_ends_by_a_report_of_all_its_runs_and_says_where(shown: Demo) -> None
     assert "Warnings" not in text or "is not in the form" not in text
 
 
-def test_the_commands_to_try_next_work(shown: Demo, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_to_try_next_work(
+    shown: Demo, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where inspect writes its files
     commands = [shlex.split(line) for line in shown.lines if line.startswith("  finetune ")]
-    assert [words[1] for words in commands] == ["evaluate", "predict"]
+    assert [words[1] for words in commands] == ["evaluate", "predict", "inspect"]
     assert all(main(words[1:]) == 0 for words in commands)
     scored, *answers = capsys.readouterr().out.splitlines()
+    pairs = [line.split() for line in answers[5:]]
+    del answers[5:]
+    assert pairs[-1][:2] == ["all", "800"]
     assert json.loads(scored)["split"] == "test"
     assert [set(json.loads(answer)) >= {"id", "prediction"} for answer in answers] == 5 * [True]
 

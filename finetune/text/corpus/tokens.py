@@ -262,14 +262,13 @@ def find_whole(folder: Path) -> dict[str, Any] | None:
         Its content; None where there is no such folder, or where it is damaged: that one is
         removed, with a warning, to be made again.
     """
+    if not folder.exists():  # asked first: another process may finish it while this one looks
+        return None
     content = read_manifest(folder)
     if content is not None and _is_undamaged(folder, content.get("checksums", {})):
         return content
-    if folder.exists():
-        warnings.warn(
-            f"{folder}: this part of the cache is damaged; computing it again", stacklevel=2
-        )
-        remove(folder)
+    warnings.warn(f"{folder}: this part of the cache is damaged; computing it again", stacklevel=2)
+    remove(folder)
     return None
 
 

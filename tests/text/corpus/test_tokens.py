@@ -9,7 +9,13 @@ import pytest
 
 from finetune.text.corpus import tokens as module
 from finetune.text.corpus.shards import Tokens, shard_name
-from finetune.text.corpus.tokens import TokenFolder, count_duplicates, write_tokens, written_whole
+from finetune.text.corpus.tokens import (
+    TokenFolder,
+    count_duplicates,
+    find_whole,
+    write_tokens,
+    written_whole,
+)
 from finetune.text.tokenizer.stated import ROLES
 from finetune.text.tokenizer.tokenizer import Tokenizer
 
@@ -169,3 +175,17 @@ def test_folder_is_invisible_until_it_is_whole(tmp_path: Path) -> None:
     with written_whole(path):
         assert not path.exists()
     assert path.exists()
+
+
+def test_a_part_that_another_process_finishes_in_the_meantime_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, named = tmp_path / "made", tmp_path / "split"
+    made.mkdir()
+
+    def too_early(folder: Path) -> None:
+        made.rename(folder)  # the other process, just after this one has looked
+
+    monkeypatch.setattr(module, "read_manifest", too_early)
+    assert find_whole(named) is None
+    assert made.exists() or named.exists()

@@ -34,6 +34,8 @@ from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.sharding import divide, fill, local, shard, take_out, whole
 from finetune.training.optimizer import OptimizerConfig, make_optimizer
 
+ROOT = Path(__file__).parent.parent.parent.parent
+
 SIZES = {
     "bert-large": (
         8,
@@ -91,7 +93,10 @@ def test_what_was_taken_out_is_the_module_and_what_is_left_has_no_weights() -> N
     assert torch.equal(module.head.weight, taken.head.weight)
 
 
-def test_parts_train_as_the_whole_and_are_written_and_read(tmp_path: Path) -> None:
+def test_parts_train_as_the_whole_and_are_written_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)  # where the processes find this module
     mp.spawn(_compare, args=(find_free_network_port(), tmp_path), nprocs=2)
     assert len(read_weights(tmp_path / "named")) == len(Pretrainer(Encoder(TINY)).state_dict())
     part = tmp_path / "named" / "sharded" / "__1_0.distcp"
