@@ -1,6 +1,6 @@
 """Greedy and beam search: pure functions over a step function, which know no network.
 
-A step takes what was written so far and gives the log-probabilities of the next token. It is told
+A step takes what was written so far and gives the log-probabilities of the next token. It learns
 which of its former rows each row continues, so that one with a cache can follow.
 """
 

@@ -30,6 +30,7 @@ from tasks.own.options import (
     unfolded,
 )
 from tasks.sources.reader import (
+    NamedSplits,
     UniqueIds,
     check_files,
     check_split,
@@ -120,7 +121,7 @@ def chosen(answer: Any, options: Sequence[str], where: str) -> int:
 
 
 @dataclass(frozen=True)
-class ChooseTask(ChoiceTask):
+class ChooseTask(NamedSplits, ChoiceTask):
     """Questions of the user's own files."""
 
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -137,21 +138,6 @@ class ChooseTask(ChoiceTask):
     def name(self) -> str:
         """`choose/` and the name of the data."""
         return f"choose/{self.given_name}"
-
-    @property
-    def train_split(self) -> str | None:
-        """`train`, if a file was named for it."""
-        return "train" if "train" in self.files else None
-
-    @property
-    def validation_splits(self) -> tuple[str, ...]:
-        """`validation`, if a file was named for it."""
-        return tuple(split for split in ("validation",) if split in self.files)
-
-    @property
-    def test_splits(self) -> tuple[str, ...]:
-        """`test`, if a file was named for it."""
-        return tuple(split for split in ("test",) if split in self.files)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:

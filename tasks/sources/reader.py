@@ -122,6 +122,28 @@ def check_split(name: str, split: str, splits: Collection[str]) -> None:
         raise DataError(f"{name} has no split '{split}'; {nearest(split, splits)}")
 
 
+class NamedSplits:
+    """The splits of a task on the user's own files: those that a file was named for."""
+
+    files: Mapping[str, Path]
+    """Split -> file."""
+
+    @property
+    def train_split(self) -> str | None:
+        """`train`, if a file was named for it."""
+        return "train" if "train" in self.files else None
+
+    @property
+    def validation_splits(self) -> tuple[str, ...]:
+        """`validation`, if a file was named for it."""
+        return tuple(split for split in ("validation",) if split in self.files)
+
+    @property
+    def test_splits(self) -> tuple[str, ...]:
+        """`test`, if a file was named for it."""
+        return tuple(split for split in ("test",) if split in self.files)
+
+
 def check_files(name: str, files: Mapping[str, Path], splits: Collection[str]) -> None:
     """Refuse a file that was named for a split that a task does not have.
 

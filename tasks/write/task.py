@@ -18,7 +18,14 @@ from finetune.task.answers.classes import constant_answers
 from finetune.task.interface import Answer, Example, Outputs, Task, most_frequent
 from finetune.text.tokenizer.tokenizer import is_empty
 from tasks.own.names import OWN
-from tasks.sources.reader import BadRows, UniqueIds, check_files, check_split, first_of
+from tasks.sources.reader import (
+    BadRows,
+    NamedSplits,
+    UniqueIds,
+    check_files,
+    check_split,
+    first_of,
+)
 
 if TYPE_CHECKING:
     from finetune.encoder import EncoderConfig
@@ -194,7 +201,7 @@ class PairTask(Task):
 
 
 @dataclass(eq=False)
-class WriteTask(PairTask):
+class WriteTask(NamedSplits, PairTask):
     """Pairs of the user's own files."""
 
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -210,21 +217,6 @@ class WriteTask(PairTask):
     def name(self) -> str:
         """`write/` and the name of the data."""
         return f"write/{self.given_name}"
-
-    @property
-    def train_split(self) -> str | None:
-        """`train`, if a file was named for it."""
-        return "train" if "train" in self.files else None
-
-    @property
-    def validation_splits(self) -> tuple[str, ...]:
-        """`validation`, if a file was named for it."""
-        return tuple(split for split in ("validation",) if split in self.files)
-
-    @property
-    def test_splits(self) -> tuple[str, ...]:
-        """`test`, if a file was named for it."""
-        return tuple(split for split in ("test",) if split in self.files)
 
     def data_files(self, split: str) -> list[Path]:
         """The file of a split."""

@@ -125,7 +125,7 @@ class SharedSums:
         model.register_comm_hook(self, lambda shared, bucket: _added_with(shared, bucket))
 
     def wrap_again(self, trainer: pl.Trainer) -> None:
-        """Let DDP begin anew with what is trainable from now on, in all processes at once.
+        """Wrap the module in DDP again, by what is trainable now, in all processes at once.
 
         What DDP has wrapped as trainable it looks for in each step, where it may be frozen by now:
         that takes a second all-reduce.
