@@ -379,5 +379,5 @@ class MaskedBlocks(Dataset[Batch]):
 
 def _next_tokens(input_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     labels = np.full_like(input_ids, IGNORED)
-    labels[:, :-1] = input_ids[:, 1:]
+    labels[:, :-2] = input_ids[:, 1:-1]  # the frame's [SEP] cuts the text anywhere: not its end
     return labels
