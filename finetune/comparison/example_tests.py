@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from finetune.comparison.examples import (
+    RESAMPLES,
     TOLERANCE,
     Bootstrap,
     Floats,
@@ -17,11 +19,14 @@ from finetune.comparison.examples import (
     Score,
     align,
     bootstrap_values,
+    bootstraps,
     example_values,
     mcnemar,
+    one_by_one,
 )
 from finetune.comparison.groups import Answer, Group, Run, split_of
 from finetune.comparison.seeds import holm
+from finetune.comparison.weighted import WeightedScores
 from finetune.errors import DataError
 
 
@@ -56,6 +61,7 @@ class ExampleTests:
         self._resamples, self._seed = resamples, seed
         self._rows: dict[str, list[list[Sequence[Answer]]]] = {}
         self._rescored: dict[str, Rescored] = {}
+        self._weighted: dict[str, WeightedScores] = {}
 
     def of(self, metric: str) -> Tested:
         """Test a metric.
@@ -78,6 +84,8 @@ class ExampleTests:
             if name not in self._score(rows[0][0]):
                 return _untested(metric, "the function that scores them does not return it")
             self._check(rows, recorded, split, name, self._score)
+            if (weighted := self._from_weights(split, name, rows, self._score)) is not None:
+                return Tested(weighted, (), ())
             rescored = self._rescored.setdefault(split, Rescored(rows, self._score))
             return self._resample(metric, name, rescored)
         if name == "accuracy":
@@ -114,6 +122,13 @@ class ExampleTests:
             McNemar(name, *test, p) for name, test, p in zip(names, tests, adjusted, strict=True)
         )
 
+    def _from_weights(
+        self, split: str, name: str, rows: Sequence[Rows], score: Score
+    ) -> Bootstrap | None:
+        if split not in self._weighted:
+            self._weighted[split] = WeightedScores(rows, score)
+        return self._weighted[split].bootstrap(name, seed=self._seed, resamples=self._resamples)
+
     def _resample(self, metric: str, name: str, rescored: Rescored) -> Tested:
         drawn = rescored.affordable(self._resamples)
         if not drawn:
@@ -146,3 +161,53 @@ class ExampleTests:
 
 def _untested(metric: str, why: str) -> Tested:
     return Tested(None, (), (f"no test of {metric} over examples: {why}",))
+
+
+def unpaired_bootstrap(
+    groups: tuple[Rows, Rows],
+    recorded: tuple[Sequence[float], Sequence[float]],
+    metric: str,
+    score: Score,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Bootstrap | None:
+    """The difference of a metric between two sets of examples, each resampled by itself.
+
+    Args:
+        groups: For each of the two sets, the rows of each seed.
+        recorded: For each, the metric of each seed as its results have it.
+        metric: Its name for `score`.
+        score: Scores rows.
+        seed: Seed of the resamples.
+        resamples: How many, or fewer where scoring them would take more than minutes.
+
+    Returns:
+        Interval and p; None where not even 1,000 resamples can be scored.
+    """
+    values = [
+        example_values([rows], [scores], metric, score)
+        for rows, scores in zip(groups, recorded, strict=True)
+    ]
+    if all(value is not None for value in values):
+        means = [value[0].mean(axis=0) for value in values if value is not None]
+        data = [mean[~np.isnan(mean)] for mean in means]
+        return bootstraps(data, _mean_difference, seed=seed, resamples=resamples)[0]
+    weighted = WeightedScores(groups, score)
+    found = weighted.bootstrap(metric, seed=seed, resamples=resamples, paired=False)
+    if found is not None:
+        return found
+    first, second = (Rescored([rows], score) for rows in groups)
+    resamples = min(side.affordable(resamples) for side in (first, second))
+
+    def difference(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> float:
+        return first.means(metric, a)[0] - second.means(metric, b)[0]
+
+    numbers = [np.arange(len(rows[0])) for rows in groups]
+    if not resamples:
+        return None
+    return bootstraps(numbers, one_by_one(difference), seed=seed, resamples=resamples)[0]
+
+
+def _mean_difference(first: Floats, second: Floats, axis: int) -> Any:
+    return first.mean(axis=axis) - second.mean(axis=axis)

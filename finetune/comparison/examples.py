@@ -105,38 +105,63 @@ def paired_bootstrap(
         Interval and p.
     """
     data = np.arange(examples) if isinstance(examples, int) else examples
-    return _bootstrap((data,), statistic, np.mean, seed=seed, resamples=resamples)
+    several = np.mean if statistic is None else one_by_one(statistic)
+    return bootstraps((data,), several, seed=seed, resamples=resamples)[0]
 
 
-def _bootstrap(
+def one_by_one(statistic: Callable[..., float]) -> Callable[..., Floats]:
+    """A statistic of one resample as one of many: (R, N) of each of the data -> (R,)."""
+    return lambda *many, axis: np.array([statistic(*one) for one in zip(*many, strict=True)])
+
+
+def bootstraps(
     data: Sequence[npt.NDArray[Any]],
-    statistic: Callable[..., float] | None,
-    of_means: Callable[..., Any],
+    statistics: Callable[..., Any],
     *,
     seed: int,
     resamples: int,
-) -> Bootstrap:
-    """Resample each of the data by itself; of several the statistic gets one resample each."""
+) -> list[Bootstrap]:
+    """Resample once for several statistics.
+
+    Args:
+        data: Resampled each by itself, (N,).
+        statistics: Resamples of each of the data (R, N), and `axis` -> (R,) or (M, R).
+        seed: Seed of the resamples.
+        resamples: How many, at least 1.
+
+    Returns:
+        Interval and p of each statistic.
+    """
     from scipy import stats
 
     examples = sum(map(len, data))
     result = stats.bootstrap(
         data,
-        of_means if statistic is None else statistic,
+        statistics,
         n_resamples=resamples,
         batch=max(1, _BATCH_ELEMENTS // examples),
-        vectorized=statistic is None,
+        vectorized=True,
         confidence_level=CONFIDENCE,
         method="percentile",
         rng=np.random.default_rng(seed),
     )
-    drawn = np.round(result.bootstrap_distribution, 12)  # 0 by rounding is 0
+    ends = zip(*np.atleast_1d(*result.confidence_interval), strict=True)
+    drawn = np.atleast_2d(np.round(result.bootstrap_distribution, 12))  # 0 by rounding is 0
+    return [
+        Bootstrap((_rounded(low), _rounded(high)), _two_sided(values), resamples, examples)
+        for (low, high), values in zip(ends, drawn, strict=True)
+    ]
+
+
+def _rounded(end: Any) -> float:
+    return round(float(end), 12)
+
+
+def _two_sided(drawn: Floats) -> float:
     rarer = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-    low, high = (round(float(end), 12) for end in result.confidence_interval)
     # The observed data count as one more resample (Davison and Hinkley, 1997, chapter 4): no
     # finite number of resamples can show that p is 0.
-    p = min(1.0, 2 * (rarer + 1) / (resamples + 1))
-    return Bootstrap((low, high), p, resamples, examples)
+    return min(1.0, 2 * (rarer + 1) / (len(drawn) + 1))
 
 
 def example_values(
@@ -250,52 +275,6 @@ class Rescored:
                 for group in self._groups
             ]
         return self._cached[key]
-
-
-def unpaired_bootstrap(
-    groups: tuple[Rows, Rows],
-    recorded: tuple[Sequence[float], Sequence[float]],
-    metric: str,
-    score: Score,
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> Bootstrap | None:
-    """The difference of a metric between two sets of examples, each resampled by itself.
-
-    Args:
-        groups: For each of the two sets, the rows of each seed.
-        recorded: For each, the metric of each seed as its results have it.
-        metric: Its name for `score`.
-        score: Scores rows.
-        seed: Seed of the resamples.
-        resamples: How many, or fewer where scoring them would take more than minutes.
-
-    Returns:
-        Interval and p; None where not even 1,000 resamples can be scored.
-    """
-    values = [
-        example_values([rows], [scores], metric, score)
-        for rows, scores in zip(groups, recorded, strict=True)
-    ]
-    if all(value is not None for value in values):
-        means = [value[0].mean(axis=0) for value in values if value is not None]
-        data = [mean[~np.isnan(mean)] for mean in means]
-        return _bootstrap(data, None, _mean_difference, seed=seed, resamples=resamples)
-    first, second = (Rescored([rows], score) for rows in groups)
-    resamples = min(side.affordable(resamples) for side in (first, second))
-
-    def difference(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> float:
-        return first.means(metric, a)[0] - second.means(metric, b)[0]
-
-    numbers = [np.arange(len(rows[0])) for rows in groups]
-    if not resamples:
-        return None
-    return _bootstrap(numbers, difference, _mean_difference, seed=seed, resamples=resamples)
-
-
-def _mean_difference(first: Floats, second: Floats, axis: int) -> Any:
-    return first.mean(axis=axis) - second.mean(axis=axis)
 
 
 def align(rows: Sequence[Answer], reference: Sequence[Answer], where: str) -> Sequence[Answer]:

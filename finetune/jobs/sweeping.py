@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from finetune.comparison.examples import unpaired_bootstrap
+from finetune.comparison.example_tests import unpaired_bootstrap
 from finetune.comparison.groups import split_of
 from finetune.console.output import counted
 from finetune.errors import ConfigError, DataError, FinetuneError
