@@ -19,11 +19,6 @@ from finetune.encoder.relative import RelativePositions
 from finetune.encoder.scores import SCORES, ProductScore
 
 
-def first_tokens(inputs: Tensor, count: int | None) -> Tensor:
-    """Leave the first tokens of (..., T, X), all of them if no count is given."""
-    return inputs if count is None else inputs[..., :count, :]
-
-
 class SelfAttention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2.2) with a choice of score.
 
@@ -58,7 +53,7 @@ class SelfAttention(nn.Module):
         rotary: Rotation | None = None,
         distances: Tensor | None = None,
         *,
-        queries: int | None = None,
+        queries: Padded | None = None,
         layout: Padded = PADDED,
         output_attentions: bool = False,
         memory: Tensor | None = None,
@@ -72,7 +67,7 @@ class SelfAttention(nn.Module):
             bias: What `mask_bias` gave; broadcasts to (B, H, T, T).
             rotary: Rotary positions of the tokens, if there are any.
             distances: What `distance_table` gave, where positions are relative.
-            queries: Q, the first tokens of a padded layout that gather; None = all T.
+            queries: Layout of the Q tokens that gather, out of a padded layout; None = all T.
             layout: How the tokens lie in the hidden states.
             output_attentions: Whether the weights are wanted; it costs the fused path.
             memory: States of other tokens that keys and values are made of, (B, S, memory_size):
@@ -85,11 +80,11 @@ class SelfAttention(nn.Module):
         Returns:
             Hidden states (B, Q, D) or (N, D), and the weights (B, H, Q, T) before dropout, or None.
         """
-        # (B, H, Q, K)
-        query = layout.split_heads(self.query(first_tokens(hidden, queries)), self.num_heads)
+        wanted = queries or layout
+        query = wanted.split_heads(self.query(wanted.take(hidden)), self.num_heads)  # (B, H, Q, K)
         if rotary is not None:
             before = 0 if earlier is None else earlier.shape[1]
-            cosine, sine = (first_tokens(part[..., before:, :], queries) for part in rotary)
+            cosine, sine = (wanted.rows(part[..., before:, :]) for part in rotary)
             query = rotate(query, (cosine, sine))
         if past is not None and memory is not None and past.pair is not None:
             key, value = past.pair  # of this very memory, which never grows
@@ -99,7 +94,7 @@ class SelfAttention(nn.Module):
             key, value = self._keys_and_values(source, rotary, layout)
             key, value = (key, value) if past is None else past.extend(key, value)
         if bias is not None:
-            bias = first_tokens(bias, queries)
+            bias = wanted.rows(bias)
         if self.relative is not None and distances is not None:
             tokens, keys = layout.length(hidden), key.shape[2]
             by_position = self.relative(query, distances, tokens, keys)
@@ -110,7 +105,7 @@ class SelfAttention(nn.Module):
             mixed, weights = self._mix_fused(self.score, query, key, value, bias), None
         else:
             mixed, weights = self._mix(query, key, value, bias)
-        return self.output(layout.merge_heads(mixed)), weights if output_attentions else None
+        return self.output(wanted.merge_heads(mixed)), weights if output_attentions else None
 
     def _keys_and_values(
         self, source: Tensor, rotary: Rotation | None, layout: Padded

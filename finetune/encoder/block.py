@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from finetune.encoder.attention import SelfAttention, first_tokens
+from finetune.encoder.attention import SelfAttention
 from finetune.encoder.cache import KeyValues
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.convolution import Convolution
@@ -73,7 +73,7 @@ class EncoderBlock(ResidualBlock):
         rotary: Rotation | None = None,
         distances: Tensor | None = None,
         *,
-        queries: int | None = None,
+        queries: Padded | None = None,
         layout: Padded = PADDED,
         output_attentions: bool = False,
         past: KeyValues | None = None,
@@ -86,8 +86,8 @@ class EncoderBlock(ResidualBlock):
             bias: Added to the attention logits; broadcasts to (B, H, T, T).
             rotary: Rotary positions of the tokens, if there are any.
             distances: Sinusoids of all distances, where positions are relative.
-            queries: Q, the first tokens of a padded layout whose states are wanted; None = all T.
-                Where a head reads one token, most of the last block's work falls away.
+            queries: Layout of the Q tokens whose states are wanted, out of a padded layout; None =
+                all T. Where a head reads few tokens, most of the last block's work falls away.
             layout: How the tokens lie in the hidden states.
             output_attentions: Whether the attention weights are wanted.
             past: Keys and values of earlier tokens; extended by those of these.
@@ -107,7 +107,7 @@ class EncoderBlock(ResidualBlock):
             past=past,
             earlier=None if earlier is None else self._inputs(earlier, self.attention_norm),
         )
-        hidden = self._add(first_tokens(hidden, queries), attended, self.attention_norm)
+        hidden = self._add((queries or layout).take(hidden), attended, self.attention_norm)
         changed = self.feedforward(self._inputs(hidden, self.feedforward_norm))
         return self._add(hidden, changed, self.feedforward_norm), weights
 
@@ -133,7 +133,7 @@ class SequenceBlock(ResidualBlock):
         rotary: None = None,
         distances: None = None,
         *,
-        queries: int | None = None,
+        queries: Padded | None = None,
         layout: Padded = PADDED,
         output_attentions: bool = False,
         past: KeyValues | None = None,
@@ -146,7 +146,7 @@ class SequenceBlock(ResidualBlock):
             rows: Where the sequences are; None where each row of the batch is one.
             rotary: None: such a block sees the order itself.
             distances: None, for the same reason.
-            queries: Q, the first tokens whose states are wanted; None = all T.
+            queries: Layout of the Q tokens whose states are wanted; None = all T.
             layout: How the tokens lie in the hidden states.
             output_attentions: Without effect: there are none.
             past: None: there are no keys and values.
@@ -157,7 +157,7 @@ class SequenceBlock(ResidualBlock):
         """
         inputs = layout.pad(self._inputs(hidden, self.norm))
         outputs = layout.unpad(self.sublayer(inputs, rows))
-        return first_tokens(self._add(hidden, outputs, self.norm), queries), None
+        return (queries or layout).take(self._add(hidden, outputs, self.norm)), None
 
 
 def transformer_block(config: EncoderConfig, number: int) -> nn.Module:

@@ -182,12 +182,19 @@ def training_flops_per_token(
     embeddings = _embeddings(config).flops
     blocks = [_block(config, depth, length) for depth in range(1, config.num_hidden_layers + 1)]
     trained = sum(blocks[frozen or 0 :])
-    if first_only and trained and config.block == "transformer":
-        keys_and_values = 4 * config.hidden_size**2  # the rest is for one token of T
-        trained -= (blocks[-1] - keys_and_values) * (1 - 1 / length)
+    if first_only and trained:
+        trained -= unread_flops(config, length, 1 / length)
     if frozen is None:
         return 3 * (embeddings + trained)
     return 3 * trained + (0.0 if cached else embeddings + sum(blocks[:frozen]))
+
+
+def unread_flops(config: EncoderConfig, length: int, read: float) -> float:
+    """Count what the last block saves, forward a token, where a fraction `read` is wanted of it."""
+    if config.block != "transformer":
+        return 0.0
+    keys_and_values = 4 * config.hidden_size**2  # of all tokens in any case
+    return (_block(config, config.num_hidden_layers, length) - keys_and_values) * (1 - read)
 
 
 def attention_overtakes(config: EncoderConfig, *, with_projections: bool = False) -> int:
@@ -214,11 +221,7 @@ def attention_overtakes(config: EncoderConfig, *, with_projections: bool = False
 
 
 def describe(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> str:
-    """Draw the costs as a table, a column for each length.
-
-    Args:
-        config: Sizes and variants.
-        lengths: Values of T.
+    """Draw the costs as a table, a column for each of some lengths T.
 
     Returns:
         Several lines of text.
@@ -239,11 +242,7 @@ def describe(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> str:
 
 
 def counts(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
-    """The costs as plain values, for programs.
-
-    Args:
-        config: Sizes and variants.
-        lengths: Values of T.
+    """The costs as plain values, for programs, at some lengths T.
 
     Returns:
         The config, parameters in all and by part, and for each T the forward operations a token.

@@ -17,7 +17,7 @@ from finetune.encoder.cache import Cache
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
-from finetune.encoder.layout import PADDED, Padded, Rows
+from finetune.encoder.layout import PADDED, Chosen, First, Padded, Rows
 from finetune.encoder.masks import mask_bias, visible_tokens
 from finetune.encoder.memory import Memory
 from finetune.encoder.norms import make_norm
@@ -180,6 +180,7 @@ class Encoder(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         first_only: bool = False,
+        positions: Tensor | None = None,
         cache: Cache | None = None,
         memory: Memory | None = None,
     ) -> EncoderOutput:
@@ -193,6 +194,8 @@ class Encoder(nn.Module):
             output_attentions: Whether the attention weights are wanted; slower.
             first_only: Whether the last block computes the first token alone: the last hidden
                 state is (B, 1, D) then, for less work.
+            positions: Tokens whose last hidden states are wanted alone, int64 (N,), numbered among
+                all B T, none twice: the last hidden state is (N, D) then, for less work.
             cache: Keys and values of the S tokens before these T, extended by theirs. A mask is
                 bool (B, S + T) then, or (B, T, S + T); positions go on from S unless they are
                 given.
@@ -219,6 +222,7 @@ class Encoder(nn.Module):
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
             first_only=first_only,
+            positions=positions,
             cache=cache,
             memory=memory,
         )
@@ -320,6 +324,7 @@ class Encoder(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         first_only: bool = False,
+        positions: Tensor | None = None,
         layout: Padded = PADDED,
         cache: Cache | None = None,
         memory: Memory | None = None,
@@ -331,6 +336,11 @@ class Encoder(nn.Module):
             mask = None if mask is None else F.pad(mask, (past, 0), value=True)
             position_ids = torch.arange(past + hidden.shape[1], device=hidden.device).unsqueeze(0)
         contexts = contexts_of(self.config, hidden, mask, position_ids, past)
+        chosen = None if positions is None else Chosen.from_positions(positions, *hidden.shape[:2])
+        few = chosen is not None and self.reads_few(
+            len(chosen.positions) / hidden.shape[:2].numel()
+        )
+        read = First() if first_only else chosen if few else None
         states, attentions = [hidden], []
         hidden = layout.unpad(hidden)
         for depth in depths:
@@ -338,7 +348,7 @@ class Encoder(nn.Module):
                 depth,
                 hidden,
                 *contexts[self.config.is_local(depth)],
-                queries=1 if first_only and depth == depths[-1] else None,
+                queries=read if depth == depths[-1] else None,
                 layout=layout,
                 output_attentions=output_attentions,
                 past=cache.blocks[depth - 1] if cache else None,
@@ -348,8 +358,10 @@ class Encoder(nn.Module):
                 states.append(hidden)
             if weights is not None:
                 attentions.append(weights)
+        if chosen and not read:
+            hidden = chosen.take(hidden)
         return EncoderOutput(
-            layout.pad(hidden),
+            hidden if chosen else layout.pad(hidden),
             tuple(states) if output_hidden_states else None,
             tuple(attentions) if output_attentions else None,
         )
@@ -365,6 +377,11 @@ class Encoder(nn.Module):
         else:
             hidden, weights = block(hidden, *context, **options)
         return self.final_norm(hidden) if depth == len(self.blocks) else hidden, weights
+
+    def reads_few(self, fraction: float) -> bool:
+        """Whether the last block computes the chosen tokens alone: not where they are most."""
+        # Relative positions count a query's distances by its row, so there must be all rows.
+        return fraction < 1 / 2 and self.config.position != "relative"
 
     def _check_attention(self, **wanted: bool) -> None:
         """Refuse what only blocks with attention have."""

@@ -1,7 +1,9 @@
 """How the tokens of a batch lie: sequences side by side with their padding, or without it.
 
 Projections, norms and the feed-forward part work on each token alone, so they need no padding; only
-what looks at other tokens (attention, recurrence, convolution) needs sequences side by side.
+what looks at other tokens (attention, recurrence, convolution) needs sequences side by side. The
+last block computes only the tokens that are read of it: these (`First`, `Chosen`) have a layout of
+their own, beside that of the keys and values.
 """
 
 from __future__ import annotations
@@ -39,8 +41,96 @@ class Padded:
         """Put the heads (B, H, T, K) side by side again, in this layout."""
         return mixed.transpose(1, 2).flatten(2)
 
+    def take(self, hidden: Tensor) -> Tensor:
+        """Take the tokens of this layout out of the hidden states that a block gets."""
+        return hidden
+
+    def rows(self, context: Tensor) -> Tensor:
+        """Take their rows out of what blocks share, (1 or B, X, 1 or T, Y) -> (…, Q, Y)."""
+        return context
+
 
 PADDED = Padded()
+
+
+@dataclass(frozen=True)
+class First(Padded):
+    """The first tokens of each sequence, (B, Q, D), out of hidden states (B, T, D).
+
+    Attributes:
+        count: Q.
+    """
+
+    count: int = 1
+
+    def take(self, hidden: Tensor) -> Tensor:
+        """Take the tokens out, (B, T, D) -> (B, Q, D)."""
+        return hidden[..., : self.count, :]
+
+    def rows(self, context: Tensor) -> Tensor:
+        """Take their rows out, (…, 1 or T, Y) -> (…, 1 or Q, Y)."""
+        return context[..., : self.count, :]
+
+
+@dataclass(frozen=True)
+class Chosen(Padded):
+    """Some tokens of a batch one after the other, (N, D), out of hidden states (B, T, D).
+
+    Attributes:
+        positions: Of each, its number among all B T, int64 (N,).
+        places: Of each, its place among B Q rows of queries, int64 (N,).
+        columns: Which token of its sequence each query is, int64 (B, Q); None where Q = T.
+        shape: B and Q.
+    """
+
+    positions: Tensor
+    places: Tensor
+    columns: Tensor | None
+    shape: tuple[int, int]
+
+    @classmethod
+    def from_positions(cls, positions: Tensor, batch: int, length: int) -> Chosen:
+        """Find the place of each token.
+
+        Args:
+            positions: Numbers of the tokens among all B T, int64 (N,), none twice.
+            batch: B.
+            length: T.
+        """
+        # How many there are in the fullest row, the host would wait for a GPU to learn. There all T
+        # are queries: a fused kernel costs little, and linear layers see the N tokens all the same.
+        if positions.device.type != "cpu" or bool((positions.diff() <= 0).any()):
+            return cls(positions, positions, None, (batch, length))
+        sequence = positions // length
+        counts = torch.bincount(sequence, minlength=batch)  # (B)
+        most = max(1, int(counts.max()))
+        number = torch.arange(len(positions)) - (counts.cumsum(0) - counts)[sequence]
+        places = sequence * most + number
+        columns = torch.zeros(batch * most, dtype=torch.int64)
+        columns[places] = positions % length
+        return cls(positions, places, columns.view(batch, most), (batch, most))
+
+    def take(self, hidden: Tensor) -> Tensor:
+        """Take the tokens out, (B, T, D) -> (N, D)."""
+        return hidden.flatten(0, 1).index_select(0, self.positions)
+
+    def rows(self, context: Tensor) -> Tensor:
+        """Take their rows out, (1 or B, X, 1 or T, Y) -> (…, 1 or Q, Y)."""
+        if self.columns is None or context.shape[-2] == 1:
+            return context
+        index = self.columns[:, None, :, None].expand(-1, context.shape[1], -1, context.shape[3])
+        return context.expand(len(index), -1, -1, -1).gather(2, index)
+
+    def split_heads(self, projected: Tensor, num_heads: int) -> Tensor:
+        """Divide projections (N, D) among the heads, -> (B, H, Q, K), zeros where none is."""
+        batch, most = self.shape
+        rows = projected.new_zeros(batch * most, projected.shape[-1])
+        rows = rows.index_copy(0, self.places, projected)
+        return super().split_heads(rows.view(batch, most, -1), num_heads)
+
+    def merge_heads(self, mixed: Tensor) -> Tensor:
+        """Put the heads (B, H, Q, K) side by side again, -> (N, D)."""
+        return super().merge_heads(mixed).flatten(0, 1).index_select(0, self.places)
 
 
 @dataclass(frozen=True)

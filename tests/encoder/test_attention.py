@@ -9,6 +9,7 @@ from torch import Tensor
 from finetune.encoder import EncoderConfig
 from finetune.encoder.attention import SelfAttention
 from finetune.encoder.embeddings import rotation
+from finetune.encoder.layout import First
 from finetune.encoder.masks import mask_bias, visible_tokens
 from finetune.encoder.scores import SCORES, ProductScore
 
@@ -105,6 +106,8 @@ def test_first_queries_gather_what_they_gather_among_all(
     turns = rotation(torch.arange(7)[None], config.head_size, 10000.0)
     rotary = turns if position == "rotary" else None
     whole, weights = attention(hidden, bias, rotary, output_attentions=True)
-    first, first_weights = attention(hidden, bias, rotary, queries=queries, output_attentions=True)
+    first, first_weights = attention(
+        hidden, bias, rotary, queries=First(queries), output_attentions=True
+    )
     torch.testing.assert_close(first, whole[:, :queries])
     torch.testing.assert_close(first_weights, weights[:, :, :queries])

@@ -21,6 +21,7 @@ from finetune.encoder.cost import (
 from finetune.encoder.feedforward import ACTIVATIONS
 from finetune.encoder.scores import SCORES
 from finetune.heads import MaskedLM
+from finetune.training.loop.pretrainer import Pretrainer
 
 Tiny = Callable[..., EncoderConfig]
 
@@ -214,6 +215,27 @@ def test_a_training_step_costs_what_torch_counts(
         config, 12, frozen=frozen, cached=True, first_only=first_only
     )
     assert counter.get_total_flops() / ids.numel() == pytest.approx(counted)
+
+
+@pytest.mark.parametrize("position", ["learned", "relative"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_step_of_pretraining_costs_what_torch_counts(
+    tiny: Tiny, position: str, causal: bool
+) -> None:
+    config = tiny(position=position, causal=causal, attention_probs_dropout_prob=0.1)
+    module = Pretrainer(Encoder(config).train())
+    module.lm_fraction = 1.0 if causal else 0.25
+    read = torch.arange(48).view(4, 12)[:, : 12 if causal else 3]
+    batch = {"input_ids": torch.ones(4, 12, dtype=torch.long), "positions": read.flatten()}
+    hidden = module.encoder.embeddings(batch).detach().requires_grad_()
+    module.encoder.embeddings.forward = lambda _: hidden  # type: ignore[method-assign]
+    with FlopCounterMode(display=False) as counter:
+        module(batch).sum().backward()
+    counted = module.flops_per_token(12) * 48
+    if position == "relative":  # keys of distances, and distances that no query looks at
+        assert counter.get_total_flops() > counted
+    else:
+        assert counter.get_total_flops() == pytest.approx(counted)
 
 
 def test_a_frozen_prefix_costs_one_pass_or_none(tiny: Tiny) -> None:

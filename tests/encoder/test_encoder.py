@@ -371,6 +371,49 @@ def test_the_first_token_has_the_state_and_gradients_that_it_has_among_all(
         torch.testing.assert_close(gradients[name], gradient, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("variant", [*VARIANTS, {"gradient_checkpointing": True}], ids=str)
+@pytest.mark.parametrize(
+    ("masked", "positions"),
+    [("nothing", [15, 2, 8]), ("padding", [1, 2, 8, 15]), ("documents", [3])],
+)
+def test_chosen_tokens_have_the_states_and_gradients_that_they_have_among_all(
+    tiny: Tiny, batch: Batch, variant: dict[str, Any], masked: str, positions: list[int]
+) -> None:
+    encoder, chosen = Encoder(tiny(**variant)).train(), torch.tensor(positions)
+    if masked == "nothing":
+        del batch["attention_mask"]
+    if masked == "documents":
+        document = torch.arange(7) // 3
+        batch["attention_mask"] = (document[:, None] == document).expand(3, 7, 7)
+
+    def states_and_gradients(chooses: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        output = encoder(batch, positions=chosen if chooses else None).last_hidden_state
+        states = output if chooses else output.flatten(0, 1)[chosen]
+        states.square().sum().backward()
+        gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
+        encoder.zero_grad()
+        return states, gradients
+
+    expected, expected_gradients = states_and_gradients(False)
+    states, gradients = states_and_gradients(True)
+    torch.testing.assert_close(states, expected, atol=1e-6, rtol=1e-6)
+    assert gradients.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-4, rtol=1e-4)
+
+
+def test_the_last_block_computes_no_state_that_is_not_read(tiny: Tiny, batch: Batch) -> None:
+    encoder, rows = Encoder(tiny()), []
+    for block in encoder.blocks:
+        block.feedforward.register_forward_hook(
+            lambda _, args, output: rows.append(output.shape[:-1].numel())
+        )
+    encoder(batch, positions=torch.tensor([1, 2, 8]))
+    most = torch.arange(20)
+    assert encoder(batch, positions=most).last_hidden_state.shape == (20, 16)
+    assert rows == [21, 3, 21, 21]
+
+
 @pytest.mark.gpu
 @each_variant
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from finetune.encoder import Encoder, EncoderConfig
-from finetune.encoder.layout import Rows, Unpadded
+from finetune.encoder import Dropout, Encoder, EncoderConfig
+from finetune.encoder.layout import Chosen, Padded, Rows, Unpadded
 from finetune.errors import ConfigError
 
 MASK = torch.arange(6) < torch.tensor([[6], [1], [4]])
@@ -61,6 +62,39 @@ def test_blocks_compute_the_same_without_padding(
             hidden, MASK, start, until=end, layout=Unpadded.from_mask(MASK, 16)
         )
     torch.testing.assert_close(unpadded, plain * MASK[..., None], atol=1e-5, rtol=1e-5)
+
+
+class Replayed:
+    """Dropout whose masks are drawn for the padded batch, and taken over by another layout."""
+
+    def __init__(self) -> None:
+        self.masks: list[Tensor] = []
+        self.layout: Padded | None = None
+
+    def draw(self, inputs: Tensor) -> Tensor:
+        """Draw a mask for the padded batch."""
+        self.masks.append((torch.rand_like(inputs) > 0.3).float() / 0.7)
+        return inputs * self.masks[-1]
+
+    def repeat(self, inputs: Tensor) -> Tensor:
+        """Use the masks in the order in which they were drawn, those of the same numbers."""
+        mask = self.masks.pop(0)
+        if mask.shape != inputs.shape:
+            mask = self.layout.rows(mask) if mask.dim() == 4 else self.layout.take(mask)
+        return inputs * mask
+
+
+def test_chosen_tokens_are_the_same_under_the_same_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, dropout = Encoder(EncoderConfig.from_dict(SIZES)).train(), Replayed()
+    batch = {"input_ids": torch.randint(50, (3, 6)), "attention_mask": MASK}
+    positions = torch.tensor([1, 2, 6, 15])
+    monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.draw(inputs))
+    every = encoder(batch).last_hidden_state.flatten(0, 1)[positions]
+    dropout.layout = Chosen.from_positions(positions, 3, 6)
+    monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.repeat(inputs))
+    chosen = encoder(batch, positions=positions).last_hidden_state
+    assert not dropout.masks
+    torch.testing.assert_close(chosen, every, atol=1e-6, rtol=1e-6)
 
 
 def test_rows_put_each_text_in_front_in_both_directions() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from finetune.encoder import Encoder
-from finetune.encoder.cost import forward_flops_per_token
+from finetune.encoder.cost import forward_flops_per_token, lm_head_fraction, unread_flops
 from finetune.encoder.memory import Memory
 from finetune.errors import DataError
 from finetune.heads import MaskedLM
@@ -96,14 +96,19 @@ class Pretrainer(EncoderWithHead):
         Returns:
             Logits (N, V).
         """
-        hidden = self.encoder(batch, memory=memory).last_hidden_state  # (B, T, D)
         # Positions in the flattened batch: a row's number of masked tokens varies.
-        logits: Tensor = self.head(hidden.flatten(0, 1)[batch["positions"]])
+        output = self.encoder(batch, positions=batch["positions"], memory=memory)
+        logits: Tensor = self.head(output.last_hidden_state)  # of (N, D)
         return logits
 
     def flops_per_token(self, length: float) -> float:
-        """Count the arithmetic of a training step, with the head over the masked positions."""
-        return 3 * forward_flops_per_token(self.encoder.config, round(length), self.lm_fraction)
+        """Count the arithmetic of a step: head and last block are of the masked positions alone."""
+        config, tokens = self.encoder.config, round(length)
+        read = lm_head_fraction(config) if self.lm_fraction is None else self.lm_fraction
+        forward = forward_flops_per_token(config, tokens, read)
+        if self.encoder.reads_few(read):
+            forward -= unread_flops(config, tokens, read)
+        return 3 * forward
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The loss, nats a masked token; on logged steps also the fraction predicted correctly."""
