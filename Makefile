@@ -27,12 +27,9 @@ check: $(INSTALLED)  ## format, lint, types, tests
 	$(BIN)/mypy --strict finetune tasks benchmarks
 	$(BIN)/pytest --numprocesses $(WORKERS)
 
-bench: $(INSTALLED)  ## this project beside its peers; on a quiet machine
+bench: $(INSTALLED)  ## this project beside its peers, in one table; 20 minutes on a quiet machine
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	$(BIN)/python benchmarks/pretraining.py
-	$(BIN)/python benchmarks/finetuning.py
-	$(BIN)/python benchmarks/lightning_overhead.py
-	$(BIN)/python benchmarks/corpus.py
+	$(BIN)/python benchmarks/bench.py
 
 gpu:  ## checks and times on one CUDA device, into runs/gpu; eight minutes, installs nothing
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu.py

@@ -1,14 +1,9 @@
-"""Two contestants with the same sizes take turns; the medians are compared.
-
-Other load on the machine affects both equally, so the ratio is valid where single figures are not.
-Use a quiet machine even so: processes on the same cores stall each other.
-"""
+"""What contestants share: sizes, batches of made text, and the process they compute in."""
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -74,23 +69,6 @@ def prepare(threads: int | None) -> None:
     keep_freed_memory()  # of the process: the peer gains from it too
     if threads is not None:
         torch.set_num_threads(threads)
-
-
-def take_turns(turns: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Let each contestant have its turn, round after round.
-
-    Args:
-        turns: Name → one turn, which returns its figure.
-        rounds: How many turns each has.
-
-    Returns:
-        Name → median figure.
-    """
-    figures: dict[str, list[float]] = {name: [] for name in turns}
-    for _ in range(rounds):
-        for name, turn in turns.items():
-            figures[name].append(turn())
-    return {name: statistics.median(values) for name, values in figures.items()}
 
 
 def masked_batches(size: Size, rows: int, length: int, rate: float) -> Iterator[dict[str, Any]]:

@@ -1,37 +1,43 @@
-"""Preparing a corpus, in MB of text a second of one core, beside `tokenizers` alone.
+"""Preparing a corpus, in MB of text a second, beside `tokenizers` alone. Rows of `bench.py`.
 
 Ours reads the files, tokenizes, finds the words' starts, counts, and writes shards with checksums.
-`tokenizers` splits the same documents, which are in memory, and makes lists of their ids. Then
-how much memory a process took, and how long the prepared corpus takes to open.
-
-    python benchmarks/corpus.py data/corpus/wikitext-2
+`tokenizers` splits the same documents, which are in memory, and makes lists of their ids.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from typing import Any
 
-from finetune.text import (
-    CorpusConfig,
-    Tokenizer,
-    TokenizerConfig,
-    build_corpus,
-    corpus_sources,
-    read_documents,
-    train_tokenizer,
-)
-from finetune.text.tokenizer.tokenizer import tokenizer_threads
+from turns import Contest, Settings, Turn
 
+ALGORITHMS = ("wordpiece", "bpe")
 AT_ONCE = 1000
 """Documents that `tokenizers` is given at once."""
+
+
+def contests(files: list[Path], vocab_size: int, rounds: int) -> list[Contest]:
+    """Preparing, and opening what is prepared, by each algorithm; then training a tokenizer."""
+    settings: Settings = {"files": [str(file) for file in files], "vocab_size": vocab_size}
+    size = sum(file.stat().st_size for file in files) / 1e6
+    works = [(f"corpus, {name}", name, "prepare", "encode") for name in ALGORITHMS]
+    works += [("corpus, prepared before", ALGORITHMS[0], "reopen", "encode")]
+    works += [(f"tokenizer training, {name}", name, "train", "train_alone") for name in ALGORITHMS]
+    return [
+        Contest(
+            title,
+            {"ours": f"corpus:{ours}", "tokenizers": f"corpus:{theirs}"},
+            unit="MB/s",
+            amount=size,
+            rounds=rounds,
+            settings={**settings, "algorithm": algorithm},
+        )
+        for title, algorithm, ours, theirs in works
+    ]
 
 
 def made_file(folder: Path, megabytes: float) -> Path:
@@ -50,67 +56,80 @@ def made_file(folder: Path, megabytes: float) -> Path:
     return file
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """Processor seconds of this process and of those that it started."""
-    before = os.times()
-    work()
-    after = os.times()
-    return sum(after[:4]) - sum(before[:4])
+def prepare(settings: Settings) -> Turn:
+    """Make a turn of ours: the corpus is prepared in an empty cache, by a worker for each core."""
+    build = _build(settings)
 
-
-def theirs(tokenizer: Tokenizer, documents: Sequence[str]) -> None:
-    """Tokenize with `tokenizers` alone."""
-    rest: Iterator[str] = iter(documents)
-    while chunk := list(islice(rest, AT_ONCE)):
-        encodings = tokenizer.backend.encode_batch_fast(chunk, add_special_tokens=False)
-        for encoding in encodings:
-            _ = encoding.ids
-
-
-def compare(paths: list[str], algorithm: str, options: argparse.Namespace) -> str:
-    """Measure both, in turns, with a vocabulary learned from the corpus."""
-    sources = corpus_sources(paths)
-    size = sum(source.stat().st_size for source in sources if isinstance(source, Path)) / 1e6
-    documents = list(read_documents(sources))
-    vocabulary = TokenizerConfig(algorithm=algorithm, vocab_size=options.vocab_size)
-    tokenizer = train_tokenizer(documents, vocabulary)
-    config = CorpusConfig(tokenize_workers=options.workers)
-    rates: dict[str, list[float]] = {"ours": [], "tokenizers": []}
-    for _ in range(options.rounds):
+    def turn() -> float:
         with tempfile.TemporaryDirectory() as cache:
+            return _seconds(lambda: build(cache))
 
-            def ours(cache: str = cache) -> object:
-                return build_corpus(paths, tokenizer, config, 1, cache)
-
-            rates["ours"].append(size / seconds_of(ours))
-            started = time.perf_counter()
-            ours()
-            opened = time.perf_counter() - started
-        rates["tokenizers"].append(size / seconds_of(lambda: theirs(tokenizer, documents)))
-    mine, other = (median(rates[name]) for name in ("ours", "tokenizers"))
-    return (
-        f"{algorithm}: ours {mine:.2f} MB/s  tokenizers {other:.2f} MB/s  "
-        f"ratio {mine / other:.2f}  opened again in {opened:.2f} s"
-    )
+    return turn
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Compare for both algorithms."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("corpus", nargs="*", help="files and folders; default: a made text")
-    parser.add_argument("--megabytes", type=float, default=20, help="size of the made text")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
-    parser.add_argument("--workers", type=int, default=1, help="processes that prepare")
-    parser.add_argument("--vocab-size", type=int, default=8192, help="tokens of the vocabulary")
-    options = parser.parse_args(words)
-    with tempfile.TemporaryDirectory() as folder, tokenizer_threads(1):
-        paths = options.corpus or [str(made_file(Path(folder), options.megabytes))]
-        print(f"{', '.join(paths)}, {options.workers} worker(s), rates by processor time")
-        for algorithm in ("wordpiece", "bpe"):
-            print(compare(paths, algorithm, options))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"peak memory {peak:.0f} MiB, the documents for tokenizers included")
+def reopen(settings: Settings) -> Turn:
+    """Make a turn of ours where the corpus is in the cache."""
+    build = _build(settings)
+    build(settings["folder"])
+    return lambda: _seconds(lambda: build(settings["folder"]))
 
 
-if __name__ == "__main__":
-    main()
+def encode(settings: Settings) -> Turn:
+    """Make a turn of `tokenizers` alone."""
+    documents, backend = _documents(settings), _trained(settings).backend
+
+    def work() -> None:
+        rest: Iterator[str] = iter(documents)
+        while chunk := list(islice(rest, AT_ONCE)):
+            for encoding in backend.encode_batch_fast(chunk, add_special_tokens=False):
+                _ = encoding.ids
+
+    return lambda: _seconds(work)
+
+
+def train(settings: Settings) -> Turn:
+    """Make a turn of ours: a vocabulary is learned from the files."""
+    return lambda: _seconds(lambda: _trained(settings))
+
+
+def train_alone(settings: Settings) -> Turn:
+    """Make a turn of `tokenizers`' own classes, which learn from the documents in memory."""
+    import tokenizers
+
+    documents, size = _documents(settings), settings["vocab_size"]
+
+    def work() -> None:
+        if settings["algorithm"] == "wordpiece":
+            made: Any = tokenizers.BertWordPieceTokenizer()
+        else:
+            made = tokenizers.ByteLevelBPETokenizer(add_prefix_space=True, lowercase=True)
+        made.train_from_iterator(documents, vocab_size=size, show_progress=False)
+
+    return lambda: _seconds(work)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _build(settings: Settings) -> Callable[[str], object]:
+    from finetune.text import CorpusConfig, build_corpus
+
+    tokenizer = _trained(settings)
+    config = CorpusConfig(tokenize_workers=settings["threads"])
+    return lambda cache: build_corpus(settings["files"], tokenizer, config, 1, cache)
+
+
+def _documents(settings: Settings) -> list[str]:
+    from finetune.text import corpus_sources, read_documents
+
+    return list(read_documents(corpus_sources(settings["files"])))
+
+
+def _trained(settings: Settings) -> Any:
+    from finetune.text import TokenizerConfig, corpus_sources, read_documents, train_tokenizer
+
+    config = TokenizerConfig(algorithm=settings["algorithm"], vocab_size=settings["vocab_size"])
+    return train_tokenizer(read_documents(corpus_sources(settings["files"])), config)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import sys
 import time
@@ -20,6 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from turns import peak_gib
 
 EVAL_BATCH = 32
 
@@ -100,16 +101,6 @@ class Steps:
             "examples_per_second": rows / sum(self.clock),
             "examples_per_processor_second": rows / sum(self.processor),
         }
-
-
-def peak_gib() -> float:
-    """Largest resident memory of this process, GiB; not that of the process which started it."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
-        return int(peak) / 2**20
-    except (OSError, ValueError):  # no Linux
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def our_words(turn: Turn) -> list[str]:

@@ -1,27 +1,24 @@
 """What Lightning and our callbacks cost: a run's loop beside a bare torch loop.
 
 Both take the same batches, and load, clip and step alike. The run also logs, watches the loss and
-counts; its validation and its checkpoints on disk are left out.
-
-    python benchmarks/lightning_overhead.py
+counts; its validation and its checkpoints on disk are left out. Rows of `bench.py`.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from contest import TINY, Sentences, classifier, masked_batches, prepare, sentences, take_turns
+from contest import TINY, Sentences, classifier, masked_batches, prepare, sentences
 from torch.utils.data import Dataset
+from turns import Contest, Settings, Turn
 
 from finetune.encoder import Encoder
 from finetune.encoder.benchmark import wait_for
@@ -37,6 +34,8 @@ from finetune.training.loop.trainer import build_trainer, quiet_lightning
 
 SIZE = dataclasses.replace(TINY, vocab_size=8192)
 WARM_UP = 5
+BATCH = 32
+"""Sentences of a step of fine-tuning."""
 
 
 class Looked(Dataset[Any]):
@@ -145,45 +144,42 @@ def pretrainer() -> Pretrainer:
     return Pretrainer(Encoder(SIZE.ours()))
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Compare in pretraining and in fine-tuning."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="number of runs of each")
-    parser.add_argument("--steps", type=int, default=60, help="steps of a pretraining run")
-    parser.add_argument(
-        "--rows", type=int, default=32, help="blocks in a batch of the pretraining run"
-    )
-    parser.add_argument("--length", type=int, default=128, help="tokens in a block")
-    parser.add_argument("--examples", type=int, default=6400, help="sentences of a fine-tuning run")
-    parser.add_argument("--threads", type=int, help="threads of torch; default: all cores")
-    options = parser.parse_args(words)
-    prepare(options.threads)
-    rows, length = options.rows, options.length
-    print(f"{SIZE}, vocabulary {SIZE.vocab_size:,}, {torch.get_num_threads()} threads")
-    contests: list[tuple[str, Callable[[], EncoderWithHead], Callable[[], OrderedData]]] = [
-        (
-            f"pretraining, {rows}x{length}",
-            pretrainer,
-            lambda: Masked(options.steps, rows, length),
-        ),
-        (
-            "fine-tuning, SST-2's lengths, batches of 32",
-            lambda: classifier(SIZE),
-            lambda: Sentences(sentences(options.examples, SIZE.vocab_size), 32),
-        ),
+def contests(steps: int, rows: int, length: int, examples: int, rounds: int) -> list[Contest]:
+    """The loop of a pretraining run and of a fine-tuning run."""
+    contestants = {"ours": "lightning_overhead:run", "bare loop": "lightning_overhead:bare_loop"}
+    settings: Settings = {"steps": steps, "rows": rows, "length": length, "examples": examples}
+    works = {"pretraining": steps, "fine-tuning": examples // BATCH}
+    return [
+        Contest(
+            f"loop of a run, {work}, {SIZE}",
+            contestants,
+            unit="ms",
+            rounds=rounds,
+            settings={**settings, "work": work, "counted": count - WARM_UP},
+        )
+        for work, count in works.items()
     ]
-    for title, make, data in contests:
-        with tempfile.TemporaryDirectory() as folder:
-            seconds = take_turns(
-                {
-                    "bare": lambda m=make, d=data: bare(m, d()),  # type: ignore[misc]
-                    "lightning": lambda m=make, d=data, f=folder: lightning(m, d(), Path(f)),  # type: ignore[misc]
-                },
-                options.rounds,
-            )
-        extra = seconds["lightning"] / seconds["bare"] - 1
-        print(f"{title}: {'  '.join(f'{n} {s:.2f} s' for n, s in seconds.items())}  {extra:+.1%}")
 
 
-if __name__ == "__main__":
-    main()
+def run(settings: Settings) -> Turn:
+    """Make a turn of ours: seconds of a step in the loop of a run."""
+    make, data = _work(settings)
+    folder = Path(settings["folder"])
+    return lambda: lightning(make, data(), folder) / settings["counted"]
+
+
+def bare_loop(settings: Settings) -> Turn:
+    """Make a turn of the bare loop: seconds of a step."""
+    make, data = _work(settings)
+    return lambda: bare(make, data()) / settings["counted"]
+
+
+def _work(
+    settings: Settings,
+) -> tuple[Callable[[], EncoderWithHead], Callable[[], OrderedData]]:
+    prepare(settings["threads"])
+    if settings["work"] == "pretraining":
+        rows, length = settings["rows"], settings["length"]
+        return pretrainer, lambda: Masked(settings["steps"], rows, length)
+    texts = sentences(settings["examples"], SIZE.vocab_size)
+    return lambda: classifier(SIZE), lambda: Sentences(texts, BATCH)

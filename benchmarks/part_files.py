@@ -59,8 +59,16 @@ def glue_file(data: Path, task: str, split: str) -> Path:
     return data / "glue_data" / row.folder / row.splits[split].file
 
 
-def sample_glue(data: Path, task: str, count: int | None, folder: Path, *, seed: int = 0) -> int:
-    """Write a task's training rows, or a sample of them, and its development file below a folder.
+def sample_glue(
+    data: Path,
+    task: str,
+    count: int | None,
+    folder: Path,
+    *,
+    development: int | None = None,
+    seed: int = 0,
+) -> int:
+    """Write a task's training rows, or a sample of them, and its development rows below a folder.
 
     Returns:
         How many rows there are to train on.
@@ -68,8 +76,8 @@ def sample_glue(data: Path, task: str, count: int | None, folder: Path, *, seed:
     header, rows = glue_rows(glue_file(data, task, "train"), task)
     chosen = drawn(rows, count, seed)
     write_rows(glue_file(folder, task, "train"), header, chosen)
-    development = glue_file(data, task, "validation").read_bytes()
-    glue_file(folder, task, "validation").write_bytes(development)
+    header, rows = glue_rows(glue_file(data, task, "validation"), task)
+    write_rows(glue_file(folder, task, "validation"), header, drawn(rows, development, seed))
     return len(chosen)
 
 

@@ -1,40 +1,56 @@
 """A step of masked language modelling: our Pretrainer beside `transformers`' BertForMaskedLM.
 
-Both have the same sizes, batches, dropout and optimizer (AdamW, fused), and flush denormals.
-
-    python benchmarks/pretraining.py
+Both have the same sizes, batches, dropout and optimizer (AdamW, fused), and flush denormals. A row
+of `bench.py`; the turns are steps.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from contest import MINI, TINY, Size, masked_batches, prepare, take_turns
+from contest import Size, masked_batches, ours_of, prepare
+from products import Step, products_turn
+from turns import Contest, Settings, Turn
 
-from finetune.encoder import Encoder
-from finetune.training.loop.pretrainer import Pretrainer
+MASK_RATE = 0.15
 
 
-def ours(size: Size, batches: Iterator[dict[str, Any]]) -> Callable[[], float]:
+def contests(sizes: list[tuple[int, int]], rows: int, length: int, rounds: int) -> list[Contest]:
+    """A contest for each size (blocks, width)."""
+    return [
+        Contest(
+            f"MLM step, {blocks}x{width}, {rows}x{length} tokens",
+            {"ours": "pretraining:ours", "transformers": "pretraining:theirs"}
+            | {"limit": "pretraining:products"},
+            unit="tokens/s",
+            amount=rows * length,
+            rounds=rounds,
+            warm_up=2,
+            settings={"blocks": blocks, "width": width, "rows": rows, "length": length},
+        )
+        for blocks, width in sizes
+    ]
+
+
+def ours(settings: Settings) -> Turn:
     """Make a turn of ours: one step, in seconds."""
+    from finetune.encoder import Encoder
+    from finetune.training.loop.pretrainer import Pretrainer
+
+    size, batches = _prepared(settings)
     module = Pretrainer(Encoder(size.ours()))
     optimizer = module.configure_optimizers()
-
-    def loss_of(batch: dict[str, Any]) -> torch.Tensor:
-        labels = batch["labels"].flatten()[batch["positions"]]
-        return module.training_step({**batch, "labels": labels}, 0)["loss"]
-
-    return turn(loss_of, optimizer, batches)
+    return _turn(lambda batch: module.training_step(ours_of(batch), 0)["loss"], optimizer, batches)
 
 
-def theirs(size: Size, batches: Iterator[dict[str, Any]]) -> Callable[[], float]:
+def theirs(settings: Settings) -> Turn:
     """Make a turn of theirs: one step, in seconds."""
     from transformers import BertForMaskedLM
 
+    size, batches = _prepared(settings)
     model = BertForMaskedLM(size.theirs()).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
@@ -42,14 +58,28 @@ def theirs(size: Size, batches: Iterator[dict[str, Any]]) -> Callable[[], float]
         loss: torch.Tensor = model(input_ids=batch["input_ids"], labels=batch["labels"]).loss
         return loss
 
-    return turn(loss_of, optimizer, batches)
+    return _turn(loss_of, optimizer, batches)
 
 
-def turn(
+def products(settings: Settings) -> Turn:
+    """Make a turn of a step's matrix products alone."""
+    size, _ = _prepared(settings)
+    rows, length = settings["rows"], settings["length"]
+    step = Step(rows, length, rows * length, named=round(MASK_RATE * rows * length))
+    return products_turn(size.ours(), [step])
+
+
+def _prepared(settings: Settings) -> tuple[Size, Iterator[dict[str, Any]]]:
+    prepare(settings["threads"])
+    size = Size(settings["blocks"], settings["width"])
+    return size, masked_batches(size, settings["rows"], settings["length"], MASK_RATE)
+
+
+def _turn(
     loss_of: Callable[[dict[str, Any]], torch.Tensor],
     optimizer: torch.optim.Optimizer,
     batches: Iterator[dict[str, Any]],
-) -> Callable[[], float]:
+) -> Turn:
     """Make a turn of forward, backward and optimizer on a new batch."""
 
     def step() -> float:
@@ -61,27 +91,3 @@ def turn(
         return time.perf_counter() - start
 
     return step
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    """Compare at both sizes."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=10, help="number of steps of each")
-    parser.add_argument("--rows", type=int, default=32, help="blocks in a batch")
-    parser.add_argument("--length", type=int, default=128, help="tokens in a block")
-    parser.add_argument("--threads", type=int, help="threads of torch; default: all cores")
-    options = parser.parse_args(words)
-    prepare(options.threads)
-    print(f"{options.rows}x{options.length} tokens, 15 % masked, {torch.get_num_threads()} threads")
-    for size in (TINY, MINI):
-        batches = masked_batches(size, options.rows, options.length, rate=0.15)
-        turns = {"ours": ours(size, batches), "transformers": theirs(size, batches)}
-        take_turns(turns, 2)  # warm-up
-        seconds = take_turns(turns, options.rounds)
-        tokens = options.rows * options.length
-        rates = "  ".join(f"{name} {tokens / s:,.0f} tokens/s" for name, s in seconds.items())
-        print(f"{size}: {rates}  ratio {seconds['transformers'] / seconds['ours']:.2f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -21,18 +21,6 @@ from tests.made.world import World
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SMALLEST = {
-    "corpus": (
-        "--megabytes 0.1 --rounds 1 --vocab-size 300".split(),
-        r"(wordpiece|bpe): ours .* MB/s  tokenizers .* MB/s  ratio .*opened again in .* s\n",
-    ),
-    "lightning_overhead": (
-        "--rounds 1 --steps 6 --rows 1 --length 16 --examples 192 --threads 1".split(),
-        r"pretraining, .*: bare .* s  lightning .* s  .*%\nfine-tuning, .*: bare .* s  lightning",
-    ),
-    "pretraining": (
-        ["--rounds", "1", "--rows", "1", "--length", "16", "--threads", "1"],
-        r"(.*: ours .* tokens/s  transformers .* tokens/s  ratio .*\n){2}",
-    ),
     "spans": (
         ["--questions", "4", "--length", "32", "--batch-size", "2", "--repeats", "1"],
         r"5 windows of 32 tokens",
