@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from finetune.task.interface import Example, Task
     from finetune.text.corpus.corpus import CorpusConfig
     from finetune.text.corpus.masking import MaskingConfig
+    from finetune.text.features.long_texts import LongConfig
     from finetune.text.features.windows import WindowConfig
     from finetune.text.tokenizer.tokenizer import Tokenizer
     from finetune.text.tokenizer.vocabulary import TokenizerConfig
@@ -71,6 +72,7 @@ _HOMES = {
     "HeadConfig": "heads",
     "LengthConfig": "training.loop.progress",
     "LoaderConfig": "training.config",
+    "LongConfig": "text.features.long_texts",
     "MaskedLM": "heads",
     "MaskingConfig": "text.corpus.masking",
     "MultiLabel": "heads",
@@ -118,6 +120,7 @@ __all__ = [
     "HeadConfig",
     "LengthConfig",
     "LoaderConfig",
+    "LongConfig",
     "MaskedLM",
     "MaskingConfig",
     "MultiLabel",

@@ -32,7 +32,8 @@ R = TypeVar("R", bound="FitRun")
 def _glue(run: GlueRun, labels: Labels) -> Task:
     from tasks.glue.task import glue_task
 
-    return glue_task(_name(run), _data(run), run.files(), labels=labels, train_wnli=run.train_wnli)
+    task = glue_task(_name(run), _data(run), run.files(), labels=labels, train_wnli=run.train_wnli)
+    return dataclasses.replace(task, long=run.long_texts)
 
 
 def _squad(run: SpanRun, labels: Labels) -> Task:
@@ -50,13 +51,15 @@ def _answer(run: AnswerRun, labels: Labels) -> Task:
 def _race(run: ChoiceRun, labels: Labels) -> Task:
     from tasks.race.task import race_task
 
-    return race_task(_name(run), _data(run), run.files(), labels=labels)
+    task = race_task(_name(run), _data(run), run.files(), labels=labels)
+    return dataclasses.replace(task, long=run.long_texts)
 
 
 def _choose(run: ChooseRun, labels: Labels) -> Task:
     from tasks.own.choose import choose_task
 
-    return choose_task(run.files(), labels=labels, name=_own_name(run))
+    task = choose_task(run.files(), labels=labels, name=_own_name(run))
+    return dataclasses.replace(task, long=run.long_texts)
 
 
 def _write(run: WriteRun, labels: Labels) -> Task:
@@ -92,12 +95,14 @@ def _classify(run: ClassifyRun, labels: Labels) -> Task:
     from tasks.own.text_sets import text_set_task
 
     if run.dataset is None:
-        return classify_task(run.files(), run.table, labels=labels, name=run.name)
+        task = classify_task(run.files(), run.table, labels=labels, name=run.name)
+        return dataclasses.replace(task, long=run.long_texts)
     if run.train or run.validation:
         raise ConfigError(
             "--dataset names the data, and so do --train and --validation: give one of them"
         )
-    return text_set_task(run.dataset, _data(run), run.files(), run.table, labels=labels)
+    task = text_set_task(run.dataset, _data(run), run.files(), run.table, labels=labels)
+    return dataclasses.replace(task, long=run.long_texts)
 
 
 def _resolve_data(run: R, task: Task) -> R:

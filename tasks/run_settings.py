@@ -10,6 +10,7 @@ from finetune.errors import ConfigError
 from finetune.heads.config import SpanConfig
 from finetune.ranges import MOST_TOKENS, within
 from finetune.runs.settings import FitRun
+from finetune.text.features.long_texts import LongConfig
 from finetune.text.features.windows import WindowConfig
 from finetune.training.optimizer import OptimizerConfig
 from tasks.own.names import OWN, slug
@@ -41,6 +42,7 @@ class GlueRun(FitRun):
 
     train_wnli: bool = False
     """Train on WNLI; otherwise every example gets the most frequent label, as is usual."""
+    long_texts: LongConfig = field(default_factory=LongConfig)
 
 
 @dataclass
@@ -58,7 +60,9 @@ class ChoiceRun(FitRun):
     """Fine-tune an encoder on multiple-choice questions about a passage."""
 
     max_length: int = within(1, MOST_TOKENS, default=384)
-    """Longest sequence in tokens, special tokens included; longer passages are truncated."""
+    """Longest sequence in tokens, special tokens included; longer passages are read as --long
+    says."""
+    long_texts: LongConfig = field(default_factory=LongConfig)
 
 
 @dataclass
@@ -126,6 +130,7 @@ class ClassifyRun(OwnRun):
     dataset: str | None = field(default=None, metadata={"words": _text_sets})
     """Public data set, instead of your own files: imdb, trec6, trec50 or agnews."""
     table: ClassifyConfig = field(default_factory=ClassifyConfig)
+    long_texts: LongConfig = field(default_factory=LongConfig)
 
     def __post_init__(self) -> None:
         """Check the values; name the task after the public set, or the set after the task."""

@@ -16,9 +16,10 @@ from finetune.jobs.adapting import adapt, check_ended
 from finetune.jobs.adapting import show_plan as show_adaptation
 from finetune.jobs.baselines import Scores, baselines_of
 from finetune.jobs.caching import open_caches
+from finetune.jobs.data_summary import show_data
 from finetune.jobs.estimate import estimate_fit
 from finetune.jobs.evaluation import warn_of_other_answers
-from finetune.jobs.preparation import Preparation, prepare, show_data
+from finetune.jobs.preparation import Preparation, prepare
 from finetune.jobs.scoring import Scorer, score_splits, write_answers
 from finetune.jobs.session import Session, check_machine, with_devices
 from finetune.jobs.untrained import answer_without_training, check_untrained, is_trained

@@ -10,8 +10,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from finetune.console.output import counted, put
 from finetune.errors import ConfigError, DataError
 from finetune.jobs.answer_files import Inputs, Row, check_target, write_answer_file
@@ -31,12 +29,13 @@ from finetune.task.interface import Answer, Example
 from finetune.text.features.in_memory import rows_of
 from finetune.text.features.pairs import length_batches
 from finetune.text.features.rows import read_rows
+from finetune.text.features.units import examples_of
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.unknown import UnknownTexts
 from finetune.training.config import TrainerConfig
 from finetune.training.loop.finetuner import Answering, FineTuner, predict
 from finetune.training.loop.launching import taking_part
-from finetune.training.loop.task_data import UnitBatches, examples_of, longest_rows
+from finetune.training.loop.task_data import batches_of, lengths_of, units_of
 from finetune.training.loop.trainer import start_ranks
 from finetune.training.ranks import ALONE, Ranks
 
@@ -176,10 +175,9 @@ class Predictor:
             examples_of(features, task.sequences_per_example),
             [example.texts for example in examples],
         )
-        lengths = np.array([len(feature.input_ids) for feature in features])
-        longest = longest_rows(lengths, task.sequences_per_example)
-        batches = length_batches(longest, self.batch_size, seed=0, epoch=0, shuffle=False)
-        made = UnitBatches(features, self.tokenizer.pad_token_id, task.sequences_per_example)
+        sizes = units_of(task, features).sizes(lengths_of(features))
+        batches = length_batches(sizes, self.batch_size, seed=0, epoch=0, shuffle=False)
+        made = batches_of(task, features, self.tokenizer)
         own = self.ranks.part(batches)
         outputs = predict(self.module, (made[batch] for batch in own), self.ranks)
         answers = decision.answers(task, outputs, examples, features, self.module.decision)

@@ -52,9 +52,8 @@ class Scorer:
 
     def trust(self, split: str) -> dict[str, Any]:
         """How far the probabilities on a split can be trusted; {} where it has no labels."""
-        return decision.trust(
-            self.task, self._outputs(split), self.data.examples(split), self.module.decision
-        )
+        task, outputs, examples, features = self._given(split)
+        return decision.trust(task, outputs, examples, self.module.decision, features)
 
     def with_fixed_thresholds(self, split: str) -> dict[str, float]:
         """The metrics without what the task tuned; {} where it tuned nothing for its labels."""

@@ -43,6 +43,7 @@ def answers(
         features: What `Task.features` made of them.
         decision: Numbers that `tune` chose; {} for the outputs as they are.
     """
+    outputs = task.merged(outputs, features)
     made = task.answers(calibrated(task, outputs, decision), examples, features)
     return task.decide(made, decision)
 
@@ -67,7 +68,7 @@ def tune(
         The temperature of the highest likelihood, and what the task tunes on the probabilities
         that it gives; no temperature where a label is missing, or every answer is right.
     """
-    temperature = None
+    temperature, outputs = None, task.merged(outputs, features)
     if (targets := _targets(task, outputs, examples)) is not None:
         temperature = best_temperature(outputs, targets)
     chosen = {} if temperature is None else {TEMPERATURE: temperature}
@@ -75,14 +76,26 @@ def tune(
 
 
 def trust(
-    task: Task, outputs: Outputs, examples: Sequence[Example], decision: Mapping[str, float]
+    task: Task,
+    outputs: Outputs,
+    examples: Sequence[Example],
+    decision: Mapping[str, float],
+    features: Sequence[Features] = (),
 ) -> dict[str, Any]:
     """What probabilities are worth before and after they were divided by the temperature.
+
+    Args:
+        task: Whose answers they are.
+        outputs: As for `Task.answers`.
+        examples: The N examples.
+        decision: Numbers that `tune` chose.
+        features: What `Task.features` made of the examples, where they may have windows.
 
     Returns:
         `nll` (mean negative log-likelihood, nats) and `ece` (expected calibration error of 15 bins,
         a fraction), each with `before` and `after`; {} where there are no probabilities or labels.
     """
+    outputs = task.merged(outputs, features)
     targets = _targets(task, outputs, examples)
     if targets is None:
         return {}

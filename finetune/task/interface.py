@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from finetune.text.features.long_texts import CUT, LongConfig
+
 if TYPE_CHECKING:
     from finetune.encoder import EncoderConfig
     from finetune.heads import HeadConfig, TaskHead
@@ -108,6 +110,11 @@ class Task(Protocol):
     def sequences_per_example(self) -> int:
         """Sequences that the head reads together: 1, or the number of options of a question."""
         return 1
+
+    @property
+    def long(self) -> LongConfig:
+        """How texts longer than a sequence are read."""
+        return CUT
 
     @property
     def feature_settings(self) -> str:
@@ -228,13 +235,25 @@ class Task(Protocol):
     def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
         """The head whose outputs `answers` reads, with fresh weights."""
 
+    def merged(self, outputs: Outputs, features: Sequence[Features]) -> Outputs:
+        """The outputs of examples, of which `answers` reads one each, from those of their windows.
+
+        Args:
+            outputs: One entry a unit.
+            features: As for `answers`.
+
+        Returns:
+            The outputs as they are, where an example has one unit, or `answers` reads all of them.
+        """
+        return outputs
+
     def answers(
         self, outputs: Outputs, examples: Sequence[Example], features: Sequence[Features]
     ) -> list[Answer]:
         """Read the answers off the head's outputs.
 
         Args:
-            outputs: One entry a unit, in the order of the features.
+            outputs: One entry a unit, in the order of the features; see also `merged`.
             examples: The N examples.
             features: What `features` made of them, with `training` false; none where a baseline
                 without tokens gives the outputs.

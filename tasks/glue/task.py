@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.metrics import METRICS
 from finetune.task.answers.classes import class_answers, constant_answers, number_answers
-from finetune.task.interface import Answer, Example, Outputs, Task, most_frequent
+from finetune.task.interface import Answer, Example, Outputs, most_frequent
+from finetune.text.features.long_texts import CUT, LongConfig
 from tasks.glue.files import hub_examples, hub_split, read_examples, row_id
 from tasks.glue.table import GLUE, HIGHEST_SCORE, LOWEST_SCORE, GlueRow, Split
 from tasks.own.columns import Columns, find_columns, id_column
+from tasks.own.long_texts import LongTextTask
 from tasks.sources.hub import cache_files
 from tasks.sources.reader import (
     BY_DATA,
@@ -91,7 +93,7 @@ def _files_by_split(row: GlueRow, files: Mapping[str, Path]) -> dict[str, Path]:
 
 
 @dataclass(frozen=True)
-class GlueTask(Task):
+class GlueTask(LongTextTask):
     """A row of the table, read from files or from the hub."""
 
     row: GlueRow
@@ -103,11 +105,12 @@ class GlueTask(Task):
     """The classes in the order of a trained head's logits; None: in the table's."""
     train_wnli: bool = False
     """Learn what would be answered by the majority class."""
+    long: LongConfig = CUT
+    """How texts longer than a sequence are read."""
     _short: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     """Split -> rows with too few cells, of those read so far."""
 
     sequences_per_example = 1
-    feature_settings = ""
 
     def __post_init__(self) -> None:
         """Refuse the head of another task: an answer would get a wrong name."""
@@ -126,6 +129,16 @@ class GlueTask(Task):
     def labels(self) -> tuple[str, ...]:
         """Class names in the order of the logits; empty for regression."""
         return self.row.labels if self.order is None else self.order
+
+    @property
+    def feature_settings(self) -> str:
+        """How long texts are read."""
+        return self.long.key
+
+    @property
+    def head_kind(self) -> str:
+        """A class or a number."""
+        return "classification" if self.labels else "regression"
 
     @property
     def monitor(self) -> str:
@@ -242,14 +255,16 @@ class GlueTask(Task):
     ) -> list[Features]:
         """Encode the text or the pair, and number the classes in the order of `labels`."""
         from finetune.text.features.pairs import encode_pairs
+        from finetune.text.features.units import examples_of
 
         columns = list(zip(*(example.texts for example in examples), strict=True))
         if not columns:
             return []
         seconds = columns[1] if len(columns) == 2 else None
-        features = encode_pairs(tokenizer, columns[0], seconds, max_length)
-        for feature, example in zip(features, examples, strict=True):
-            feature.label = self._target(example)
+        features = encode_pairs(tokenizer, columns[0], seconds, max_length, self.long)
+        labels = [self._target(example) for example in examples]
+        for number, feature in examples_of(features, 1):
+            feature.label = labels[number]
         return features
 
     def _target(self, example: Example) -> int | float | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from finetune.console.output import counted
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.task.interface import Example
+from finetune.text.features.long_texts import CUT, LongConfig
 from finetune.text.tokenizer.tokenizer import is_empty
 from tasks.own.names import OWN
 from tasks.own.options import (
@@ -133,6 +134,8 @@ class ChooseTask(NamedSplits, ChoiceTask):
 
     given_name: str = OWN
     """What the user calls the data."""
+    long: LongConfig = CUT
+    """How passages longer than a sequence are read."""
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from finetune.errors import DataError
+from finetune.task.interface import Label
 
 CLASSES, MULTI_LABEL, REGRESSION = "classes", "multi_label", "regression"
 KINDS = (CLASSES, MULTI_LABEL, REGRESSION)
@@ -207,3 +208,12 @@ def shown(raw: Any) -> str:
     if isinstance(raw, str):
         return f"'{raw[:60]}'" if raw.strip() else "an empty cell"
     return f"{raw}"[:60]
+
+
+def target_of(label: Label | None, classes: Sequence[str]) -> int | float | list[float] | None:
+    """A label as the loss takes it: a class's number, one decision for each class, or a number."""
+    if isinstance(label, str):
+        return classes.index(label)
+    if isinstance(label, tuple):
+        return [float(name in label) for name in classes]
+    return label

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from finetune.errors import DataError
 from finetune.metrics import accuracy
 from finetune.task.answers.classes import class_answers, constant_answers
-from finetune.task.interface import Answer, Example, Outputs, Task, most_frequent
+from finetune.task.interface import Answer, Example, Outputs, most_frequent
+from tasks.own.long_texts import LongTextTask
 
 if TYPE_CHECKING:
     from finetune.encoder import EncoderConfig
@@ -192,11 +193,12 @@ def shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)[:60]
 
 
-class ChoiceTask(Task):
+class ChoiceTask(LongTextTask):
     """Questions with C options or fewer; the texts of an example are passage, question, options."""
 
     monitor = "accuracy"
     fixed_answer = None
+    head_kind = "choice"
     may_have_fewer = False
     """Whether a question may have fewer than C options."""
 
@@ -207,8 +209,8 @@ class ChoiceTask(Task):
 
     @property
     def feature_settings(self) -> str:
-        """The order in which the options are encoded."""
-        return f"options {' '.join(self.labels)}"
+        """The order in which the options are encoded, and how long passages are read."""
+        return " ".join(filter(None, ("options", *self.labels, self.long.key)))
 
     def example(self, row: Mapping[str, Any], where: str, number: int) -> Example:
         """Read a question to answer; see `Task.example`."""
@@ -253,7 +255,8 @@ class ChoiceTask(Task):
         a sequence without tokens.
         """
         from finetune.heads import IGNORED
-        from finetune.text.features.pairs import encode_choices
+        from finetune.text.features.choices import encode_choices
+        from finetune.text.features.units import examples_of
 
         seconds = [
             [
@@ -263,10 +266,10 @@ class ChoiceTask(Task):
             for example, row in zip(examples, self._choices(examples), strict=True)
         ]
         passages = [example.texts[0] for example in examples]
-        features = encode_choices(tokenizer, passages, seconds, max_length)
+        features = encode_choices(tokenizer, passages, seconds, max_length, self.long)
         unknown = IGNORED if any(example.label is not None for example in examples) else None
-        for number, feature in enumerate(features):
-            label = examples[number // self.sequences_per_example].label
+        for number, feature in examples_of(features, self.sequences_per_example):
+            label = examples[number].label
             feature.label = self.labels.index(label) if isinstance(label, str) else unknown
         return features
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from finetune.console.output import counted
 from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.task.answers import classes as reading
-from finetune.task.interface import Answer, Example, Label, Outputs, Task, most_frequent
+from finetune.task.interface import Answer, Example, Label, Outputs, most_frequent
+from finetune.text.features.long_texts import CUT, LongConfig
 from finetune.text.tokenizer.tokenizer import is_empty
 from tasks.own.classify_config import TUNED, ClassifyConfig
 from tasks.own.label_column import LabelColumn, check_commas, check_header
@@ -25,10 +26,12 @@ from tasks.own.label_kinds import (
     REGRESSION,
     balanced_weights,
     class_order,
+    target_of,
 )
 from tasks.own.label_warnings import class_counts, notes_of
 from tasks.own.labelled_rows import LabelledRows, UnknownLabel, known_class, listed
 from tasks.own.labelled_texts import LabelledText, Source
+from tasks.own.long_texts import LongTextTask
 from tasks.own.own_table import SPLITS, OwnTable
 from tasks.own.text_scores import METRICS_OF, check_labelled, report_of, scores_of
 from tasks.sources.reader import BadRows, check_files, check_split, check_texts
@@ -83,13 +86,15 @@ def classify_task(
 
 
 @dataclass(frozen=True)
-class ClassifyTask(Task):
+class ClassifyTask(LongTextTask):
     """Rows of a source, and what their training labels make of them."""
 
     source: Source
     config: ClassifyConfig
     order: tuple[str, ...] | None = None
     """The classes in the order of a trained head's logits; None: their own order."""
+    long: LongConfig = CUT
+    """How texts longer than a sequence are read."""
 
     sequences_per_example = 1
     told_in_notes = ("kind", "columns", "classes")
@@ -118,8 +123,13 @@ class ClassifyTask(Task):
 
     @property
     def feature_settings(self) -> str:
-        """The kind: it makes numbers of the labels."""
-        return self.kind
+        """The kind, which makes numbers of the labels, and how long texts are read."""
+        return " ".join(filter(None, (self.kind, self.long.key)))
+
+    @property
+    def head_kind(self) -> str:
+        """Classes, one or several, or a number."""
+        return "classification" if self.kind == CLASSES else self.kind
 
     @cached_property
     def kind(self) -> str:
@@ -260,9 +270,8 @@ class ClassifyTask(Task):
     @staticmethod
     def _names(label: Label) -> tuple[str, ...]:
         """The classes of a label."""
-        if isinstance(label, str):
-            return (label,)
-        return label if isinstance(label, tuple) else ()  # type: ignore[return-value]
+        names = (label,) if isinstance(label, str) else label
+        return names if isinstance(names, tuple) else ()  # type: ignore[return-value]
 
     def _check_training(self, examples: Sequence[Example], rows: Sequence[LabelledText]) -> None:
         """Refuse data from which nothing can be learnt, or that are not those of the head."""
@@ -315,19 +324,13 @@ class ClassifyTask(Task):
     ) -> list[Features]:
         """Encode the text or the pair, and put the label into the form that the head takes."""
         from finetune.text.features.pairs import encode_pairs
+        from finetune.text.features.units import examples_of
 
-        texts = list(zip(*(example.texts for example in examples), strict=True))
-        seconds = texts[1] if len(texts) == 2 else None
-        features = encode_pairs(tokenizer, texts[0], seconds, max_length)
-        number = {name: index for index, name in enumerate(self.labels)}
-        for feature, example in zip(features, examples, strict=True):
-            label = example.label
-            if isinstance(label, str):
-                feature.label = number[label]
-            elif isinstance(label, tuple):
-                feature.label = [float(name in label) for name in self.labels]
-            else:
-                feature.label = label
+        firsts, *seconds = zip(*(example.texts for example in examples), strict=True)
+        pairs = firsts, seconds[0] if seconds else None
+        features = encode_pairs(tokenizer, *pairs, max_length, self.long)
+        for number, feature in examples_of(features, 1):
+            feature.label = target_of(examples[number].label, self.labels)
         return features
 
     def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
@@ -366,9 +369,8 @@ class ClassifyTask(Task):
         """Read a class, several classes or a number off each example."""
         if self.kind == REGRESSION:
             return reading.number_answers(outputs, examples)
-        if self.kind == MULTI_LABEL:
-            return reading.multi_label_answers(outputs, examples, self.labels)
-        return reading.class_answers(outputs, examples, self.labels)
+        read = reading.multi_label_answers if self.kind == MULTI_LABEL else reading.class_answers
+        return read(outputs, examples, self.labels)
 
     def tune(self, answers: Sequence[Answer]) -> dict[str, float]:
         """Of several classes, choose the threshold of the best F1 of each."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from finetune.errors import CheckpointError, ConfigError, DataError, nearest
 from finetune.task.interface import Answer, Example
+from finetune.text.features.long_texts import CUT, LongConfig
 from tasks.own.options import ChoiceTask
 from tasks.race.files import LETTERS, hub_examples, hub_split, questions, read_passage
 from tasks.sources.archives import ENDINGS, read_members
@@ -78,6 +79,8 @@ class RaceTask(ChoiceTask):
     """Split -> folder or archive, before any other place."""
     labels: tuple[str, ...] = LETTERS
     """The four letters in the order of the logits."""
+    long: LongConfig = CUT
+    """How passages longer than a sequence are read."""
 
     train_split = "train"
     validation_splits = ("validation",)

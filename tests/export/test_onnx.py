@@ -27,7 +27,8 @@ from finetune.export.onnx_score import find_scorer, score_graph, score_graphs
 from finetune.heads import ALL_POOLINGS, HeadConfig
 from finetune.jobs.prediction import Predictor, load
 from finetune.runs.folder import RunFolder
-from finetune.text.features.pairs import collate, encode_choices, encode_pairs
+from finetune.text.features.choices import encode_choices
+from finetune.text.features.pairs import collate, encode_pairs
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.export.conftest import MAX_LENGTH, TEXTS
 from tests.made.texts import learned_tokenizer

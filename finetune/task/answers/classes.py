@@ -11,6 +11,7 @@ import numpy.typing as npt
 from finetune.metrics.calibration import best_thresholds
 from finetune.metrics.classes import indicators
 from finetune.task.interface import Answer, Example, Outputs
+from finetune.text.features.pairs import Features
 
 DIGITS = 9
 """Significant digits of what is written to a predictions file; float32 has no more."""
@@ -164,3 +165,43 @@ def lists(answers: Sequence[Answer]) -> list[Answer]:
         {key: list(value) if isinstance(value, tuple) else value for key, value in answer.items()}
         for answer in answers
     ]
+
+
+def over_windows(outputs: Outputs, features: Sequence[Features], kind: str) -> Outputs:
+    """The outputs of examples from those of their windows.
+
+    Args:
+        outputs: Of each window, (U, C) or (U,).
+        features: Those of the windows, in order and R each: the options of a question, or one.
+        kind: Of the head: of `classification` and `choice` the probabilities are averaged, of
+            `multi_label` those of each class, of `regression` the numbers.
+
+    Returns:
+        (N, C) or (N,): logits whose softmax (or sigmoid) is the average; the outputs as they are
+        where no example has two windows.
+    """
+    if not features or features[0].example is None:
+        return outputs
+    of_units = features[:: len(features) // len(outputs)]
+    owners = np.array([feature.example for feature in of_units], dtype=np.int64)
+    counts = np.bincount(owners)
+    if (counts == 1).all():
+        return outputs
+    values = outputs.astype(np.float64)
+    if kind == "multi_label":
+        holds, fails = -np.logaddexp(0, -values), -np.logaddexp(0, values)
+        return _log_mean(holds, owners, counts) - _log_mean(fails, owners, counts)
+    if kind == "regression":
+        return np.bincount(owners, values) / counts
+    # Of an option that is not there the logit is the lowest number, or minus infinity.
+    shifted = values - values.max(axis=1, keepdims=True)
+    return _log_mean(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), owners, counts)
+
+
+def _log_mean(
+    logs: Outputs, owners: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
+) -> Outputs:
+    """Logarithms of the means of numbers that are given by theirs, (U, C) -> (N, C)."""
+    sums = np.full((len(counts), logs.shape[1]), -np.inf)
+    np.logaddexp.at(sums, owners, logs)
+    return sums - np.log(counts)[:, None]

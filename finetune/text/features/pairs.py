@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.errors import ConfigError
+from finetune.text.features.long_texts import CUT, LongConfig, pieces_of_pair
 from finetune.text.tokenizer.tokenizer import Template, Tokenizer, tokenizer_threads
 
 if TYPE_CHECKING:
@@ -76,69 +77,86 @@ def encode_pairs(
     firsts: Sequence[str],
     seconds: Sequence[str] | None,
     max_length: int,
+    long: LongConfig = CUT,
 ) -> list[Features]:
     """Encode texts or pairs of texts: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-    What is too long loses tokens at its end, the longer text of a pair first (`longest_first`).
+    What is too long loses tokens at its end, the longer text of a pair first (`longest_first`),
+    unless long texts are read in another way.
 
     Args:
         tokenizer: Splits the texts and knows its special tokens.
         firsts: N texts.
         seconds: N texts, or None.
-        max_length: Tokens that an example may have, special tokens included.
+        max_length: Tokens that a sequence may have, special tokens included.
+        long: What is read of longer texts.
 
     Returns:
-        N features without labels.
+        N features without labels; of texts in windows one for each of them, in order.
 
     Raises:
-        ConfigError: `max_length` leaves no space for a token of each text.
+        ConfigError: `max_length` leaves no space for a token of each text, or for windows that
+            overlap so far.
     """
     template = tokenizer.template(pair=seconds is not None)
     space = max_length - template.size
-    if space < (1 if seconds is None else 2):
-        raise ConfigError(
-            f"max_length {max_length} leaves no space for text: {template.size} tokens are special"
-        )
+    check_space(space, max_length, template, 1 if seconds is None else 2)
+    long.check_space(space if seconds is None else space - space // 2, max_length)
     with tokenizer_threads():
         first_ids = tokenizer.encode_ids(firsts)
         if seconds is None:
-            return [_single(ids, space, template) for ids in first_ids]
+            pieces = [long.pieces(ids, space) for ids in first_ids]
+            return in_sequences([_single(*one, template) for one in pieces], long)
         second_ids = tokenizer.encode_ids(seconds)
-    return [_pair(a, b, space, template) for a, b in zip(first_ids, second_ids, strict=True)]
+    both = zip(first_ids, second_ids, strict=True)
+    pairs = [pieces_of_pair(a, b, space, long) for a, b in both]
+    return in_sequences([_pairs(*one, template) for one in pairs], long)
 
 
-def _single(ids: list[int], space: int, template: Template) -> Features:
-    input_ids = [*template.prefix, *ids[:space], *template.suffix]
-    return Features(input_ids, [0] * len(input_ids), trimmed=max(0, len(ids) - space))
+def check_space(space: int, max_length: int, template: Template, least: int) -> None:
+    """Refuse sequences without space for the tokens of a text.
 
-
-def _pair(first: list[int], second: list[int], space: int, template: Template) -> Features:
-    first_length, second_length = longest_first(len(first), len(second), space)
-    before = [*template.prefix, *first[:first_length], *template.middle]
-    after = [*second[:second_length], *template.suffix]
-    types = [0] * len(before) + [template.second_type] * len(after)
-    trimmed = len(first) + len(second) - first_length - second_length
-    return Features(before + after, types, trimmed=trimmed)
-
-
-def longest_first(first: int, second: int, space: int) -> tuple[int, int]:
-    """Say how many tokens of two texts are kept: the longer one is cut until both are as long.
-
-    Args:
-        first: Tokens of the first text.
-        second: Tokens of the second text.
-        space: Tokens that both may have together.
-
-    Returns:
-        Tokens kept of each; where the space is odd, the longer text (the second, if they are as
-        long) keeps one more.
+    Raises:
+        ConfigError: There is space for less than the least number of tokens.
     """
-    if first + second <= space:
-        return first, second
-    short, long = min(first, second), max(first, second)
-    short = min(short, space // 2)
-    long = space - short
-    return (long, short) if first > second else (short, long)
+    if space < least:
+        raise ConfigError(
+            f"max_length {max_length} leaves no space for text: {template.size} tokens are special"
+        )
+
+
+def in_sequences(examples: Iterable[list[Features]], long: LongConfig) -> list[Features]:
+    """All sequences in order, each with its example's number where there may be several."""
+    if not long.has_windows:
+        return list(chain.from_iterable(examples))
+    sequences = []
+    for number, of_example in enumerate(examples):
+        for feature in of_example:
+            feature.example = number
+        sequences += of_example
+    return sequences
+
+
+def _single(pieces: Sequence[list[int]], lost: int, template: Template) -> list[Features]:
+    rows = [[*template.prefix, *piece, *template.suffix] for piece in pieces]
+    made = [Features(row, [0] * len(row)) for row in rows]
+    made[0].trimmed = lost  # once an example
+    return made
+
+
+def _pairs(
+    pairs: Sequence[tuple[list[int], list[int]]], lost: int, template: Template
+) -> list[Features]:
+    made = [joined(first, second, template) for first, second in pairs]
+    made[0].trimmed = lost
+    return made
+
+
+def joined(first: list[int], second: list[int], template: Template) -> Features:
+    """One sequence of two texts and the special tokens around them."""
+    before = [*template.prefix, *first, *template.middle]
+    after = [*second, *template.suffix]
+    return Features(before + after, [0] * len(before) + [template.second_type] * len(after))
 
 
 def length_batches(
@@ -229,15 +247,19 @@ def collate(
     multiple: int = 1,
     *,
     rows: int = 1,
+    starts: NDArray[np.int64] | None = None,
 ) -> Batch:
     """Pad units into one batch of tensors.
 
     Args:
-        features: All sequences: `rows` of them for each unit, one after the other.
+        features: All sequences: `rows` of them for each unit, one after the other; or as many for
+            each window of a unit.
         indices: Numbers of the units of this batch (B,).
         pad_token_id: Fills the rows.
         multiple: Round T, the length of the longest sequence, up to a multiple of this.
-        rows: R, the sequences of a unit.
+        rows: R, the sequences of a unit, or of a window.
+        starts: First sequence of each unit, and the number of all sequences (U + 1,), where windows
+            are read together; None: a unit has R sequences.
 
     Returns:
         `index` int64 (B,): the units' numbers;
@@ -253,14 +275,17 @@ def collate(
         left out where the units have none;
         `choices` bool (B, R), True = the unit has this option; left out where all have R. An option
         that a question lacks is a sequence without tokens, of which one of padding may be attended
-        to: a softmax over nothing would be no number.
+        to: a softmax over nothing would be no number;
+        `rows` int64 (S,), where windows are read together: numbers of the S sequences, in place of
+        B R; and `window_of` int64 (S,), if a unit has several: number in 0 … B R - 1 of the text
+        that each is a window of.
     """
     import torch
 
     units = np.asarray(indices, dtype=np.int64)
-    sequences = [
-        features[row] for unit in units.tolist() for row in range(unit * rows, (unit + 1) * rows)
-    ]
+    bounds = _bounds(units, rows, starts)
+    numbers = [row for begin, end in bounds for row in range(begin, end)]
+    sequences = [features[row] for row in numbers]
     lengths = np.array([len(sequence.input_ids) for sequence in sequences])
     filled = np.arange(_round_up(int(lengths.max()), multiple)) < lengths[:, None]  # (B R, T)
     batch = {
@@ -268,12 +293,17 @@ def collate(
         "input_ids": _fill([sequence.input_ids for sequence in sequences], filled, pad_token_id),
         "token_type_ids": _fill([sequence.token_type_ids for sequence in sequences], filled, 0),
     }
+    first_window = [row for begin, _ in bounds for row in range(begin, begin + rows)]
+    present = lengths if starts is None else [len(features[row].input_ids) for row in first_window]
     if not lengths.all():
-        batch["choices"] = torch.from_numpy(lengths.reshape(-1, rows) > 0)
+        batch["choices"] = torch.from_numpy(np.reshape(present, (-1, rows)) > 0)
+    if starts is not None:
+        batch |= _windows(numbers, bounds, rows)
     filled[lengths == 0, 0] = True
     if not filled.all():
         batch["attention_mask"] = torch.from_numpy(filled)
-    first_of_unit = sequences[::rows]  # label and context belong to a unit, not to each sequence
+    # Label and context belong to a unit, not to each sequence.
+    first_of_unit = [features[begin] for begin, _ in bounds]
     if first_of_unit[0].label is not None:
         batch["labels"] = torch.tensor([sequence.label for sequence in first_of_unit])
     if first_of_unit[0].target is not None:
@@ -282,6 +312,31 @@ def collate(
         )
     if first_of_unit[0].context is not None:
         batch["context"] = torch.tensor([sequence.context for sequence in first_of_unit])
+    return batch
+
+
+def _bounds(
+    units: NDArray[np.int64], rows: int, starts: NDArray[np.int64] | None
+) -> list[tuple[int, int]]:
+    """First sequence of each unit and the one after its last."""
+    if starts is None:
+        return [(unit * rows, (unit + 1) * rows) for unit in units.tolist()]
+    return list(zip(starts[units].tolist(), starts[units + 1].tolist(), strict=True))
+
+
+def _windows(numbers: Sequence[int], bounds: Sequence[tuple[int, int]], rows: int) -> Batch:
+    """Which sequences these are, and which text each is a window of, if one has several."""
+    import torch
+
+    batch = {"rows": torch.tensor(numbers)}
+    if any(end - begin > rows for begin, end in bounds):
+        batch["window_of"] = torch.tensor(
+            [
+                unit * rows + row % rows
+                for unit, (begin, end) in enumerate(bounds)
+                for row in range(end - begin)
+            ]
+        )
     return batch
 
 
@@ -301,62 +356,3 @@ def _fill(rows: Sequence[Ids], filled: NDArray[np.bool_], padding: int) -> Tenso
     padded = np.full(filled.shape, padding, dtype=np.int64)
     padded[filled] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
     return torch.from_numpy(padded)
-
-
-def encode_choices(
-    tokenizer: Tokenizer,
-    passages: Sequence[str],
-    questions_with_options: Sequence[Sequence[str | None]],
-    max_length: int,
-) -> list[Features]:
-    """Encode a passage with each of the C options of a question (Radford et al., 2018).
-
-    `[CLS] passage [SEP] question and option [SEP]`, once for each option. What does not fit is
-    taken from the passage: an option that lost its end could not be distinguished from another.
-
-    The end of the passage is cut, for each option by as much as is needed beside it. Only where a
-    question with its option is longer than the whole space is its own end cut, and the passage left
-    out.
-
-    Args:
-        tokenizer: Splits the texts and knows its special tokens.
-        passages: The passage of each question (N,). One that comes again is tokenized once.
-        questions_with_options: Of each question, the C texts that follow the passage: the question
-            filled or joined with an option; None for an option that it lacks (N, C).
-        max_length: Tokens that a sequence may have, special tokens included.
-
-    Returns:
-        N C features without labels: those of the first question in the order of its options, those
-        of the second, …. One without tokens stands for an option that a question lacks.
-
-    Raises:
-        ConfigError: `max_length` leaves no space for a token of each text.
-    """
-    template = tokenizer.template(pair=True)
-    space = max_length - template.size
-    if space < 2:
-        raise ConfigError(
-            f"max_length {max_length} leaves no space for text: {template.size} tokens are special"
-        )
-    distinct = list(dict.fromkeys(passages))  # RACE asks several questions about each
-    with tokenizer_threads():
-        passage_ids = dict(zip(distinct, tokenizer.encode_ids(distinct), strict=True))
-        every = chain.from_iterable(questions_with_options)
-        second_ids = iter(tokenizer.encode_ids([one for one in every if one is not None]))
-    return [
-        Features([], [])
-        if second is None
-        else _choice(passage_ids[passage], next(second_ids), space, template)
-        for passage, seconds in zip(passages, questions_with_options, strict=True)
-        for second in seconds
-    ]
-
-
-def _choice(passage: list[int], second: list[int], space: int, template: Template) -> Features:
-    second_length = min(len(second), space)
-    passage_length = min(len(passage), space - second_length)
-    before = [*template.prefix, *passage[:passage_length], *template.middle]
-    after = [*second[:second_length], *template.suffix]
-    types = [0] * len(before) + [template.second_type] * len(after)
-    trimmed = len(passage) + len(second) - passage_length - second_length
-    return Features(before + after, types, trimmed=trimmed)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
+from finetune.text.features.long_texts import cut
 from finetune.text.features.pairs import IGNORED, Features, Span
 from finetune.text.tokenizer.tokenizer import Template, Tokenizer, tokenizer_threads
 
@@ -196,24 +197,6 @@ def without_space(text: str, offsets: NDArray[np.int32]) -> NDArray[np.int32]:
     starts = np.where(starts < ends, np.minimum(np.append(later, len(text))[starts], ends), starts)
     ends = np.where(starts < ends, np.maximum(earlier[ends - 1] + 1, starts), ends)
     return np.stack((starts, ends), axis=1).astype(np.int32)
-
-
-def cut(count: int, space: int, stride: int) -> list[Span]:
-    """Cut a context into pieces that overlap.
-
-    Args:
-        count: Tokens of the context, 0 or more.
-        space: Tokens of a piece, more than `stride`.
-        stride: Tokens that a piece shares with the one before it.
-
-    Returns:
-        First token of each piece and the one after its last; all but the last piece have `space`
-        tokens, and a context without tokens is one empty piece.
-    """
-    last_start = max(0, count - space)
-    steps = -(-last_start // (space - stride))
-    starts = range(0, (steps + 1) * (space - stride), space - stride)
-    return [(start, min(start + space, count)) for start in starts]
 
 
 def answer_tokens(offsets: NDArray[np.int32], answer: Span) -> Span | None:

@@ -29,7 +29,7 @@ from finetune.text.features.pairs import Features
 from finetune.training.config import RegularizationConfig
 from finetune.training.loop.accumulation import labelled
 from finetune.training.loop.module import EncoderWithHead
-from finetune.training.loop.task_data import TaskData, rows_of
+from finetune.training.loop.task_data import TaskData, rows_in, units_of
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix.cache import PrefixCache
 from finetune.training.prefix.states import frozen_hidden, frozen_states
@@ -150,7 +150,7 @@ class FineTuner(EncoderWithHead):
         """Split -> the frozen part's hidden states that are cached."""
         self.split: str | None = None
         """The split that is being read."""
-        self._index: tuple[Tensor, Tensor] | None = None  # of the last batch, before and after
+        self._index: tuple[Any, Any] = (None, None)  # of the last batch, and its sequences' numbers
         self.decision: dict[str, float] = {}
         """Numbers that were tuned on the first validation split when it was last scored."""
 
@@ -172,7 +172,7 @@ class FineTuner(EncoderWithHead):
         """
         moved = super()._apply_batch_transfer_handler(batch, device, dataloader_idx)
         if self.caches and batch:  # a process may have an empty one: see `validation_step`
-            self._index = batch["index"], moved["index"]
+            self._index = moved["index"], rows_in(batch, self.task)
         return moved
 
     def setup(self, stage: str) -> None:
@@ -232,10 +232,9 @@ class FineTuner(EncoderWithHead):
         cache = self.caches.get(self.split or "")
         if cache is None or self.phases is None or not self.phases.prefix_is_original:
             return None
-        index, known = batch["index"], self._index
-        if known is not None and index is known[1]:
-            index = known[0]  # a look at the numbers on a GPU would wait for its last step
-        rows = rows_of(index.cpu().numpy(), self.task.sequences_per_example)
+        index, rows = self._index
+        if batch["index"] is not index:  # else: a look at those on a GPU would wait for its step
+            rows = rows_in(batch, self.task)
         return cache.read(rows, batch["input_ids"].shape[1], depth)
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
@@ -328,7 +327,7 @@ class FineTuner(EncoderWithHead):
             if not (parts := read[split]):
                 continue
             outputs = in_order([one.outputs for one in parts], [one.order for one in parts])
-            if len(outputs) * self.task.sequences_per_example < len(scored.features):
+            if len(outputs) < len(units_of(self.task, scored.features)):
                 continue
             given = (self.task, outputs, scored.examples, scored.features)
             if number == 0:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from finetune.errors import DataError
@@ -23,6 +24,7 @@ from finetune.text.features.pairs import (
     length_batches,
     padding_share,
 )
+from finetune.text.features.units import Units, examples_of
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.unknown import UnknownTexts
 from finetune.training.config import LoaderConfig
@@ -37,8 +39,8 @@ FORMAT = "3"
 class TaskData(OrderedData):
     """The splits of a task.
 
-    A unit is what one output of the head belongs to: an example, or a window of one; it has
-    `task.sequences_per_example` sequences, which stay together in a batch.
+    A unit is what one output of the head belongs to (`Units`); its sequences stay together in a
+    batch.
 
     >>> from finetune import TaskData, Tokenizer, find_task
     >>> task = find_task("classify", train="data/train.csv", validation="data/validation.csv")
@@ -186,19 +188,21 @@ class TaskData(OrderedData):
 
     def lengths(self, split: str, *, training: bool = False) -> Indices:
         """Tokens of each sequence, (U R,)."""
-        features = self.features(split, training=training)
-        return np.array([len(feature.input_ids) for feature in features])
+        return lengths_of(self.features(split, training=training))
 
-    def _batched(self, lengths: Indices) -> list[Indices]:
+    def _units(self, features: Sequence[Features]) -> Units:
+        return units_of(self.task, features)
+
+    def _batched(self, features: Sequence[Features]) -> list[Indices]:
         """Units of each batch that is read without training, the longest first."""
-        longest = longest_rows(lengths, self.task.sequences_per_example)
-        return length_batches(longest, self.device_batch_size, seed=0, epoch=0, shuffle=False)
+        sizes = self._units(features).sizes(lengths_of(features))
+        return length_batches(sizes, self.device_batch_size, seed=0, epoch=0, shuffle=False)
 
     @cached_property
     def _training_lengths(self) -> Indices:
-        """Tokens of the longest sequence of each unit to train on, (U,)."""
-        lengths = self.lengths(self.train_split, training=True)
-        return longest_rows(lengths, self.task.sequences_per_example)
+        """Tokens of each unit to train on, as `Units.sizes` counts them, (U,)."""
+        features = self.features(self.train_split, training=True)
+        return self._units(features).sizes(lengths_of(features))
 
     def order(self, epoch: int) -> list[Indices]:
         """Training batches of units of like length, in a seeded order."""
@@ -214,7 +218,7 @@ class TaskData(OrderedData):
         return self._unit_batches(self.features(self.train_split, training=True))
 
     def _unit_batches(self, features: Sequence[Features]) -> UnitBatches:
-        return UnitBatches(features, self.tokenizer.pad_token_id, self.task.sequences_per_example)
+        return batches_of(self.task, features, self.tokenizer)
 
     def loader(self, split: str, ranks: Ranks = ALONE) -> DataLoader[Batch]:
         """All units of a split, longest together; the same batches each time.
@@ -224,7 +228,7 @@ class TaskData(OrderedData):
             ranks: Processes that divide the batches.
         """
         features = self.features(split)
-        batches = self._batched(self.lengths(split))
+        batches = self._batched(features)
         return self.batch_loader(self._unit_batches(features), ranks.part(batches))
 
     def all_rows(
@@ -235,11 +239,10 @@ class TaskData(OrderedData):
         Of several processes each gets its part.
         """
         features = self.features(split, training=training)
-        lengths = self.lengths(split, training=training)
-        batches = self._unit_batches(features)
-        for units in ranks.part(self._batched(lengths)):
+        batches, all_units = self._unit_batches(features), self._units(features)
+        for units in ranks.part(self._batched(features)):
             if len(units):
-                yield rows_of(units, self.task.sequences_per_example), batches[units]
+                yield all_units.rows(units), batches[units]
 
     def val_dataloader(self) -> list[DataLoader[Batch]]:
         """A loader for each validation split; of several processes, of this one's part."""
@@ -263,9 +266,11 @@ class TaskData(OrderedData):
             tokens = _length_facts(lengths[lengths > 0])  # options that a question lacks have 0
             facts = self.describe(split, training=training)
             about[split] = statistics["splits"][split] | facts | {"tokens": tokens}
-        lengths = self.lengths(self.train_split, training=True)
-        rows = [rows_of(units, self.task.sequences_per_example) for units in self.order(0)]
-        padding = padding_share(lengths, rows)
+        features = self.features(self.train_split, training=True)
+        all_units = self._units(features)
+        padding = padding_share(
+            lengths_of(features), [all_units.rows(units) for units in self.order(0)]
+        )
         return {**about, "shared_texts": statistics["shared_texts"], "padding": padding}
 
     def describe(self, split: str, *, training: bool = False) -> dict[str, Any]:
@@ -273,8 +278,9 @@ class TaskData(OrderedData):
 
         Returns:
             `files`; `examples`; `sequences`; `left_out`: examples of which no sequence can be
-            learned from; `trimmed`: the fraction of examples that lost tokens; `skipped`: rows that
-            the task left out, by reason, if it left out any; and the task's facts.
+            learned from; `trimmed`: the fraction of examples that lost tokens; `in_windows`: that
+            of examples that are read in several windows, if there are any; `skipped`: rows that the
+            task left out, by reason, if it left out any; and the task's facts.
         """
         examples, features = self.examples(split), self.features(split, training=training)
         numbered = list(examples_of(features, self.task.sequences_per_example))
@@ -286,9 +292,18 @@ class TaskData(OrderedData):
             "sequences": len(features),
             "left_out": len(examples) - len({number for number, _ in numbered}),
             "trimmed": len(trimmed) / len(examples),
+            **self._windows_fact(features),
             **({"skipped": skipped} if skipped else {}),
             **self.task.describe(examples),
         }
+
+    def _windows_fact(self, features: Sequence[Features]) -> dict[str, float]:
+        if not self.task.long.has_windows:
+            return {}
+        owners = [number for number, _ in examples_of(features, self.task.sequences_per_example)]
+        counts = np.bincount(owners)
+        several = counts > self.task.sequences_per_example
+        return {"in_windows": float(several.mean())}
 
     def warnings(self, split: str, *, training: bool = False) -> list[str]:
         """What looks like a mistake in a split: see `Task.warnings`; and texts that are unknown."""
@@ -307,31 +322,48 @@ def _length_facts(lengths: Indices) -> dict[str, float]:
     return {name: round(float(value), 1) for name, value in facts.items()}
 
 
-def examples_of(features: Sequence[Features], rows: int) -> Iterator[tuple[int, Features]]:
-    """Each sequence with the number of its example."""
-    for number, feature in enumerate(features):
-        yield (number // rows if feature.example is None else feature.example), feature
+def lengths_of(features: Sequence[Features]) -> Indices:
+    """Tokens of each sequence."""
+    return np.array([len(feature.input_ids) for feature in features], dtype=np.int64)
 
 
-def longest_rows(lengths: Indices, rows: int) -> Indices:
-    """Tokens of the longest sequence of each unit, (U R,) -> (U,)."""
-    return np.asarray(lengths.reshape(-1, rows).max(axis=1))
+def units_of(task: Task, features: Sequence[Features]) -> Units:
+    """The units of a task's sequences."""
+    return Units.of(features, task.sequences_per_example, together=task.long.pools_windows)
 
 
-def rows_of(units: Indices, rows: int) -> Indices:
-    """Numbers of the sequences of some units, (B,) -> (B R,)."""
-    return (units[:, None] * rows + np.arange(rows)).reshape(-1)
+def rows_in(batch: Mapping[str, Tensor], task: Task) -> Indices:
+    """Numbers of the sequences of a batch, (S,)."""
+    if "rows" in batch:
+        return np.asarray(batch["rows"].cpu().numpy())
+    units, rows = batch["index"].cpu().numpy(), task.sequences_per_example
+    return np.asarray((units[:, None] * rows + np.arange(rows)).reshape(-1))
+
+
+def batches_of(task: Task, features: Sequence[Features], tokenizer: Tokenizer) -> UnitBatches:
+    """Makes the batches of a task's sequences."""
+    starts = units_of(task, features).starts if task.long.pools_windows else None
+    return UnitBatches(features, tokenizer.pad_token_id, task.sequences_per_example, starts)
 
 
 class UnitBatches(Dataset[Batch]):
     """Unit numbers -> a padded batch for the FineTuner."""
 
-    def __init__(self, features: Sequence[Features], pad_token_id: int, rows: int = 1) -> None:
-        """Keep the features; each unit has `rows` of them."""
-        self.features, self.pad_token_id, self.rows = features, pad_token_id, rows
+    def __init__(
+        self,
+        features: Sequence[Features],
+        pad_token_id: int,
+        rows: int = 1,
+        starts: Indices | None = None,
+    ) -> None:
+        """Keep the features; see `collate`."""
+        self.features, self.pad_token_id = features, pad_token_id
+        self.rows, self.starts = rows, starts
 
     def __getitem__(self, indices: Indices) -> Batch:
         """The batch of these units, padded to its longest sequence; of no units it is empty."""
         if not len(indices):
             return {}
-        return collate(self.features, indices, self.pad_token_id, rows=self.rows)
+        return collate(
+            self.features, indices, self.pad_token_id, rows=self.rows, starts=self.starts
+        )

@@ -13,11 +13,13 @@ from finetune.task.answers.classes import (
     class_answers,
     multi_label_answers,
     number_answers,
+    over_windows,
     rounded,
     sigmoid,
     softmax,
 )
 from finetune.task.interface import Example
+from finetune.text.features.pairs import Features
 from tasks.own.label_kinds import CLASSES, MULTI_LABEL
 from tasks.own.text_scores import scores_of
 
@@ -90,3 +92,32 @@ def test_numbers_of_any_size_keep_their_digits() -> None:
     written = np.array([one["prediction"] for one in answers]).astype(np.float32)
     assert (written == outputs).all()
     assert number_answers(outputs, [Example(0, ("x",))] * 4, 0, 5)[3]["prediction"] == 5.0
+
+
+def test_windows_are_averaged_in_probability() -> None:
+    logits = np.array([[2.0, -1.0], [0.5, 0.0], [-3.0, 1.0]], dtype=np.float32)
+    windows = [Features([1], [0], example=number) for number in (0, 1, 1)]
+    merged = over_windows(logits, windows, "classification")
+    each = softmax(logits)
+    assert softmax(merged) == pytest.approx(np.array([each[0], each[1:].mean(axis=0)]), rel=1e-12)
+    both = sigmoid(over_windows(logits, windows, "multi_label"))
+    holds = sigmoid(logits)
+    assert both == pytest.approx(np.array([holds[0], holds[1:].mean(axis=0)]), rel=1e-12)
+    numbers = over_windows(logits[:, 0], windows, "regression")
+    assert numbers == pytest.approx(np.array([2.0, -1.25]))
+
+
+def test_options_are_averaged_over_windows_and_those_that_lack_stay_impossible() -> None:
+    lowest = np.finfo(np.float32).min
+    logits = np.array([[1.0, 2.0, lowest], [3.0, 0.0, lowest], [0.0, 1.0, 2.0]], dtype=np.float32)
+    windows = [Features([1], [0], example=number) for number in (0,) * 6 + (1,) * 3]
+    merged = softmax(over_windows(logits, windows, "choice"))
+    assert merged[0] == pytest.approx(softmax(logits[:2]).mean(axis=0), rel=1e-12)
+    assert merged[1] == pytest.approx(softmax(logits[2:])[0], rel=1e-12)
+
+
+def test_outputs_of_examples_with_one_window_each_stay_as_they_are() -> None:
+    logits = np.ones((2, 3), dtype=np.float32)
+    windows = [Features([1], [0], example=number) for number in (0, 1)]
+    assert over_windows(logits, windows, "classification") is logits
+    assert over_windows(logits, [], "classification") is logits

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.errors import ConfigError
+from finetune.text.features.long_texts import longest_first
 from finetune.text.features.pairs import (
     IGNORED,
     Features,
     collate,
     encode_pairs,
     length_batches,
-    longest_first,
     padding_share,
 )
 from finetune.text.tokenizer.tokenizer import Tokenizer

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.errors import ConfigError
-from finetune.text.features.pairs import collate, encode_choices
+from finetune.text.features.choices import encode_choices
+from finetune.text.features.pairs import collate
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.vocabulary import TokenizerConfig, train_tokenizer
 

@@ -1,0 +1,98 @@
+"""Long texts by the front door: training, evaluation and prediction read them alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import finetune
+from finetune.runs.folder import RunFolder
+from finetune.task.answers.classes import softmax
+from finetune.training.loop.finetuner import predict
+from finetune.training.loop.task_data import batches_of
+from tests.made.commands import Call, Refuses
+from tests.made.texts import write_csv
+from tests.made.world import World
+
+SHORT = ("--max-length", 8, "--no-baselines")
+WINDOWS = (*SHORT, "--long", "windows", "--stride", 2)
+
+
+def metrics(run: Path) -> Any:
+    return json.loads((run / "results.json").read_text())["metrics"]
+
+
+def answers(run: Path) -> list[dict[str, Any]]:
+    return RunFolder(run).read_predictions("validation") or []
+
+
+def test_texts_that_fit_are_learned_in_windows_as_if_they_were_cut(
+    world: World, call: Call, tmp_path: Path
+) -> None:
+    cut, windows = tmp_path / "cut", tmp_path / "windows"
+    rows = [("the cat" if number % 3 else "a dog", str(number % 3 > 0)) for number in range(24)]
+    table = write_csv(tmp_path / "table.csv", ["text", "label"], rows)
+    words = ["classify", "--train", table, "--validation", table, "--encoder", world.pretrained]
+    words += ["--max-length", 16, "--max-epochs", 2, "--batch-size", 8, "--no-baselines"]
+    assert call(*words, "--out", cut).status == 0
+    assert call(*words, "--out", windows, "--long", "windows", "--stride", 2).status == 0
+    assert answers(cut) == answers(windows)
+    losses = [
+        [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (cut, windows)
+    ]
+    assert [row.get("train/loss") for row in losses[0]] == [
+        row.get("train/loss") for row in losses[1]
+    ]
+
+
+def test_an_answer_is_the_average_of_the_windows_everywhere(
+    world: World, call: Call, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    ran = call(*world.glue(run, *WINDOWS))
+    assert ran.status == 0
+    assert "read in several windows of 8 tokens" in ran.err
+    model = finetune.load(run)
+    assert isinstance(model, finetune.Predictor)
+    examples = model.task.examples("validation")
+    features = model.task.features(examples, model.tokenizer, 8, training=False)
+    owners = np.array([feature.example for feature in features])
+    assert len(features) > len(examples)
+    batches = batches_of(model.task, features, model.tokenizer)
+    outputs = predict(model.module, [batches[np.arange(len(features))]])
+    means = np.array([softmax(outputs)[owners == n].mean(axis=0) for n in range(len(examples))])
+    logits = np.log(means) / model.module.decision.get("temperature", 1.0)
+    expected = softmax(logits)
+    written = [list(row["probabilities"].values()) for row in answers(run)]
+    assert np.array(written) == pytest.approx(expected, rel=1e-5)
+    again = call("evaluate", run)
+    assert json.loads(again.out)["metrics"] == metrics(run)
+    texts = [example.texts[0] for example in examples]
+    predicted = [list(row["probabilities"].values()) for row in model.predict(texts)]
+    assert np.array(predicted) == pytest.approx(np.array(written), rel=1e-5)
+    about = json.loads((run / "results.json").read_text())["data"]["validation"]
+    assert about["in_windows"] == np.mean(np.bincount(owners) > 1)
+
+
+def test_both_ends_are_stored_in_the_run(world: World, call: Call, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ran = call(*world.glue(run, *SHORT, "--long", "head-tail"))
+    assert ran.status == 0
+    assert "cut to 8 tokens from both ends" in ran.err
+    model = finetune.load(run)
+    assert isinstance(model, finetune.Predictor)
+    assert model.task.long.long == "head-tail"
+    assert json.loads(call("evaluate", run).out)["metrics"] == metrics(run)
+
+
+def test_windows_that_overlap_too_far_are_refused_in_one_line(
+    world: World, refuses: Refuses, tmp_path: Path
+) -> None:
+    words = world.glue(tmp_path / "run", *SHORT, "--long", "windows", "--stride", 6)
+    refuses(r"stride \(6\) must be less than the tokens .*: 6 with max_length 8; .*", *words)
+    assert not (tmp_path / "run").exists()
