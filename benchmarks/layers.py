@@ -60,19 +60,20 @@ def measure(kind: str, size: int, tokens: int, length: int, seconds: float) -> t
         torch.autograd.backward(compute(hidden).sum())
 
     passes()  # what is set up once is not theirs
-    before = _reset_peak()
+    before = reset_peak()
     passes()
-    gib = (_status("VmHWM") - before) / 2**20
+    gib = (status("VmHWM") - before) / 2**20
     return median_step_ms(passes, CPU, seconds=seconds), gib
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
     """Let the kernel count this process's peak from now on; its memory now, in KiB."""
     Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
+    return status("VmRSS")
 
 
-def _status(name: str) -> int:
+def status(name: str) -> int:
+    """A size of this process in KiB, by its name in /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 

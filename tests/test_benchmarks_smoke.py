@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from finetune.jobs.sources import load_model
 from tasks.__main__ import main as run_command
-from tests.made.texts import sentences
+from tests.made.texts import WORDS, sentences
 from tests.made.world import World
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -86,6 +88,89 @@ def test_a_layer_with_a_window_sees_the_window_alone(
         seen = gradient.abs().sum(dim=(0, 2)) > 0
         assert seen[:33].all()
         assert seen[33:].all() == (kind == layers.ATTENTION or length < 33)
+
+
+@pytest.mark.usefixtures("_torch_as_it_was")
+def test_each_saving_of_memory_has_its_figure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    memory = importlib.import_module("memory")
+    assert memory.measure("all three", 16, 1, 64, 16) >= 0
+    monkeypatch.setattr(memory, "_apart", lambda name, *_: float(len(name)))
+    memory.main(["--lengths", "8", "16"])
+    assert re.search(r"float32 +7.00 +7.00\n", capsys.readouterr().out)
+
+
+def test_sentences_say_who_belongs_to_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    heads = importlib.import_module("syntax_heads")
+    goals = {
+        "determiner → noun": heads.NOUNS,
+        "subject → verb": heads.VERBS,
+        "object → verb": heads.VERBS,
+        "himself, herself → person": heads.MEN + heads.WOMEN,
+        "noun → the same noun": heads.NOUNS,
+    }
+    rng, seen = random.Random(1), set()
+    for template in heads.TEMPLATES * 20:
+        words, relations = template(rng)
+        for name, word, goal in relations:
+            seen.add(name)
+            assert words[goal] in goals[name]
+            assert (words[word] == words[goal]) == (name == "noun → the same noun")
+            if words[word] in ("himself", "herself"):
+                assert (words[goal] in heads.MEN) == (words[word] == "himself")
+    assert seen == set(goals)
+
+
+def test_a_head_is_chosen_on_other_words_than_it_is_scored_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    heads = importlib.import_module("syntax_heads")
+    even, odd = [True, False, False], [False, True, True]  # heads 2 and 3 are right of the odd
+    looks = heads.Looks(torch.tensor([even, odd] * 4), [1, 2] * 4)
+    assert heads.best(looks) == (0, 0.0, 4)
+    assert heads.best_distance(looks) == 0.0
+
+
+def test_heads_of_a_net_are_asked_about_syntax(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    heads = importlib.import_module("syntax_heads")
+    model = load_model(world.pretrained)
+    words = [word for word in WORDS if len(model.tokenizer.encode_ids([word])[0]) == 1][:5]
+    sentence = heads.Sentence(words, [("determiner → noun", 0, 1), ("determiner → noun", 3, 4)])
+    odd = heads.Sentence(["unheardof"], [("determiner → noun", 0, 0)])
+    (looks,) = heads.look(model, [sentence, odd]).values()
+    assert looks.right.shape[0] == 2
+    assert looks.distances == [1, 1]
+
+
+def test_arms_stand_beside_what_they_are_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    made_world = importlib.import_module("made_world")
+    results = {
+        arm: [{"loss": 1 + number % 2 + seed / 10} for seed in range(3)]
+        for number, arm in enumerate(made_world.QUESTIONS["residual"])
+    }
+    lines = made_world.tables("residual", results).splitlines()
+    assert lines[2].split()[-3:] == ["1.100", "±", "0.100"]
+    assert lines[5].endswith("2.100 ± 0.100 (+1.000 [+1.000, +1.000])")
+
+
+@pytest.mark.slow
+def test_questions_are_answered_in_the_made_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    main = importlib.import_module("made_world").main
+    for question in ("objectives", "residual"):
+        main([question, "--out", str(tmp_path), "--steps", "2", "--seeds", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(" ± " in line for line in lines) == 4 + 8
 
 
 def test_the_page_on_scaling_has_the_tables_of_the_model(
