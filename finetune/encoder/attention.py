@@ -17,6 +17,7 @@ from finetune.encoder.embeddings import Rotation, rotate
 from finetune.encoder.layout import PADDED, Padded
 from finetune.encoder.relative import RelativePositions
 from finetune.encoder.scores import SCORES, ProductScore
+from finetune.encoder.slabs import mix_in_slabs, saves_memory
 
 
 class SelfAttention(nn.Module):
@@ -100,11 +101,16 @@ class SelfAttention(nn.Module):
             by_position = self.relative(query, distances, tokens, keys)
             bias = by_position if bias is None else by_position + bias
             query = self.relative.content_query(query)
-        explicit = output_attentions or self._drops_on_cpu(query.device)
-        if isinstance(self.score, ProductScore) and not explicit:
-            mixed, weights = self._mix_fused(self.score, query, key, value, bias), None
-        else:
+        weights = None
+        if output_attentions or not isinstance(self.score, ProductScore):
             mixed, weights = self._mix(query, key, value, bias)
+        elif not self._drops_on_cpu(query.device):
+            mixed = self._mix_fused(self.score, query, key, value, bias)
+        elif saves_memory(query, key):
+            scaled = self.score.fold(query) * self.score.scale
+            mixed = mix_in_slabs(scaled, key, value, bias, self.dropout.p)
+        else:
+            mixed, _ = self._mix(query, key, value, bias)
         return self.output(wanted.merge_heads(mixed)), weights if output_attentions else None
 
     def _keys_and_values(
