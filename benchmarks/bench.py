@@ -46,6 +46,8 @@ class Scale:
     """Task of GLUE -> examples of a turn."""
     padded_rows: int
     """Examples of a turn of the contestant that pads all of them to 128."""
+    memory_batch: tuple[int, int, int]
+    """Questions, options of each and tokens of an option."""
     corpus_megabytes: float
     """Of made text, where --data has none."""
     vocab_size: int
@@ -63,6 +65,7 @@ FULL = Scale(
     loop_examples=3200,
     tuning_rows={"cola": 480, "sst2": 480, "rte": 128, "mrpc": 160},
     padded_rows=32,
+    memory_batch=(16, 4, 256),
     corpus_megabytes=5,
     vocab_size=8192,
     rounds=3,
@@ -89,6 +92,7 @@ TINY = Scale(
     loop_examples=192,
     tuning_rows={"sst2": 8},
     padded_rows=4,
+    memory_batch=(1, 2, 16),
     corpus_megabytes=0.1,
     vocab_size=300,
     rounds=1,
@@ -120,6 +124,13 @@ def finetuning(options: argparse.Namespace, scale: Scale, folder: Path) -> list[
     return finetuning_turns.contests(options.data, options.encoder, *sizes)
 
 
+def memory(options: argparse.Namespace, scale: Scale, folder: Path) -> list[Contest]:
+    """The largest memory of fine-tuning steps as long as RACE's."""
+    from peak_memory import contests
+
+    return contests(options.encoder, *scale.memory_batch)
+
+
 def corpus(options: argparse.Namespace, scale: Scale, folder: Path) -> list[Contest]:
     """Preparing a corpus, and training its tokenizer."""
     from corpus import contests, made_file
@@ -138,7 +149,9 @@ def startup(options: argparse.Namespace, scale: Scale, folder: Path) -> list[Con
 
 
 Make = Callable[[argparse.Namespace, Scale, Path], list[Contest]]
-KINDS: dict[str, Make] = {make.__name__: make for make in (mlm, finetuning, loop, corpus, startup)}
+KINDS: dict[str, Make] = {
+    make.__name__: make for make in (mlm, finetuning, memory, loop, corpus, startup)
+}
 
 
 def measured(options: argparse.Namespace, scale: Scale, rows: list[Row]) -> Iterator[list[Row]]:

@@ -51,17 +51,20 @@ class Looked(Dataset[Any]):
         return self.batches[number]
 
 
-class Masked(OrderedData):
-    """Made batches of masked blocks, as pretraining takes them from a corpus."""
+class Made(OrderedData):
+    """Batches that were made beforehand."""
 
-    def __init__(self, batches: int, rows: int, length: int) -> None:
-        """Make them all beforehand."""
+    def __init__(self, batches: list[Any]) -> None:
+        """Keep them."""
         super().__init__(LoaderConfig(), seed=0)
-        source = masked_batches(SIZE, rows=rows, length=length, rate=0.15)
-        self.batches = [self._ours(next(source)) for _ in range(batches)]
+        self.batches = batches
 
-    def _ours(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return batch | {"labels": batch["labels"].flatten()[batch["positions"]]}
+    @classmethod
+    def masked(cls, batches: int, rows: int, length: int) -> Made:
+        """Make batches of masked blocks, as pretraining takes them from a corpus."""
+        source = masked_batches(SIZE, rows=rows, length=length, rate=0.15)
+        made = [next(source) for _ in range(batches)]
+        return cls([one | {"labels": one["labels"].flatten()[one["positions"]]} for one in made])
 
     def order(self, epoch: int) -> list[Any]:
         """Take the batches as they are."""
@@ -77,9 +80,13 @@ class Watch(pl.Callback):
 
     start, seconds = 0.0, 0.0
 
+    def __init__(self, warm_up: int) -> None:
+        """Set how many batches do not count."""
+        self.warm_up = warm_up
+
     def on_train_batch_end(self, trainer: Any, module: Any, out: Any, batch: Any, i: int) -> None:
         """Start the clock when warm."""
-        if i == WARM_UP - 1:
+        if i == self.warm_up - 1:
             self.start = time.perf_counter()
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
@@ -115,11 +122,12 @@ def lightning(
     data: OrderedData,
     folder: Path,
     accelerator: str = "cpu",
+    warm_up: int = WARM_UP,
 ) -> float:
     """Run the loop of a run; returns its seconds."""
     limit = LengthConfig(max_epochs=1)
     length = RunLength(limit, len(data.order(0)), Clock())
-    watch = Watch()
+    watch = Watch(warm_up)
     checkpointer = Checkpointer(
         folder,
         lambda folder, state: None,
@@ -180,6 +188,6 @@ def _work(
     prepare(settings["threads"])
     if settings["work"] == "pretraining":
         rows, length = settings["rows"], settings["length"]
-        return pretrainer, lambda: Masked(settings["steps"], rows, length)
+        return pretrainer, lambda: Made.masked(settings["steps"], rows, length)
     texts = sentences(settings["examples"], SIZE.vocab_size)
     return lambda: classifier(SIZE), lambda: Sentences(texts, BATCH)

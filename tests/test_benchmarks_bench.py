@@ -60,12 +60,12 @@ def check_table(text: str, rows: list[Any]) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("kind", "count"), [("mlm", 1), ("loop", 2), ("corpus", 5), ("finetuning", 2)]
+    ("kind", "count"), [("mlm", 1), ("loop", 2), ("corpus", 5), ("finetuning", 2), ("memory", 1)]
 )
 def test_each_kind_has_its_rows(
     bench: Any, kind: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if kind == "finetuning":
+    if kind in ("finetuning", "memory"):
         pytest.importorskip("accelerate", reason="the extra bench is not installed")
     out = tmp_path / "out" / "bench.json"
     assert bench.main(["--tiny", "--only", kind, "--threads", "1", "--out", str(out)]) == 0
