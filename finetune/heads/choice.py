@@ -47,6 +47,7 @@ class MultipleChoice(PooledHead):
         hidden: Tensor,
         attention_mask: Tensor | None = None,
         input_ids: Tensor | None = None,
+        window_of: Tensor | None = None,
     ) -> Tensor:
         """Score the options of each question.
 
@@ -56,11 +57,13 @@ class MultipleChoice(PooledHead):
             attention_mask: True where there is a token, bool (B C, T); None if everywhere.
             input_ids: int64 (B C, T), where the pooling reads them: the first of the texts that it
                 compares is the passage, the second the question with the option.
+            window_of: Number in 0 … B C - 1 of the option that each sequence is a window of, int64;
+                None where each is an option.
 
         Returns:
             Logits (B, C).
         """
-        scores = super().forward(hidden, attention_mask, input_ids)  # (B C, 1)
+        scores = super().forward(hidden, attention_mask, input_ids, window_of)  # (B C, 1)
         return scores.view(-1, self.num_choices)  # (B, C)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:

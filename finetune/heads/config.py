@@ -25,7 +25,7 @@ class HeadConfig:
 
     >>> from finetune import HeadConfig
     >>> HeadConfig(pooling="mean")
-    HeadConfig(pooling='mean', head_dropout=None, layers='last')
+    HeadConfig(pooling='mean', head_dropout=None, layers='last', levels=1)
 
     Raises:
         ConfigError: The pooling or the layers are unknown, or the dropout lies outside [0, 1).
@@ -41,6 +41,9 @@ class HeadConfig:
     layers: str = field(default="last", metadata={"words": LAYERS})
     """Hidden states that the head reads: last, or mix (a learned weighted average of all layers and
     the embeddings, as in ELMo)."""
+    levels: int = within(1, 2, default=1)
+    """2: a small transformer over the vectors of a text's windows (with --window-labels document);
+    1: the pooling alone."""
 
     def __post_init__(self) -> None:
         """Refuse what no head can be made from."""

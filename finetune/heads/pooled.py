@@ -14,6 +14,7 @@ from finetune.encoder import Dropout, EncoderConfig, initialize_weights
 from finetune.heads.config import PAIR_POOLINGS, HeadConfig
 from finetune.heads.pooling import AlignPooling, find_mix, find_pooling, first_token
 from finetune.heads.protocol import TaskHead, cross_entropy
+from finetune.heads.windows import WindowPooling, find_upper
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -90,6 +91,8 @@ class PooledHead(nn.Module, TaskHead):
         self.mix = find_mix(head.layers, config)
         self.all_layers = head.layers == "mix"
         self.first_only = self.pool is first_token and not self.all_layers
+        self.upper = find_upper(head.levels, str(head.pooling), config)
+        self.windows = WindowPooling(str(head.pooling), self.pool, causal=config.causal)
         self.layers = output_layers(config, head, num_outputs)
         initialize_weights(self, config.initializer_range)
 
@@ -124,6 +127,7 @@ class PooledHead(nn.Module, TaskHead):
         hidden: Tensor,
         attention_mask: Tensor | None = None,
         input_ids: Tensor | None = None,
+        window_of: Tensor | None = None,
     ) -> Tensor:
         """Pool the hidden states and compute the outputs.
 
@@ -132,15 +136,23 @@ class PooledHead(nn.Module, TaskHead):
                 Those of all layers, (L + 1, B, T, D), where `all_layers` says so.
             attention_mask: True where there is a token, bool (B, T); None if everywhere.
             input_ids: int64 (B, T); only where `reads_ids` says so.
+            window_of: Number of the text that each sequence is a window of, int64 (B,); None where
+                each is a text.
 
         Returns:
-            (B, C).
+            (B, C), or (N, C) of N texts in windows.
 
         Raises:
             ValueError: The pooling compares two texts, and there are no ids to tell them apart.
         """
         read = (attention_mask, input_ids) if self.reads_ids else (attention_mask,)
-        logits: Tensor = self.layers(self.pool(self.mix(hidden), *read))
+        hidden = self.mix(hidden)
+        vectors = self.pool(hidden, *read)
+        if self.upper is not None:
+            vectors = self.upper(vectors, window_of)
+        elif window_of is not None:
+            vectors = self.windows(vectors, hidden, attention_mask, window_of)
+        logits: Tensor = self.layers(vectors)
         return logits
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -238,9 +250,10 @@ class Regression(PooledHead):
         hidden: Tensor,
         attention_mask: Tensor | None = None,
         input_ids: Tensor | None = None,
+        window_of: Tensor | None = None,
     ) -> Tensor:
         """Predict a number for each text: as in a pooled head, but (B,)."""
-        return super().forward(hidden, attention_mask, input_ids).squeeze(-1)
+        return super().forward(hidden, attention_mask, input_ids, window_of).squeeze(-1)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Average the squared error.

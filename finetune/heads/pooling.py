@@ -100,13 +100,20 @@ class AttentionPooling(nn.Module):
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Average the states, (B, T, D) and bool (B, T) -> (B, D)."""
-        scores = self.query(hidden)  # (B, T, 1)
-        if attention_mask is not None:
-            # Finite: in a row of padding alone the softmax of -inf would be no number.
-            lowest = torch.finfo(scores.dtype).min
-            scores = scores.masked_fill(~attention_mask.unsqueeze(-1), lowest)
-        pooled: Tensor = (scores.softmax(dim=1) * hidden).sum(dim=1)
+        pooled: Tensor = (self._scores(hidden, attention_mask).softmax(dim=1) * hidden).sum(dim=1)
         return pooled
+
+    def log_weight(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """The logarithm of Σ exp(q · h): what a window counts beside others, (B, T, D) -> (B,)."""
+        return self._scores(hidden, attention_mask).float().logsumexp(dim=(1, 2))
+
+    def _scores(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+        scores: Tensor = self.query(hidden)  # (B, T, 1)
+        if attention_mask is None:
+            return scores
+        # Finite: in a row of padding alone the softmax of -inf would be no number.
+        lowest = torch.finfo(scores.dtype).min
+        return scores.masked_fill(~attention_mask.unsqueeze(-1), lowest)
 
 
 FIRST, SECOND = 1, 2

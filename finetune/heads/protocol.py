@@ -50,11 +50,13 @@ class TaskHead(Head, Protocol):
         hidden: Tensor,
         attention_mask: Tensor | None = None,
         input_ids: Tensor | None = None,
+        window_of: Tensor | None = None,
         /,
     ) -> Tensor:
         """Logits of hidden states (B, T, D), with a mask that is True at tokens, bool (B, T).
 
-        A head that does not read ids gets no third argument.
+        A head that does not read ids gets no third argument, and the fourth, int64 (B,), only where
+        texts are read in several windows: the number of the text that each sequence belongs to.
         """
 
     def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -91,11 +93,13 @@ def head_logits(head: TaskHead, hidden: Tensor, batch: Mapping[str, Tensor]) -> 
         batch: `input_ids` int64 (B, T), `attention_mask` bool (B, T) where a row is padded, and
             `choices` bool (B, C) where a question has fewer than C options: the logits of those
             that it lacks are the lowest finite number. `decoder_input_ids` int64 (B, S) for a head
-            that generates.
+            that generates; `window_of` int64 (B,) where texts are read in several windows.
     """
     attention_mask = batch.get("attention_mask")
     if head.generates:
         logits = head(hidden, attention_mask, batch["decoder_input_ids"])
+    elif "window_of" in batch:
+        logits = head(hidden, attention_mask, batch["input_ids"], batch["window_of"])
     elif head.reads_ids:
         logits = head(hidden, attention_mask, batch["input_ids"])
     else:

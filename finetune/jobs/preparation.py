@@ -185,6 +185,12 @@ def _module(
     encoder = Encoder(config)
     if start is not None:
         encoder.load_state_dict(start.encoder().state_dict())
+    if run.head.levels > 1 and not data.task.long.pools_windows:
+        raise ConfigError(
+            f"levels {run.head.levels} reads the windows of a text together: expected --long "
+            "windows and --window-labels document, got texts that are read one sequence at a time; "
+            "set both, or leave --levels out"
+        )
     head = data.task.head(config, run.head)
     if isinstance(head, Seq2Seq):
         _start_decoder(head, data.tokenizer, encoder if start is not None else None, run.cache_dir)

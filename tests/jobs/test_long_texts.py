@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 import finetune
 from finetune.runs.folder import RunFolder
 from finetune.task.answers.classes import softmax
+from finetune.training.loop.checkpointing import Checkpointer
 from finetune.training.loop.finetuner import predict
 from finetune.training.loop.task_data import batches_of
-from tests.made.commands import Call, Refuses
+from tests.made.commands import Call, Refuses, Start
 from tests.made.texts import write_csv
 from tests.made.world import World
 
@@ -95,4 +98,88 @@ def test_windows_that_overlap_too_far_are_refused_in_one_line(
 ) -> None:
     words = world.glue(tmp_path / "run", *SHORT, "--long", "windows", "--stride", 6)
     refuses(r"stride \(6\) must be less than the tokens .*: 6 with max_length 8; .*", *words)
+    assert not (tmp_path / "run").exists()
+
+
+DOCUMENT = (*WINDOWS, "--window-labels", "document", "--pooling", "mean")
+
+
+def one_loss_a_text(run: Path) -> None:
+    """Each answer is that of all windows of a text, read together."""
+    model = finetune.load(run)
+    assert isinstance(model, finetune.Predictor)
+    texts = [example.texts[0] for example in model.task.examples("validation")]
+    alone = [list(model.predict(text)[0]["probabilities"].values()) for text in texts[:4]]
+    written = [list(row["probabilities"].values()) for row in answers(run)]
+    assert np.array(alone) == pytest.approx(np.array(written[:4]), rel=1e-4)
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_documents_are_learned_whole_and_answered_alike(
+    world: World, call: Call, tmp_path: Path, levels: int
+) -> None:
+    run = tmp_path / "run"
+    assert call(*world.glue(run, *DOCUMENT, "--levels", levels)).status == 0
+    about = json.loads((run / "results.json").read_text())["data"]["train"]
+    assert about["examples"] < about["sequences"]
+    one_loss_a_text(run)
+    assert json.loads(call("evaluate", run).out)["metrics"] == metrics(run)
+
+
+def test_windows_are_pooled_from_the_cache_as_without_it(
+    world: World, call: Call, tmp_path: Path
+) -> None:
+    cached, computed = tmp_path / "cached", tmp_path / "computed"
+    words = (*DOCUMENT, "--unfreeze", "head")
+    assert call(*world.glue(cached, *words)).status == 0
+    assert list((tmp_path / "cache" / "hidden").glob("*.states"))
+    assert call(*world.glue(computed, *words, "--no-cache")).status == 0
+    assert answers(cached) == answers(computed)
+
+
+def test_a_resumed_run_of_documents_is_as_one_that_was_not_interrupted(
+    world: World, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert call(*world.glue(whole, *DOCUMENT)).status == 0
+
+    end = Checkpointer.on_train_batch_end
+
+    def stopped(self: Checkpointer, trainer: Any, *rest: Any) -> None:
+        end(self, trainer, *rest)
+        if self.progress.step == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "on_train_batch_end", stopped)
+        assert call(*world.glue(parts, *DOCUMENT)).status == 130
+    assert call("glue", "sst2", "--out", parts, "--resume").status == 0
+    assert answers(parts) == answers(whole)
+
+
+def test_two_processes_learn_documents_as_one_does(
+    world: World, call: Call, start: Start, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    words = (*DOCUMENT, "--dropout", 0, "--head-dropout", 0, "--batch-size", 10, "--max-epochs", 1)
+    assert start(*world.glue(two, *words, "--devices", 2)).end().status == 0
+    assert call(*world.glue(one, *words)).status == 0
+    probabilities = [
+        [list(row["probabilities"].values()) for row in answers(run)] for run in (one, two)
+    ]
+    assert np.array(probabilities[0]) == pytest.approx(np.array(probabilities[1]), abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--levels", 2), "levels 2 reads the windows of a text together: expected --long .*"),
+        (("--window-labels", "document"), "window_labels document: expected --long windows, .*"),
+        ((*DOCUMENT, "--pooling", "concat", "--levels", 2), "levels 2: expected a pooling of .*"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(
+    world: World, refuses: Refuses, tmp_path: Path, flags: Any, message: str
+) -> None:
+    refuses(message, *world.glue(tmp_path / "run", *flags))
     assert not (tmp_path / "run").exists()
