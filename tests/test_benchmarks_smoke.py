@@ -141,9 +141,10 @@ def test_heads_of_a_net_are_asked_about_syntax(
     monkeypatch.syspath_prepend(BENCHMARKS)
     heads = importlib.import_module("syntax_heads")
     model = load_model(world.pretrained)
-    words = [word for word in WORDS if len(model.tokenizer.encode_ids([word])[0]) == 1][:5]
+    pieces = {word: len(model.tokenizer.encode_ids([word])[0]) for word in WORDS}
+    words = [word for word in WORDS if pieces[word] == 1][:5]
     sentence = heads.Sentence(words, [("determiner → noun", 0, 1), ("determiner → noun", 3, 4)])
-    odd = heads.Sentence(["unheardof"], [("determiner → noun", 0, 0)])
+    odd = heads.Sentence([max(WORDS, key=pieces.__getitem__)], [("determiner → noun", 0, 0)])
     (looks,) = heads.look(model, [sentence, odd]).values()
     assert looks.right.shape[0] == 2
     assert looks.distances == [1, 1]
