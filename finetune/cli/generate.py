@@ -20,7 +20,7 @@ ENDED = {
 def command(arguments: Sequence[str]) -> int:
     """Continue a text; takes the arguments after `finetune generate`."""
     from finetune.jobs.generation import GenerationConfig, load_generator
-    from finetune.runs.folder import note
+    from finetune.runs.folder import note, say
     from finetune.settings.fields import add_flags, given, read
 
     parser = command_parser(
@@ -34,6 +34,8 @@ def command(arguments: Sequence[str]) -> int:
     config = read(GenerationConfig, None, given(GenerationConfig, space))
     check_is_there(space.run)
     model = load_generator(space.run)
+    if memory := model.module.encoder.config.memory:
+        say(f"memory {memory} is not used: a text is continued within the tokens of a block")
     if space.json:
         (row,) = model.generate(space.prompt, **asdict(config))
         put(json.dumps(row, ensure_ascii=False))

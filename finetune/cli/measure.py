@@ -14,6 +14,7 @@ from finetune.console.output import put
 from finetune.errors import ConfigError
 
 if TYPE_CHECKING:
+    from finetune.checkpoints.folder import Checkpoint
     from finetune.encoder import EncoderConfig
 
 TINY = {
@@ -77,8 +78,6 @@ def cache(arguments: list[str]) -> int:
     from finetune.runs.folder import cache_folder
 
     folder = cache_folder(space.cache_dir) / "hidden"
-    if folder.parent.exists() and not folder.parent.is_dir():
-        raise ConfigError(f"--cache-dir: expected a folder, got the file {folder.parent}")
     return (_clear if space.action == "clear" else _list)(folder, in_json=space.json)
 
 
@@ -180,18 +179,20 @@ HEAD_LENGTH = 128
 
 
 def _task_head(source: Path) -> dict[str, Any] | None:
-    """What the head of a fine-tuned checkpoint costs; None without a head that pools."""
+    """What the head of a fine-tuned checkpoint costs; None without one that pools or writes."""
     from finetune.checkpoints.hf.form import POOLED
     from finetune.checkpoints.hub import find_checkpoint
 
-    if (
-        not source.is_dir()
-        or (checkpoint := find_checkpoint(source)).head.get("kind") not in POOLED
-    ):
+    if not source.is_dir():
+        return None
+    checkpoint = find_checkpoint(source)
+    kind = str(checkpoint.head.get("kind"))
+    if kind == "seq2seq":
+        return _decoder(checkpoint)
+    if kind not in POOLED:
         return None
     from finetune.heads import Classification, HeadConfig
 
-    kind = str(checkpoint.head["kind"])
     outputs = len(checkpoint.labels) if kind in ("classification", "multi_label") else 1
     config = HeadConfig.from_dict(checkpoint.head)
     # The layers of all these kinds are alike.
@@ -201,15 +202,36 @@ def _task_head(source: Path) -> dict[str, Any] | None:
     return {"kind": kind, "pooling": head.config.pooling, **cost}
 
 
+def _decoder(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What the decoder of a checkpoint costs, with its output layer."""
+    from finetune.encoder import EncoderConfig
+    from finetune.heads import HeadConfig, Seq2Seq
+
+    head = Seq2Seq(
+        checkpoint.encoder_config,
+        HeadConfig.from_dict(checkpoint.head),
+        EncoderConfig.from_dict(checkpoint.head["decoder"]),
+        start=0,
+        end=0,
+        cross_score=checkpoint.head.get("cross_score"),
+    )
+    parameters = sum(parameter.numel() for parameter in head.parameters())
+    cost = {"parameters": parameters, "flops_per_text": head.flops(HEAD_LENGTH, HEAD_LENGTH)}
+    return {"kind": "seq2seq", "pooling": head.config.pooling, **cost}
+
+
 def _about_head(head: Mapping[str, Any] | None) -> list[str]:
     """A line about the head of `_task_head`, if there is one."""
     if head is None:
         return []
-    return [
-        f"The head ({head['kind']}, pooling {head['pooling']}) has {head['parameters']:,} "
-        f"parameters and takes {head['flops_per_text'] / 1e6:,.2f} million operations a text of "
-        f"{HEAD_LENGTH} tokens."
-    ]
+    name, texts = f"head ({head['kind']}, pooling {head['pooling']})", "a text"
+    if head["kind"] == "seq2seq":
+        name, texts = "decoder", "a source and a target"
+    line = (
+        f"The {name} has {head['parameters']:,} parameters and takes "
+        f"{head['flops_per_text'] / 1e6:,.2f} million operations {texts} of {HEAD_LENGTH} tokens"
+    )
+    return [f"{line}{' each' if head['kind'] == 'seq2seq' else ''}."]
 
 
 def _encoder_config(source: Path) -> EncoderConfig:

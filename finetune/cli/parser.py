@@ -120,7 +120,8 @@ class _Parser(argparse.ArgumentParser):
             shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
             known = [flag for action in shown for flag in action.option_strings if flag[1] == "-"]
             ours = our_flag(word, known)
-            hint = f"it is {ours} here" if ours else nearest(word, known)
+            longer = [flag for flag in known if flag.startswith(f"{word}-")]
+            hint = f"it is {ours} here" if ours else nearest(word, longer or known)
             message = f"unknown option {word}; {hint}"
         raise ConfigError(f"{self.prog.removeprefix('finetune ')}: {message}")
 

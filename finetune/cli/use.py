@@ -103,6 +103,7 @@ def evaluate(arguments: list[str]) -> int:
         type=positive,
         help="--corpus: tokens that each window scores (default: half of what the encoder reads)",
     )
+    _add_beams(parser)
     add_ensemble(parser, "score")
     _add_devices(parser)
     add_json(parser)
@@ -118,7 +119,12 @@ def evaluate(arguments: list[str]) -> int:
     from finetune.jobs import evaluation
 
     results = evaluation.evaluate(
-        space.run, space.split, space.file, ensemble=space.ensemble, devices=space.devices
+        space.run,
+        space.split,
+        space.file,
+        ensemble=space.ensemble,
+        devices=space.devices,
+        beams=space.beams,
     )
     show_results(results, space.run, arguments)
     return 0
@@ -129,10 +135,18 @@ def _check_corpus(space: argparse.Namespace) -> None:
     if space.stride and not space.corpus:
         raise ConfigError("--stride goes with --corpus FILE; name a text, or remove it")
     others = {"--split": space.split, "--file": space.file, "--ensemble": space.ensemble}
-    others["--devices"] = space.devices > 1
+    others |= {"--devices": space.devices > 1, "--beams": space.beams}
     for flag, value in others.items():
         if space.corpus and value:
             raise ConfigError(f"{flag} does not go with --corpus; remove one of them")
+
+
+def _add_beams(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--beams",
+        type=whole(1, 1000),
+        help="runs of finetune write: hypotheses of beam search, 1 = greedy (default: the run's)",
+    )
 
 
 def _add_devices(parser: argparse.ArgumentParser) -> None:
@@ -163,6 +177,7 @@ def predict(arguments: list[str]) -> int:
         top=space.top_k,
         ensemble=space.ensemble,
         devices=space.devices,
+        beams=space.beams,
     )
     if space.json and is_first_process():
         print(json.dumps({"answers": count, "output": space.output}))
@@ -196,6 +211,7 @@ def _predict_parser() -> argparse.ArgumentParser:
         "--batch-size", type=positive, help="texts in a batch (default: the run's batch_size)"
     )
     parser.add_argument("--top-k", type=positive, help="candidates for each [MASK] (default: 5)")
+    _add_beams(parser)
     add_ensemble(parser, "predict")
     _add_devices(parser)
     add_json(parser, "print the number of answers written to --output, as JSON on stdout")

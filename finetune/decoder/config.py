@@ -9,6 +9,9 @@ from finetune.encoder.config import SCORE_NAMES, EncoderConfig
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
 
+LONGEST_TARGET = 64
+"""Tokens that a target may have by default."""
+
 
 @dataclass(frozen=True)
 class DecoderConfig:
@@ -72,9 +75,10 @@ class DecoderConfig:
 class SearchConfig:
     """How a target is searched for.
 
+    >>> from finetune import EncoderConfig
     >>> from finetune.decoder import SearchConfig
-    >>> SearchConfig(beams=1).max_target_length
-    64
+    >>> SearchConfig(beams=1).target_length(EncoderConfig(max_position_embeddings=32))
+    32
 
     Raises:
         ConfigError: A number lies outside its range.
@@ -85,9 +89,29 @@ class SearchConfig:
     length_penalty: float = within(0, 10, default=0.6)
     """α of the length penalty ((5 + length) / 6)^α, by which log-probabilities are divided;
     0 = none, which favors short targets."""
-    max_target_length: int = within(1, MOST_TOKENS, default=64)
-    """Longest target in tokens, the end token included."""
+    max_target_length: int | None = within(1, MOST_TOKENS, default=None)
+    """Longest target in tokens, the end token included; none = 64, or as many as the decoder has
+    learned positions for."""
 
     def __post_init__(self) -> None:
         """Refuse what no search can keep to."""
         check_values(self)
+
+    def target_length(self, decoder: EncoderConfig | None = None) -> int:
+        """Find how long a target may be.
+
+        Args:
+            decoder: Its shape, where that is known.
+
+        Raises:
+            ConfigError: That is more than the positions that the decoder has learned.
+        """
+        is_learned = decoder is not None and decoder.position == "learned"
+        reach = decoder.max_position_embeddings if decoder and is_learned else MOST_TOKENS
+        longest = self.max_target_length or min(LONGEST_TARGET, reach)
+        if longest > reach:
+            raise ConfigError(
+                f"max_target_length ({longest}) must be at most the {reach} positions that the "
+                "decoder has learned (max_position_embeddings); lower it"
+            )
+        return longest

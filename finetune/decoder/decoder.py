@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from finetune.decoder.block import DecoderBlock
 from finetune.encoder import Encoder, EncoderConfig, initialize_weights
 from finetune.encoder.cache import Cache
+from finetune.encoder.cost import cost, forward_flops_per_token
 from finetune.encoder.embeddings import Embeddings
 from finetune.encoder.encoder import contexts_of
 from finetune.encoder.masks import mask_bias, visible_tokens
@@ -64,7 +66,8 @@ class Decoder(nn.Module):
             cross_score: Score of cross-attention; None = `attention_score`.
         """
         super().__init__()
-        self.config = config
+        self.config, self.memory_size = config, memory_size
+        self.cross_score = cross_score or config.attention_score
         self.embeddings = Embeddings(config)
         self.blocks = nn.ModuleList(
             DecoderBlock(config, memory_size, cross_score, first=number == 0)
@@ -121,6 +124,24 @@ class Decoder(nn.Module):
         return DecoderOutput(
             self.final_norm(hidden), tuple(attentions) if output_attentions else None
         )
+
+    def flops(self, sources: int, targets: int) -> float:
+        """Count a forward pass over a pair, with the output layer: an encoder's, and what it adds.
+
+        Args:
+            sources: Tokens of the memory, T.
+            targets: Tokens of the target, S.
+
+        Returns:
+            Floating-point operations.
+        """
+        config, size, count = self.config, self.config.hidden_size, len(self.blocks)
+        queries = count * 4 * size**2  # and outputs
+        keys = count * 4 * self.memory_size * size  # and values
+        look = dataclasses.replace(config, attention_score=self.cross_score, position="none")
+        looks = cost(look, sources)["scores and mixing"].flops
+        own = forward_flops_per_token(config, targets, lm_fraction=1.0)
+        return targets * (own + queries + looks) + sources * keys
 
     def start_from(self, encoder: Encoder) -> None:
         """Start from a pretrained encoder; cross-attention, which it lacks, stays fresh.

@@ -24,16 +24,24 @@ def cache_folder(given: str | None = None) -> Path:
     """The setting, FINETUNE_CACHE, or ~/.cache/finetune.
 
     Raises:
-        ConfigError: It is in a home folder, and the user has none.
+        ConfigError: It is in a home folder, and the user has none; or it is a file, or in one.
     """
     folder = Path(given or os.environ.get("FINETUNE_CACHE") or "~/.cache/finetune")
     try:
-        return folder.expanduser()
+        folder = folder.expanduser()
     except RuntimeError:
         raise ConfigError(
             f"{folder}: there is no home folder; set HOME, or name a folder by --cache-dir or in "
             "the variable FINETUNE_CACHE"
         ) from None
+    above = (place for place in (folder, *folder.parents) if os.path.exists(place))
+    if not os.path.isdir(place := next(above, folder)) and os.path.exists(place):
+        setting = "cache_dir" if given else "FINETUNE_CACHE"
+        reason = os.strerror(errno.ENOTDIR)
+        raise ConfigError(
+            f"{setting} {folder}: {place}: {reason}; name a folder that can be written"
+        )
+    return folder
 
 
 @contextmanager

@@ -66,6 +66,14 @@ class TaskHead(Head, Protocol):
         """The same of a head that generates, from hidden states in place of logits."""
         raise ConfigError(f"expected a head that generates, got one of the kind {self.kind}")
 
+    def flops_per_token(self, length: float) -> float:
+        """Operations of a forward pass for a token of the sequence; 0 for a small head.
+
+        Args:
+            length: Mean number of tokens in a sequence.
+        """
+        return 0.0
+
     def settings(self) -> dict[str, Any]:
         """What a checkpoint says of the head besides its kind; {} for the run's own settings."""
         return {}

@@ -83,9 +83,11 @@ class Seq2Seq(nn.Module, TaskHead):
         """
         super().__init__()
         self.search = search or SearchConfig()
+        self.max_target_length = self.search.target_length(decoder)
         self.config, self.cross_score = head, cross_score
         self.start, self.end, self.starts_from = start, end, starts_from
-        _check(head, decoder, self.search)
+        self._target_length = 0  # of the last batch
+        _check(head)
         self.mix = find_mix(head.layers, config)
         self.all_layers = head.layers == "mix"
         self.pool: Pooling | None = find_pooling(head.pooling, config) if head.pooling else None
@@ -136,6 +138,7 @@ class Seq2Seq(nn.Module, TaskHead):
             raise ValueError(
                 "teacher forcing reads the targets: give decoder_input_ids; or generate"
             )
+        self._target_length = decoder_input_ids.shape[1]
         memory, mask = self._memory(hidden, attention_mask)
         states = self.decoder(decoder_input_ids, memory, mask).last_hidden_state
         logits: Tensor = self.output(states.flatten(0, 1))
@@ -175,6 +178,15 @@ class Seq2Seq(nn.Module, TaskHead):
         found = self.search_targets(hidden, batch.get("attention_mask"))
         return torch.cat((found.scores.unsqueeze(1), found.ids.float()), dim=1)
 
+    def flops(self, sources: int, targets: int) -> float:
+        """Count a forward pass over a source of T tokens and a target of S; see `Decoder.flops`."""
+        return self.decoder.flops(sources if self.pool is None else 1, targets)
+
+    def flops_per_token(self, length: float) -> float:
+        """The decoder's; targets are taken to be as long as the longest of the last batch."""
+        targets = self._target_length
+        return self.flops(round(length), targets) / length if targets else 0.0
+
     def search_targets(self, hidden: Tensor, attention_mask: Tensor | None) -> Found:
         """Search a target for each source, greedily or with beams; see `generate`."""
         memory, mask = self._memory(hidden, attention_mask)
@@ -190,7 +202,7 @@ class Seq2Seq(nn.Module, TaskHead):
             return logits.float().log_softmax(dim=-1)
 
         start = torch.full((len(memory),), self.start, device=memory.device)
-        found, length = self.search, self.search.max_target_length
+        found, length = self.search, self.max_target_length
         if found.beams == 1:
             return greedy_search(step, start, self.end, length, found.length_penalty)
         return beam_search(step, start, self.end, length, found.beams, found.length_penalty)
@@ -229,15 +241,9 @@ class Seq2Seq(nn.Module, TaskHead):
         return self.pool(states, mask).unsqueeze(1), None
 
 
-def _check(head: HeadConfig, decoder: EncoderConfig, search: SearchConfig) -> None:
+def _check(head: HeadConfig) -> None:
     if head.pooling in PAIR_POOLINGS:
         raise ConfigError(
             f"pooling '{head.pooling}' compares two texts, and a decoder reads one source; leave "
             "it out for attention, or choose mean"
-        )
-    reach, longest = decoder.max_position_embeddings, search.max_target_length
-    if decoder.position == "learned" and longest > reach:
-        raise ConfigError(
-            f"max_target_length ({longest}) must be at most the {reach} positions that the "
-            "decoder has learned (max_position_embeddings); lower it"
         )

@@ -20,7 +20,7 @@ from finetune.jobs.scoring import Scorer, load_scorer, score_splits, write_answe
 from finetune.jobs.session import with_devices
 from finetune.metrics.semantics import of_split
 from finetune.runs.families import make_task
-from finetune.runs.fits import read_fit
+from finetune.runs.fits import read_fit, with_beams
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.inputs import Input, read_inputs
 from finetune.runs.predictions import Origin, read_origin, read_predictions
@@ -44,6 +44,7 @@ def evaluate(
     *,
     ensemble: bool = False,
     devices: int = 1,
+    beams: int | None = None,
 ) -> Results:
     """Score the best checkpoint of a finished fine-tuning run again.
 
@@ -59,6 +60,7 @@ def evaluate(
         ensemble: Score all seeds of the run together: the average of their probabilities (of
             numbers, of the scores of passages), besides each of them.
         devices: Processes on this machine that divide the batches; with the same scores.
+        beams: Search texts with so many beams in place of the run's number; 1 = greedy.
 
     Returns:
         `task`, `split` and `metrics`; for several seeds in the form of results.json. Of an ensemble
@@ -71,7 +73,7 @@ def evaluate(
     """
     score = _evaluate_ensemble if ensemble else _evaluate
     with taking_part(devices) as count:
-        return score(RunFolder(Path(folder)), _Wanted(split, file, count))
+        return score(RunFolder(Path(folder)), _Wanted(split, file, count, beams))
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,12 @@ class _Wanted:
     split: str | None
     file: str | None
     devices: int
+    beams: int | None = None
 
     def of(self, folder: Path) -> tuple[FitRun, str | None]:
         """The settings of a run with what is to be scored, and the split."""
-        run, split = _with_file(read_fit(folder), self.split, self.file)
+        run = with_beams(read_fit(folder), self.beams)
+        run, split = _with_file(run, self.split, self.file)
         return with_devices(run, self.devices), split
 
 
@@ -100,6 +104,8 @@ def _evaluate(run_folder: RunFolder, wanted: _Wanted) -> Results:
         if run.limit is not None:
             say(f"limit {run.limit:,} of the run: scores are of a part of each split")
         scorer = load_scorer(checkpoint_of(run_folder.path, run, task), run)
+        if wanted.beams is not None:  # no answers of the run as it was trained
+            scorer = replace(scorer, checkpoint=f"{scorer.checkpoint}, {wanted.beams} beams")
         if wanted.file is None:
             _warn_of_other_examples(run_folder, scorer.data, splits)
         scorer = replace(scorer, ranks=_start(run, scorer, splits))

@@ -21,7 +21,7 @@ from finetune.jobs.generation import TextGenerator, load_generator
 from finetune.jobs.saving import run_of, save_run
 from finetune.jobs.scoring import load_tuner
 from finetune.runs.families import make_task
-from finetune.runs.fits import read_fit
+from finetune.runs.fits import read_fit, with_beams
 from finetune.runs.folder import RunFolder, say
 from finetune.runs.settings import FitRun
 from finetune.task import decision
@@ -198,6 +198,7 @@ def load(
     batch_size: int | None = None,
     ensemble: bool = False,
     average_weights: bool = False,
+    beams: int | None = None,
 ) -> Predictor | MaskFiller | TextGenerator:
     """Load the best checkpoint of a run to predict; a pretraining run fills `[MASK]`.
 
@@ -222,6 +223,7 @@ def load(
         ensemble: Answer by all seeds of the run: the average of their probabilities (of numbers, of
             the scores of passages).
         average_weights: Answer by one model with the mean of the weights of all seeds.
+        beams: Search texts with so many beams in place of the run's number; 1 = greedy.
 
     Returns:
         A model with `predict`; a causal language model has `generate` too.
@@ -236,13 +238,13 @@ def load(
     if ensemble and average_weights:
         raise ConfigError("expected ensemble or average_weights, got both; choose one")
     several = ensemble or average_weights
-    if not several and fills_masks(folder):
+    if not several and beams is None and fills_masks(folder):
         return load_filler(folder, batch_size=batch_size)
-    if not several and writes_on(folder):
+    if not several and beams is None and writes_on(folder):
         return load_generator(folder, batch_size=batch_size)
     whole = RunFolder(folder)
     folder = (member_folders(whole)[0] if several else whole.one_run()).path
-    settings = read_fit(folder)
+    settings = with_beams(read_fit(folder), beams)
     task = make_task(settings)
     if task.fixed_answer is not None:
         raise ConfigError(
@@ -274,6 +276,7 @@ def predict_file(
     top: int | None = None,
     ensemble: bool = False,
     devices: int = 1,
+    beams: int | None = None,
 ) -> int:
     """Answer the rows of a file, in order; a pretraining run fills their masks.
 
@@ -287,6 +290,7 @@ def predict_file(
         top: Candidates for each mask; left out, 5.
         ensemble: Answer by all seeds of the run, as `load` does.
         devices: Processes on this machine that divide the rows; with the same answers.
+        beams: As for `load`.
 
     Returns:
         How many rows were answered.
@@ -302,7 +306,7 @@ def predict_file(
     if "-" not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise ConfigError(f"--output {target}: is the input; name another file")
     with taking_part(devices) as count:
-        predictor = _answerer(run, batch_size, top, ensemble)
+        predictor = _answerer(run, batch_size, top, ensemble, beams)
         predictor.ranks = start_ranks(_trainer(predictor, count))
         return _answer_rows(predictor, source, target, kind)
 
@@ -344,11 +348,11 @@ def _shared(rows: Iterator[Row], ranks: Ranks) -> Iterator[Row]:
 
 
 def _answerer(
-    run: Path, batch_size: int | None, top: int | None, ensemble: bool
+    run: Path, batch_size: int | None, top: int | None, ensemble: bool, beams: int | None
 ) -> Predictor | MaskFiller | TextGenerator:
     """What answers rows: the head of a task, or that of a language model."""
     if top is None:
-        return load(run, batch_size=batch_size, ensemble=ensemble)
+        return load(run, batch_size=batch_size, ensemble=ensemble, beams=beams)
     if not fills_masks(run):
         raise ConfigError(f"--top-k is for runs that fill masks; {run} answers a task")
     return load_filler(run, batch_size=batch_size, top=top)

@@ -133,6 +133,7 @@ def prepare(run: FitRun, task: Task, trivial: Scores | None = None) -> Preparati
     check_vectors(run.word_vectors, config)
     trains_all = run.unfreezing.unfreeze == "all" and run.unfreezing.phases is None
     check_training(config, run.trainer, all_trained=trains_all)
+    task.bind(tokenizer, encoder=config)
     data = task_data(run, task, tokenizer)
     data.features(data.train_split, training=True)
     for split in task.validation_splits:
@@ -193,6 +194,7 @@ def _module(
         )
     head = data.task.head(config, run.head)
     if isinstance(head, Seq2Seq):
+        _check_encoder(config)
         _start_decoder(head, data.tokenizer, encoder if start is not None else None, run.cache_dir)
     if head.reads_ids:
         check_segments(data, str(run.head.pooling))
@@ -218,6 +220,22 @@ def _module(
     )
 
 
+def _check_encoder(config: EncoderConfig) -> None:
+    """Refuse a transformer that reads each token of a source without those behind it.
+
+    An LSTM in one direction is accepted: its last state has read the whole source (Sutskever et
+    al., 2014).
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if config.causal and config.block == "transformer":
+        raise ConfigError(
+            "encoder: expected one that reads in both directions, got a causal one; turn it by "
+            "finetune adapt --objective mlm, or give it as --decoder-from"
+        )
+
+
 def _start_decoder(
     head: Seq2Seq, tokenizer: Tokenizer, encoder: Encoder | None, cache_dir: str | None
 ) -> None:
@@ -228,11 +246,6 @@ def _start_decoder(
     """
     if head.starts_from is None:
         if encoder is not None:
-            if encoder.config.causal and encoder.config.block == "transformer":
-                raise ConfigError(
-                    "encoder: expected one that reads in both directions, got a causal one; turn "
-                    "it by finetune adapt --objective mlm, or give it as --decoder-from"
-                )
             head.start_from(encoder)
         return
     causal = find_checkpoint(head.starts_from, cache_dir)

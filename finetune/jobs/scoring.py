@@ -125,7 +125,7 @@ def tuner_of(checkpoint: Checkpoint, source: Path, run: FitRun) -> FineTuner:
     """The model of a checkpoint; arguments as of `load_tuner`, whose source names it in errors."""
     task = make_task(run, checkpoint.labels or None)
     config = checkpoint.encoder_config
-    task.bind(checkpoint.tokenizer(), checkpoint.head)
+    task.bind(checkpoint.tokenizer(), checkpoint.head, config)
     head = task.head(config, HeadConfig.from_dict(checkpoint.head))
     if checkpoint.head.get("kind") != head.kind:
         raise CheckpointError(

@@ -24,6 +24,24 @@ def complete(run: FitRun) -> FitRun:
     return settings(**{field.name: getattr(run, field.name) for field in dataclasses.fields(run)})
 
 
+def with_beams(run: FitRun, beams: int | None) -> FitRun:
+    """The settings with another number of beams, where one is given.
+
+    Raises:
+        ConfigError: The run's answers are not searched for.
+    """
+    if beams is None:
+        return run
+    search = getattr(run, "search", None)
+    if search is None:
+        raise ConfigError(
+            f"--beams is for runs of finetune write, whose answers are searched for, got a run of "
+            f"{run.task}; remove it"
+        )
+    changed: FitRun = dataclasses.replace(run, search=dataclasses.replace(search, beams=beams))  # type: ignore[call-arg]
+    return changed
+
+
 def full_name(name: str) -> str:
     """Family and task of a name: `classify` stands for `classify/own`.
 

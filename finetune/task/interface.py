@@ -201,12 +201,18 @@ class Task(Protocol):
         """
         return []
 
-    def bind(self, tokenizer: Tokenizer, head: Mapping[str, Any] | None = None) -> None:
+    def bind(
+        self,
+        tokenizer: Tokenizer,
+        head: Mapping[str, Any] | None = None,
+        encoder: EncoderConfig | None = None,
+    ) -> None:
         """Take what a task whose answers are texts needs before `head` and `answers`.
 
         Args:
             tokenizer: Turns token ids into texts.
             head: What a checkpoint says of its head; None where a new one is made.
+            encoder: The encoder's config, where it is known.
         """
         return
 

@@ -54,6 +54,8 @@ class PairTask(Task):
     """What `bind` was given: it turns token ids into texts."""
     saved_head: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """What a checkpoint says of its head; {} where a new one is made."""
+    longest_target: int | None = field(default=None, repr=False)
+    """Tokens of a target at most, where `bind` was given the encoder."""
     places: dict[int | str, str] = field(default_factory=dict, repr=False)
     """Id of an example -> `FILE:LINE`, for messages."""
 
@@ -67,7 +69,11 @@ class PairTask(Task):
     @property
     def feature_settings(self) -> str:
         """The length of a target, by which it is refused."""
-        return f"target={self.search.max_target_length}"
+        return f"target={self._longest}"
+
+    @property
+    def _longest(self) -> int:
+        return self.longest_target or self.search.target_length()
 
     def example(self, row: Mapping[str, Any], where: str, number: int) -> Example:
         """Read a user's row: the fields of a source and perhaps `id`; or a bare text."""
@@ -85,10 +91,17 @@ class PairTask(Task):
         for example in self.examples(self.train_split) if self.train_split else ():
             yield from (*example.texts, str(example.label))
 
-    def bind(self, tokenizer: Tokenizer, head: Mapping[str, Any] | None = None) -> None:
-        """Keep the tokenizer, and the shape of a trained decoder."""
+    def bind(
+        self,
+        tokenizer: Tokenizer,
+        head: Mapping[str, Any] | None = None,
+        encoder: EncoderConfig | None = None,
+    ) -> None:
+        """Keep the tokenizer, the shape of a trained decoder, and how long a target may be."""
         self.tokenizer = tokenizer
         self.saved_head = head or self.saved_head
+        if encoder is not None:
+            self.longest_target = self.search.target_length(self._shape(encoder))
 
     def features(
         self,
@@ -116,7 +129,7 @@ class PairTask(Task):
 
     def _check_targets(self, examples: Sequence[Example], features: Sequence[Features]) -> None:
         """Refuse targets that no answer can be, as it would be cut."""
-        longest = self.search.max_target_length
+        longest = self._longest
         long = [
             (len(feature.target) - 1, example)
             for example, feature in zip(examples, features, strict=True)
@@ -134,27 +147,28 @@ class PairTask(Task):
 
     def head(self, config: EncoderConfig, head: HeadConfig) -> TaskHead:
         """A `Seq2Seq` head, of the shape of a trained one where there is one."""
-        from finetune.encoder import EncoderConfig
         from finetune.heads.seq2seq import Seq2Seq
 
-        saved = self.saved_head.get("decoder")
-        place, tokenizer = self.decoder.decoder_from, self._tokenizer()
-        if saved:
-            shape = EncoderConfig.from_dict(saved)
-        elif place and self.find_shape:
-            shape = self.find_shape(place)
-        else:
-            shape = self.decoder.shape(config)
+        tokenizer = self._tokenizer()
         return Seq2Seq(
             config,
             head,
-            shape,
+            self._shape(config),
             start=tokenizer.cls_token_id,
             end=tokenizer.sep_token_id,
             cross_score=self.decoder.cross_score,
             search=self.search,
-            starts_from=place,
+            starts_from=self.decoder.decoder_from,
         )
+
+    def _shape(self, encoder: EncoderConfig) -> EncoderConfig:
+        """The decoder's: that of a trained one, of the language model it starts from, or a new."""
+        from finetune.encoder import EncoderConfig
+
+        place = self.decoder.decoder_from
+        if saved := self.saved_head.get("decoder"):
+            return EncoderConfig.from_dict(saved)
+        return self.find_shape(place) if place and self.find_shape else self.decoder.shape(encoder)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

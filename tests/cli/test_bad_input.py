@@ -58,6 +58,7 @@ def test_unknown_flag_is_answered_with_the_nearest(refuses: Refuses) -> None:
         (["describe"], "describe: the following arguments are required: source"),
         (["bench", "x", "--length", "0"], "bench: argument --length: expected .* got '0'"),
         (["demo", "--sede", "1"], "demo: unknown option --sede; did you mean '--seed'\\?"),
+        (["classify", "--text", "x"], "classify: unknown option --text; .* '--text-column'\\?"),
         (["evaluate", "a", "b"], "evaluate: unknown option b; .*"),
     ],
 )

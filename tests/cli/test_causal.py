@@ -37,6 +37,15 @@ def test_a_text_is_continued_on_stdout_and_as_json(causal: Path, call: Call) -> 
     assert ended.json["ended"] == "stop"
 
 
+def test_a_memory_that_writing_does_not_use_is_told(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    words = world.pretrain(tmp_path / "run", "--tokenizer", world.tokenizer, "--causal")
+    assert call(*words, "--position", "relative", "--memory", 4, "--max-steps", 2).status == 0
+    told = "memory 4 is not used: a text is continued within the tokens of a block"
+    assert told in call("generate", tmp_path / "run", "the cat").err
+
+
 def test_prompts_of_a_file_are_continued_by_predict(
     causal: Path, tmp_path: Path, call: Call
 ) -> None:

@@ -208,6 +208,31 @@ def test_a_test_file_that_is_named_is_scored_too(
     assert {key: value for key, value in again.items() if "/" not in key} == test["metrics"]
 
 
+def test_beams_are_chosen_when_a_run_is_used(
+    runs: dict[str, Path], files: Files, call: Call, refuses: Refuses
+) -> None:
+    run, source = runs["write"], files.own("validation-pairs.jsonl")
+    before = (run / "predictions" / "validation.json").read_text()
+    greedy = call("evaluate", run, "--beams", 1).json["metrics"]
+    rows = read_predictions(run / "predictions" / "validation.jsonl")
+    assert (run / "predictions" / "validation.json").read_text() != before  # of another search
+    (line, *_) = call("predict", run, "--input", source, "--beams", 1).out.splitlines()
+    assert json.loads(line)["prediction"] == rows[0]["prediction"]
+    assert call("evaluate", run).json["metrics"] == results_of(run)["metrics"]
+    assert set(greedy) == set(results_of(run)["metrics"])
+    assert (run / "predictions" / "validation.json").read_text() == before
+    message = "--beams is for runs of finetune write, .*, got a run of classify/own; remove it"
+    refuses(message, "evaluate", runs["classify"], "--beams", 2)
+
+
+def test_the_decoder_is_counted(runs: dict[str, Path], call: Call) -> None:
+    (counts,) = call("describe", runs["write"], "--json").json.values()
+    weights = load_checkpoint(runs["write"]).weights()
+    own = sum(tensor.numel() for name, tensor in weights.items() if name.startswith("head."))
+    assert counts["task_head"]["parameters"] == own
+    assert "The decoder has" in call("describe", runs["write"]).out
+
+
 def test_questions_with_unequally_many_options_go_all_the_way(
     world: World, files: Files, tmp_path: Path, call: Call
 ) -> None:

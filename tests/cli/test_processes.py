@@ -289,6 +289,7 @@ def test_every_command_runs_in_two_processes(
         [*own(files, "classify", ".csv"), *fit, "--out", runs / "classify"],
         [*own(files, "answer", "-answers.jsonl"), *spans, "--out", runs / "answer"],
         [*own(files, "choose", "-choices.jsonl"), *fit, "--out", runs / "choose"],
+        [*own(files, "write", "-pairs.jsonl"), *fit, "--out", runs / "write"],
     ]  # fmt: skip
     used: list[list[object]] = [
         ["evaluate", runs / "glue", *two],
@@ -299,7 +300,7 @@ def test_every_command_runs_in_two_processes(
     ]  # fmt: skip
     outcome = start(as_json([*trained, *used]), script=many).end(SECONDS)
     assert_all_told_once(outcome, [*trained, *used])
-    for name in ("glue/seed-1", "ulmfit", "squad", "race", "classify", "answer", "choose"):
+    for name in ("glue/seed-1", "ulmfit", "squad", "race", "classify", "answer", "choose", "write"):
         assert_scored_as_by_one(runs / name, call)
     assert call("predict", runs / "classify", "--input", texts).out.splitlines() == [
         *(tmp_path / "two.jsonl").read_text().splitlines()

@@ -152,7 +152,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path, refuses: Ref
     file.touch()
     for action in ("list", "clear"):
         words = ["cache", action, "--cache-dir", file]
-        refuses(f"--cache-dir: expected a folder, got the file {file}", *words)
+        refuses(f"cache_dir {file}: {file}: Not a directory; name a folder that .*", *words)
     refuses(f"--out {file}: {file} is a file; name a folder", "demo", "--out", file)
 
 

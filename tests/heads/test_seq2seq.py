@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from finetune.decoder import DecoderConfig, SearchConfig
 from finetune.encoder import Encoder, EncoderConfig
@@ -130,5 +131,27 @@ def test_a_pooling_of_pairs_is_refused() -> None:
 
 def test_targets_beyond_the_positions_are_refused() -> None:
     shape = DecoderConfig().shape(dataclasses.replace(CONFIG, max_position_embeddings=7))
+    search = SearchConfig(max_target_length=64)
     with pytest.raises(ConfigError, match=r"max_target_length \(64\) must be at most the 7 pos"):
-        Seq2Seq(CONFIG, HeadConfig(), shape, start=2, end=3)
+        Seq2Seq(CONFIG, HeadConfig(), shape, start=2, end=3, search=search)
+    assert Seq2Seq(CONFIG, HeadConfig(), shape, start=2, end=3).max_target_length == 7
+
+
+@pytest.mark.parametrize("pooling", [None, "mean"])
+@pytest.mark.parametrize("score", ["dot", "bilinear"])
+def test_counted_operations_are_those_that_torch_counts(score: str, pooling: str | None) -> None:
+    net, hidden = head(pooling, cross_score=score), states()[:1]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        memory, _ = net._memory(hidden, None)
+        written = net.decoder(TARGETS[:1], memory, output_attentions=True).last_hidden_state
+        net.output(written.flatten(0, 1))
+    fused = 4 * 3**2 * 16  # self-attention's scores and mixing, in a kernel that is not counted
+    assert net.flops(5, 3) == pytest.approx(counter.get_total_flops() + fused)
+
+
+def test_a_training_step_counts_its_decoder() -> None:
+    net = head()
+    tuner = FineTuner(Encoder(CONFIG), net, WriteTask())
+    alone = tuner.flops_per_token(5)
+    net(states(), MASK, TARGETS)
+    assert tuner.flops_per_token(5) == pytest.approx(alone + 3 * net.flops(5, 3) / 5)

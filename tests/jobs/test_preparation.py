@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,8 @@ import torch
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.decoder import DecoderConfig, SearchConfig
 from finetune.encoder import EncoderConfig
-from finetune.errors import ConfigError
+from finetune.errors import ConfigError, DataError
+from finetune.heads import Seq2Seq
 from finetune.jobs.preparation import Preparation, prepare
 from finetune.runs.families import make_task
 from tasks.__main__ import main
@@ -42,8 +44,7 @@ def prepared(
         **files,
         max_length=16,
         decoder=decoder,
-        search=SearchConfig(max_target_length=16),
-        **more,  # type: ignore[arg-type]
+        **{"search": SearchConfig(max_target_length=16), **more},  # type: ignore[arg-type]
     )
     return prepare(run, make_task(run))
 
@@ -77,6 +78,35 @@ def test_a_causal_run_is_no_encoder(causal: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=message):
         prepared(tmp_path, causal, DecoderConfig())
+
+
+def test_nor_is_it_beside_a_decoder_or_a_fresh_one_is(causal: Path, tmp_path: Path) -> None:
+    message = "^encoder: expected one that reads in both directions"
+    with pytest.raises(ConfigError, match=message):
+        prepared(tmp_path, causal, DecoderConfig(decoder_from=str(causal)))
+    shape = EncoderConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, causal=True)
+    with pytest.raises(ConfigError, match=message):
+        prepared(tmp_path, "none", DecoderConfig(), encoder=shape)
+    lstm = dataclasses.replace(shape, block="lstm")
+    assert prepared(tmp_path, "none", DecoderConfig(), encoder=lstm).module.encoder.config.causal
+
+
+def test_targets_are_as_long_as_the_positions_by_default(tmp_path: Path) -> None:
+    shape = EncoderConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=20
+    )
+    made = prepared(tmp_path, "none", DecoderConfig(), encoder=shape, search=SearchConfig(beams=1))
+    head = made.module.head
+    assert isinstance(head, Seq2Seq)
+    assert head.max_target_length == 20
+    short = dataclasses.replace(shape, max_position_embeddings=16)
+    rows = [{"source": "a", "target": "the cat sees " * 20}] * 2
+    for split in ("train", "validation"):
+        write_lines(tmp_path / f"long-{split}.jsonl", rows)
+    files = {split: str(tmp_path / f"long-{split}.jsonl") for split in ("train", "validation")}
+    run = WriteRun("none", "write/own", **files, max_length=16, encoder=short)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="expected a target of at most 16 tokens"):
+        prepare(run, make_task(run))
 
 
 def test_a_recurrent_run_is_no_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

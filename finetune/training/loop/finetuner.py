@@ -219,7 +219,7 @@ class FineTuner(EncoderWithHead):
     def flops_per_token(self, length: float) -> float:
         """Count the arithmetic of a training step in the phase that is applied."""
         phases = self.phases
-        return training_flops_per_token(
+        return 3 * self.head.flops_per_token(length) + training_flops_per_token(
             self.encoder.config,
             round(length),
             frozen=None if phases is None else phases.frozen_depth,
