@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from finetune.encoder import Encoder, EncoderConfig
@@ -24,6 +25,15 @@ PAD, CLS, SEP, MASK = 0, 2, 3, 4
 # Words a sentence in SST-2's train.tsv: quantiles in steps of 5 %; a WordPiece vocabulary of 8,192
 # makes about 1.2 tokens of a word.
 SST2_WORDS = [1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 18, 21, 26, 52]
+# Tokens of a sequence in training files of the tasks, with MiniLM's (BERT's) vocabulary, cut to 128
+# (SQuAD: one window of 384): quantiles in steps of 5 %.
+TOKENS = {
+    "cola": [4, 6, 7, 8, 8, 9, 9, 9, 10, 10, 10, 11, 11, 12, 12, 13, 14, 15, 17, 20, 47],
+    "rte": [13, 29, 33, 37, 40, 43, 45, 47, 50, 53, 56, 59, 62, 67, 72, 85, 103, 120]
+    + [128, 128, 128],
+    "squad": [36, 67, 80, 92, 102, 110, 117, 126, 133, 141, 149, 157, 166, 176, 186, 198, 211]
+    + [233, 257, 298, 384],
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,12 +104,17 @@ def ours_of(batch: dict[str, Any]) -> dict[str, Any]:
     return batch | {"labels": batch["labels"].flatten()[batch["positions"]]}
 
 
+def drawn_lengths(quantiles: Sequence[float], count: int) -> npt.NDArray[np.float64]:
+    """Lengths of so many texts, by their quantiles; not rounded."""
+    rng = np.random.default_rng(0)
+    return np.interp(rng.random(count), np.linspace(0, 1, len(quantiles)), quantiles)
+
+
 def sentences(count: int, vocab_size: int) -> list[Features]:
     """Make sentences of random tokens with SST-2's lengths, and random labels."""
-    rng = np.random.default_rng(0)
-    words = np.interp(rng.random(count), np.linspace(0, 1, len(SST2_WORDS)), SST2_WORDS)
+    rng = np.random.default_rng(1)
     made = []
-    for tokens in np.rint(1.2 * words).astype(int):
+    for tokens in np.rint(1.2 * drawn_lengths(SST2_WORDS, count)).astype(int):
         ids = [CLS, *rng.integers(MASK + 1, vocab_size, tokens).tolist(), SEP]
         made.append(Features(ids, [0] * len(ids), int(rng.integers(2))))
     return made

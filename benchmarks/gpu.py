@@ -198,6 +198,64 @@ def all_passed(outcomes: Mapping[str, Row]) -> bool:
     return done and all(row.get("passed", True) and "failed" not in row for row in rows)
 
 
+def goals(outcomes: Mapping[str, Row]) -> list[Row]:
+    """What is asked of the figures, and what they are; a goal without figures is left out."""
+    tables = {
+        title: rows for outcome in outcomes.values() for title, rows in outcome["tables"].items()
+    }
+    return [
+        *_pretraining_goals(tables.get("a pretraining step", [])),
+        *_tuning_goals(tables.get("a fine-tuning step", [])),
+        *_loader_goals(tables),
+    ]
+
+
+def _goal(what: str, value: float, asked: float, *, at_most: bool = False) -> Row:
+    reached = value <= asked if at_most else value >= asked
+    return {"goal": what, "value": value, "asked": asked, "reached": reached}
+
+
+def _rate(rows: Iterable[Row], **wanted: object) -> float:
+    """The largest number of tokens a second among rows that are so; 0 if there is none."""
+    same = (row for row in rows if wanted.items() <= row.items())
+    return max((row.get("tokens_per_second", 0.0) for row in same), default=0.0)
+
+
+def _pretraining_goals(rows: Sequence[Row]) -> Iterable[Row]:
+    """Half of the peak, and 1.3 times the best path of `transformers`."""
+    half = [row for row in rows if row.get("dtype") == "bfloat16" and "step_ms" in row]
+    ours = [row for row in half if row["who"] == "finetune"]
+    for name in ("of_published_peak", "of_measured_peak"):
+        if shares := [row[name] for row in ours if name in row]:
+            yield _goal(f"MLM step, bf16: {name}, real tokens", max(shares), 0.5)
+    for length in dict.fromkeys(row["length"] for row in half):
+        mine, best = (_rate(half, length=length, who=who) for who in ("finetune", "transformers"))
+        if mine and best:
+            yield _goal(f"MLM step, T = {length}: of the best transformers path", mine / best, 1.3)
+
+
+def _tuning_goals(rows: Sequence[Row]) -> Iterable[Row]:
+    """Three times Trainer as it comes, and 1.5 times its best setting."""
+    for texts in dict.fromkeys(row["texts"] for row in rows):
+        same = [row for row in rows if row["texts"] == texts and row["batches"] != "no padding"]
+        mine = _rate(same, who="finetune")
+        as_it_comes = {"batches": "to max_length", "dtype": "float32"}
+        for what, wanted, asked in (("default", as_it_comes, 3.0), ("best", {}, 1.5)):
+            if mine and (theirs := _rate(same, who="transformers", **wanted)):
+                title = f"fine-tuning, lengths of {texts}: of transformers' {what}"
+                yield _goal(title, mine / theirs, asked)
+
+
+def _loader_goals(tables: Mapping[str, Sequence[Row]]) -> Iterable[Row]:
+    """Batches that are made faster than they are trained on."""
+    loaders = [row for row in tables.get("the loader alone", []) if "batch_ms" in row]
+    for run in tables.get("a run of base.yaml with four workers", []):
+        same = [row["batch_ms"] for row in loaders if row["length"] == run["length"]]
+        if same and "batch_ms" in run:
+            title = f"loader, T = {run['length']}: its ms a batch of the run's"
+            yield _goal(title, min(same) / run["batch_ms"], 1.0, at_most=True)
+
+
 def page(facts: Row, outcomes: Mapping[str, Row]) -> str:
     """The figures as Markdown."""
     versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
@@ -214,6 +272,8 @@ def page(facts: Row, outcomes: Mapping[str, Row]) -> str:
             for name, outcome in outcomes.items()
         ]
     )
+    if asked := goals(outcomes):
+        lines += ["", "## What is asked of the speed", "", *_table(asked)]
     for name, outcome in outcomes.items():
         for title, rows in outcome["tables"].items():
             lines += ["", f"## {name}: {title}", "", *_table(rows)]
@@ -295,7 +355,9 @@ def _all(options: argparse.Namespace, scale: Scale, device: Any) -> int:
 
     def save(outcomes: dict[str, Row]) -> None:
         facts = about(device) | {"seconds": round(time.perf_counter() - began, 1)}
-        text = json.dumps({**facts, "parts": outcomes}, indent=1, default=str)
+        text = json.dumps(
+            {**facts, "goals": goals(outcomes), "parts": outcomes}, indent=1, default=str
+        )
         (options.out / "gpu.json").write_text(text + "\n", encoding="utf-8")
         (options.out / "gpu.md").write_text(page(facts, outcomes), encoding="utf-8")
 

@@ -22,7 +22,8 @@ class Scale:
     small: Row
     """The encoder of the checks."""
     pretrain_lengths: tuple[int, ...]
-    tuning_lengths: tuple[int, ...]
+    tuning_texts: dict[str, int]
+    """Texts whose lengths a fine-tuning step has (`contest.TOKENS`) -> the longest."""
     batch_tokens: int
     """Tokens of a pretraining batch, whatever its length."""
     tuning_rows: int
@@ -48,7 +49,7 @@ FULL = Scale(
         "intermediate_size": 1024,
     },
     pretrain_lengths=(128, 512),
-    tuning_lengths=(128, 384),
+    tuning_texts={"cola": 128, "rte": 128, "squad": 384},
     batch_tokens=32 * 512,
     tuning_rows=32,
     check_vocabulary=2000,
@@ -62,7 +63,7 @@ TINY = Scale(
     base={"hidden_size": 16, BLOCKS: 1, "num_attention_heads": 2, "intermediate_size": 16},
     small={"hidden_size": 16, BLOCKS: 2, "num_attention_heads": 2, "intermediate_size": 32},
     pretrain_lengths=(16,),
-    tuning_lengths=(16,),
+    tuning_texts={"cola": 128, "squad": 384},
     batch_tokens=32,
     tuning_rows=4,
     check_vocabulary=300,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from contest import Size, masked_batches, ours_of, unscored
+from contest import TOKENS, Size, drawn_lengths, masked_batches, ours_of, unscored
 from gpu_bench import ROOT, Bench, Row
 
 from finetune.encoder import Encoder, EncoderConfig
@@ -37,6 +37,8 @@ PUBLISHED_TFLOPS = {"H200": 989.4, "H100": 989.4, "A100": 312.0}
 BATCHES = 8
 """Different batches that a measured step goes through."""
 FLASH = "flash_attention_2"
+BY_LENGTH, TO_MAXIMUM = "by length", "to max_length"
+"""Batches: texts of like length together, padded to the longest; any, padded to the maximum."""
 
 Batch = dict[str, torch.Tensor]
 Loss = Callable[[Batch], torch.Tensor]
@@ -80,26 +82,28 @@ def pretraining(bench: Bench) -> None:
 
 
 def fine_tuning(bench: Bench) -> None:
-    """Steps on texts of many lengths, padded in three ways, beside those of `transformers`."""
+    """Steps on texts with real lengths, in batches of three kinds, beside `transformers`."""
+    half, whole = torch.bfloat16, torch.float32
     contestants = [
-        ("finetune", "fused", "full length"),
-        ("finetune", "fused", "like lengths together"),
-        ("transformers", "sdpa", "like lengths together"),
-        ("transformers", "sdpa", "to the longest"),
-        ("transformers", "eager", "to the longest"),
-        ("transformers", FLASH, "to the longest"),
+        ("finetune", "fused", BY_LENGTH, half),
+        ("transformers", "sdpa", BY_LENGTH, half),
+        ("transformers", "sdpa", TO_MAXIMUM, whole),  # as Trainer and run_glue.py come
+        ("finetune", "fused", "no padding", half),
+        ("transformers", "sdpa", TO_MAXIMUM, half),
+        ("transformers", "eager", BY_LENGTH, half),
+        ("transformers", FLASH, BY_LENGTH, half),
     ]
     _ceilings(bench)
-    rounds = list(product(enumerate(bench.scale.tuning_lengths), contestants))
-    for number, ((place, length), (who, attention, padding)) in enumerate(rounds):
-        is_span = place > 0  # SQuAD's windows are the long ones
-        title = {"length": length, "rows": bench.scale.tuning_rows, "batches": padding}
-        title |= {"head": "spans" if is_span else "two classes", "who": who, "attention": attention}
+    rounds = list(product(bench.scale.tuning_texts.items(), contestants))
+    for number, ((texts, longest), (who, attention, batches, dtype)) in enumerate(rounds):
+        title = {"texts": texts, "max_length": longest, "rows": bench.scale.tuning_rows}
+        title |= {"who": who, "attention": attention, "batches": batches, "dtype": _name(dtype)}
         make = _their_task if who == "transformers" else _our_task
+        is_span = texts == "squad"
         contest = partial(make, _config(bench, VOCABULARY), attention, is_span)
-        work = partial(_padded, bench, length, padding, is_span)
-        figures = partial(_measure, bench, contest, work, torch.bfloat16, len(rounds) - number)
-        bench.attempt("a fine-tuning step, bfloat16", title, figures)
+        work = partial(_padded, bench, texts, longest, batches)
+        figures = partial(_measure, bench, contest, work, dtype, len(rounds) - number)
+        bench.attempt("a fine-tuning step", title, figures)
 
 
 def _ceilings(bench: Bench) -> None:
@@ -128,25 +132,25 @@ def _masked(bench: Bench, rows: int, length: int, vocabulary: int) -> Work:
     return Work(batches, tokens, tokens, flops * tokens)
 
 
-def _padded(bench: Bench, length: int, padding: str, is_span: bool) -> Work:
-    """Texts of an eighth of the length to all of it, each length as often."""
+def _padded(bench: Bench, texts: str, longest: int, kind: str) -> Work:
+    """Texts with the lengths of a task, in batches of a kind."""
     rng = np.random.default_rng(0)
-    count = bench.scale.tuning_rows * BATCHES
-    lengths = rng.integers(max(4, length // 8), length + 1, count)
-    if padding.startswith("full"):
-        lengths = np.full(count, length)
-    texts = []
+    rows = bench.scale.tuning_rows
+    count = rows * BATCHES
+    lengths = np.rint(drawn_lengths(TOKENS[texts], count)).astype(int).clip(4, longest)
+    if kind == "no padding":
+        lengths = np.full(count, round(lengths.mean()))
+    made = []
     for size in lengths.tolist():
         ids = rng.integers(5, VOCABULARY, size)
         ends = np.sort(rng.integers(1, size, 2)).tolist()
-        label: Any = (ends[0], ends[1]) if is_span else int(rng.integers(2))
-        texts.append(Features(ids, np.zeros(size, np.int64), label))
-    rows = bench.scale.tuning_rows
+        label: Any = (ends[0], ends[1]) if texts == "squad" else int(rng.integers(2))
+        made.append(Features(ids, np.zeros(size, np.int64), label))
     groups = np.split(np.arange(count), BATCHES)
-    if padding.startswith("like"):
+    if kind == BY_LENGTH:
         groups = length_batches(lengths, rows, seed=0, epoch=0)
-    multiple = length if padding == "to the longest" else 1
-    batches = [collate(texts, group, 0, multiple) for group in groups]
+    multiple = longest if kind == TO_MAXIMUM else 1
+    batches = [collate(made, group, 0, multiple) for group in groups]
     config = _config(bench, VOCABULARY)
     flops = sum(
         size * forward_flops_per_token(config, size, lm_fraction=0.0) for size in lengths.tolist()

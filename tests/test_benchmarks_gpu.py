@@ -48,6 +48,8 @@ def test_the_parts_that_take_seconds_run_to_their_end(gpu: Any, tmp_path: Path) 
     assert list(figures["parts"]) == parts
     assert figures["versions"]["torch"] == torch.__version__
     check_speed(figures["parts"])
+    asked = [row["asked"] for row in figures["goals"]]
+    assert asked == [0.5, 1.3, *[3.0, 1.5] * 2, 1.0]
     page = (tmp_path / "gpu.md").read_text()
     for part in parts:
         assert f"## {part}: " in page
@@ -56,7 +58,7 @@ def test_the_parts_that_take_seconds_run_to_their_end(gpu: Any, tmp_path: Path) 
 
 def check_speed(parts: dict[str, Any]) -> None:
     steps = parts["pretraining"]["tables"]["a pretraining step"]
-    steps += parts["fine-tuning"]["tables"]["a fine-tuning step, bfloat16"]
+    steps += parts["fine-tuning"]["tables"]["a fine-tuning step"]
     measured = [row for row in steps if "left_out" not in row]
     assert {row["who"] for row in measured} == {"finetune", "transformers"}
     assert {row["attention"] for row in steps} == {"fused", "sdpa", "eager", "flash_attention_2"}
@@ -64,8 +66,7 @@ def check_speed(parts: dict[str, Any]) -> None:
         assert min(row["step_ms"], row["host_ms"], row["tokens_per_second"], row["peak_gib"]) > 0
         assert 0 < row["of_measured_peak"] < 1
     padding = {row["batches"]: row["padding"] for row in measured if "batches" in row}
-    assert padding["full length"] == 0 < padding["like lengths together"]
-    assert padding["like lengths together"] < padding["to the longest"]
+    assert padding["no padding"] == 0 < padding["by length"] < padding["to max_length"]
     loop = parts["loop"]["tables"]
     assert all(row["batch_ms"] > 0 for row in loop["the loader alone"])
     assert loop["a run of base.yaml with four workers"][0]["batches_a_step"] == 8
@@ -149,6 +150,34 @@ def test_a_part_that_hangs_is_stopped_at_its_limit(
     assert outcome["status"] == "stopped"
     assert outcome["seconds"] < 10
     assert gpu.in_a_process("parity", 0.1, tiny=True)["status"] == "left out"
+
+
+def test_goals_are_ratios_of_the_best_rows(gpu: Any) -> None:
+    def step(who: str, rate: float, **more: Any) -> dict[str, Any]:
+        return {"who": who, "dtype": "bfloat16", "tokens_per_second": rate, "step_ms": 1.0, **more}
+
+    pretraining = [
+        step("finetune", 260.0, length=512, of_published_peak=0.48, of_measured_peak=0.6),
+        step("transformers", 100.0, length=512),
+        step("transformers", 200.0, length=512),
+        {"who": "transformers", "dtype": "bfloat16", "length": 512, "left_out": "not installed"},
+    ]
+    tuning = [
+        step("finetune", 140.0, texts="rte", batches="by length"),
+        step("finetune", 900.0, texts="rte", batches="no padding"),
+        step("transformers", 100.0, texts="rte", batches="by length"),
+        step("transformers", 40.0, texts="rte", batches="to max_length", dtype="float32"),
+    ]
+    loop = {
+        "the loader alone": [{"length": 512, "batch_ms": ms} for ms in (9.0, 3.0)],
+        "a run of base.yaml with four workers": [{"length": 512, "batch_ms": 6.0}],
+    }
+    tables = {"a pretraining step": pretraining, "a fine-tuning step": tuning, **loop}
+    found = gpu.goals({"all": {"tables": tables}})
+    assert [(row["value"], row["reached"]) for row in found] == [
+        *((0.48, False), (0.6, True), (1.3, True), (3.5, True), (1.4, False), (0.5, True))
+    ]
+    assert gpu.goals({"all": {"tables": {}}}) == []
 
 
 def test_times_are_taken_alone_and_after_the_checks(gpu: Any) -> None:
