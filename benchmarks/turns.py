@@ -119,7 +119,7 @@ class Processes:
             )  # torch reads OMP_NUM_THREADS when loaded
             here, there = context.Pipe()
             process = context.Process(target=_serve, args=(there,))
-            with _environment(self.threads):
+            with _in_environment(environment(self.threads)):
                 process.start()
             there.close()  # so that the end of the process is the end of the pipe
             self._started[name] = here, process
@@ -168,19 +168,22 @@ def lines_of(contest: Contest, costs: Mapping[str, Sequence[float]]) -> list[dic
     return lines
 
 
-@contextmanager
-def _environment(threads: int) -> Iterator[None]:
-    """What a contestant starts with: no network, our packages, so many threads."""
-    before = dict(os.environ)
+def environment(threads: int | None) -> dict[str, str]:
+    """Of a contestant's process: no network, our packages found from anywhere, so many threads."""
     root = str(Path(__file__).parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ |= {
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false",
-        "RAYON_NUM_THREADS": str(threads),  # of tokenizers
-        "OMP_NUM_THREADS": str(threads),
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
+    added = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    added |= {"TOKENIZERS_PARALLELISM": "true" if threads and threads > 1 else "false"}
+    if threads:  # before torch is loaded, which reads it once; the other is of tokenizers
+        added |= {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
+    return {**os.environ, **added}
+
+
+@contextmanager
+def _in_environment(changed: dict[str, str]) -> Iterator[None]:
+    """Let processes that are started in the block have another environment."""
+    before = dict(os.environ)
+    os.environ.update(changed)
     try:
         yield
     finally:

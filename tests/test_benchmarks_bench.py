@@ -107,23 +107,30 @@ def test_contestants_are_processes_and_rows_that_are_there_are_kept(
     assert bench.main([*words, "--threads", "1,2"]) == 0
     first = json.loads(out.read_text())["rows"]
     assert [(row["row"], row["threads"]) for row in first] == [
-        (name, threads) for threads in (1, 2) for name in ("first", "second")
+        (name, threads) for name in ("first", "second") for threads in (1, 2)
     ]
     processes = {row[side] for row in first for side in ("ours", "theirs")}
     assert len(processes) == 4  # of each number of threads, one a contestant, whatever the contest
     assert os.getpid() not in processes
 
     peer = "own_contest:fails"  # is not asked for a row that is there
-    out.write_text(json.dumps({"rows": first[:1] + first[2:]}))
+    kept = first[:2] + first[3:]
+    out.write_text(json.dumps({"rows": kept}))
     assert bench.main([*words, "--threads", "1,2", "--resume"]) == 1
     rows = json.loads(out.read_text())["rows"]
-    assert [row for row in rows if "failed" not in row] == first[:1] + first[2:]
+    assert [row for row in rows if "failed" not in row] == kept
     output = capsys.readouterr()
     assert "| second | 1 |  | a |  | failed: RuntimeError: no such peer |" in output.out
     assert "not in the table" not in output.out + output.err
     peer = "own_contest:ours"
     assert bench.main([*words, "--threads", "1,2", "--resume"]) == 0  # a failed row is measured
     assert json.loads(out.read_text())["rows"][0] == first[0]
+
+    monkeypatch.setitem(bench.KINDS, "mlm", lambda *_: contests(*_)[:1])
+    assert bench.main([*words, "--threads", "1", "--resume"]) == 0  # others stay
+    assert [row["threads"] for row in json.loads(out.read_text())["rows"]] == [1, 2, 1, 2]
+    assert bench.main([*words, "--threads", "1"]) == 0
+    assert [row["threads"] for row in json.loads(out.read_text())["rows"]] == [1]
 
 
 def test_the_ratio_is_the_median_of_the_rounds_own_ratios(bench: Any) -> None:

@@ -159,6 +159,30 @@ def test_it_pretrains_and_is_fine_tuned(name: str, tmp_path: Path) -> None:
         assert (out / "results.json").is_file()
 
 
+@pytest.mark.filterwarnings("ignore:.*mostly .UNK.")
+def test_ten_minutes_on_a_gpu_are_tried_small_on_the_cpu(tmp_path: Path) -> None:
+    """Its precision, optimizer, schedule by the clock, accumulation and workers; not its size."""
+    config = CONFIGS / "pretrain" / "ten-minutes.yaml"
+    run = settings.read(PretrainRun, config, {"corpus": ["x"], "out": "y"})
+    tokens = run.loader.batch_size * run.data.max_length
+    assert tokens == 2**18
+    assert run.loader.batch_size % run.loader.micro_batches == 0
+    assert run.vocabulary.vocab_size % 64 == 0
+    corpus, out = tmp_path / "corpus.txt", tmp_path / "run"
+    words = random.Random(0).choices([f"w{number}" for number in range(50)], k=4000)
+    corpus.write_text("\n\n".join(" ".join(words[n : n + 40]) for n in range(0, 4000, 40)))
+    sizes = {"hidden-size": 16, "num-hidden-layers": 2, "num-attention-heads": 2}
+    sizes |= {"intermediate-size": 32, "vocab-size": 70, "batch-size": 8, "num-workers": 1}
+    flags: list[Any] = [word for name, size in sizes.items() for word in (f"--{name}", size)]
+    flags += ["--corpus", corpus, "--out", out, "--accelerator", "cpu", "--max-minutes", 0.02]
+    flags += ["--log-every-steps", 1, "--no-wandb"]
+    assert main(["pretrain", "--config", str(config), *map(str, flags)]) == 0
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rates = [value for line in lines for name, value in line.items() if name.startswith("lr/")]
+    assert max(rates) <= 4 * run.optimizer.learning_rate
+    assert json.loads((out / "results.json").read_text())["metrics"]["loss"] > 0
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of every task that has a recipe for MiniLM, and a vocabulary of letters."""
