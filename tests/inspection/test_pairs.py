@@ -133,6 +133,33 @@ def test_groups_without_names_are_those_of_the_files(tmp_path: Path) -> None:
     assert found[1].where.endswith("a.jsonl:2")
 
 
+PUBLISHED = """\
+{"sentence_good": "Who did Ann see after leaving Bob?", "sentence_bad": "Who did Ann see Bob after \
+leaving?", "field": "syntax", "linguistics_term": "island_effects", "UID": "adjunct_island", \
+"simple_LM_method": true, "one_prefix_method": false, "two_prefix_method": false, \
+"lexically_identical": true, "pairID": "0"}
+{"sentence_good": "A girl hurt herself.", "sentence_bad": "A girl hurt himself.", "field": \
+"morphology", "linguistics_term": "anaphor_agreement", "UID": "anaphor_gender_agreement", \
+"simple_LM_method": true, "one_prefix_method": true, "two_prefix_method": false, \
+"lexically_identical": false, "one_prefix_prefix": "A girl hurt", "one_prefix_word_good": \
+"herself", "one_prefix_word_bad": "himself", "pairID": "17"}
+"""  # the fields of github.com/alexwarstadt/blimp, data/*.jsonl, with sentences of our own
+
+
+def test_the_published_form_is_read(tmp_path: Path) -> None:
+    (tmp_path / "anaphor_gender_agreement.jsonl").write_text(PUBLISHED, encoding="utf-8")
+    first, second = read_pairs([tmp_path])
+    assert (first.good, first.bad) == (
+        "Who did Ann see after leaving Bob?",
+        "Who did Ann see Bob after leaving?",
+    )
+    assert (first.phenomenon, first.paradigm) == ("island_effects", "adjunct_island")
+    assert (second.phenomenon, second.paradigm) == (
+        "anaphor_agreement",
+        "anaphor_gender_agreement",
+    )
+
+
 def test_a_limit_draws_from_each_paradigm(tmp_path: Path) -> None:
     pairs = [Pair(str(n), "a", "b", "all", "even" if n % 2 == 0 else "odd") for n in range(20)]
     some = pairs_module._limited(pairs, 3, seed=1)
