@@ -234,3 +234,15 @@ def test_a_causal_run_stands_beside_counting(
     assert nats["4-gram"] < nats["bigram"] < nats["unigram"] < math.log(60)
     steps = [(row["from"], row["to"]) for row in figures["by_position"]]
     assert steps == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16)]
+
+
+@pytest.mark.usefixtures("_torch_as_it_was")
+def test_the_cache_is_filled_and_opened_in_turns(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    words = ["--data", world.data, "--encoder", world.pretrained, "--task", "sst2", "--rows", 8]
+    caching = importlib.import_module("caching")
+    caching.main([str(word) for word in [*words, "--rounds", 1, "--threads", 1]])
+    names = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[-3:]]
+    assert names == ["plain forward", "fill", "open"]

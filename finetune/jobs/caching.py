@@ -21,7 +21,7 @@ from finetune.training.prefix.cache import (
     open_cache,
     uses_of,
 )
-from finetune.training.prefix.states import arithmetic_key
+from finetune.training.prefix.states import arithmetic_key, weight_keys
 from finetune.training.prefix.store import GIB, token_bytes
 from finetune.training.ranks import ALONE, Ranks
 from finetune.training.unfreezing.phases import Phases
@@ -97,7 +97,9 @@ def open_caches(
         Split -> its cached states.
     """
     device = pick_device(run.trainer.accelerator)
-    caches = {}
+    caches: dict[str, PrefixCache] = {}
+    # Once for all sets: to hash the weights takes longer than to open a small set's states.
+    keys = weight_keys(module.encoder, [0, *(depth for _, depth in choice)]) if choice else {}
     for split, rows in sets.items():
         depths = [depth for chosen, depth in choice if chosen is rows]
         if not depths:
@@ -113,6 +115,7 @@ def open_caches(
                 folder=cache_folder(run.cache_dir) / "hidden",
                 config=run.caching,
                 arithmetic=arithmetic_key(device, run.trainer.precision),
+                keys=keys,
                 ranks=ranks,
             )
     return caches

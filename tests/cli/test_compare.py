@@ -9,6 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from finetune.jobs import caching
+from finetune.training.prefix import cache as prefix_cache
+from finetune.training.prefix.states import weight_keys
+
 if TYPE_CHECKING:
     from tests.made.commands import Call, Refuses
     from tests.made.world import World
@@ -83,10 +89,17 @@ def test_a_plan_is_shown_and_nothing_is_written(
     refuses("mixout must be a number from 0 to below 1, got 1.0", *world.glue(out, "--mixout", "1"))
 
 
-def test_the_cache_is_listed_and_cleared(world: World, tmp_path: Path, call: Call) -> None:
-    cache = ["--cache-dir", tmp_path / "cache"]
+def test_the_cache_is_listed_and_cleared(
+    world: World, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, hashed = ["--cache-dir", tmp_path / "cache"], []
+    for module in (caching, prefix_cache):
+        monkeypatch.setattr(
+            module, "weight_keys", lambda *of: hashed.append(of) or weight_keys(*of)
+        )
     words = world.glue(tmp_path / "run", "--unfreeze", "head", *cache)
     assert call(*words).status == 0
+    assert len(hashed) == 1  # for two sets
     listed = call("cache", "list", *cache)
     assert listed.status == 0
     assert re.search(r"glue/sst2 train +pretrained +2 +fp32 +90 +0.000", listed.out)

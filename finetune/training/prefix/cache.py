@@ -205,6 +205,7 @@ def open_cache(
     folder: Path,
     config: CacheConfig,
     arithmetic: str,
+    keys: Mapping[int, str] | None = None,
     note: Note = _warn,
     ranks: Ranks = ALONE,
 ) -> PrefixCache:
@@ -222,6 +223,8 @@ def open_cache(
         folder: The cache.
         config: Budget and precision.
         arithmetic: Part of the key (`arithmetic_key`).
+        keys: `weight_keys` of depth 0 and these depths; None: computed, which takes longer than to
+            open what a few hundred sequences left.
         note: Called with one line on what was damaged, did not fit, or could not be written.
         ranks: Processes that share the folder, all of which ask for this set.
 
@@ -230,7 +233,8 @@ def open_cache(
     """
     if not config.cache or not depths:
         return PrefixCache()
-    entries = _entries(encoder, rows, depths, config, arithmetic)
+    keys = weight_keys(encoder, [0, *depths]) if keys is None else keys
+    entries = _entries(encoder, rows, depths, config, arithmetic, keys)
     opened: dict[int, States] = {}
     try:
         with ExitStack() as stack:
@@ -263,9 +267,13 @@ def _opened_by_all(opened: dict[int, States], ranks: Ranks) -> dict[int, States]
 
 
 def _entries(
-    encoder: Encoder, rows: RowSet, depths: Sequence[int], config: CacheConfig, arithmetic: str
+    encoder: Encoder,
+    rows: RowSet,
+    depths: Sequence[int],
+    config: CacheConfig,
+    arithmetic: str,
+    keys: Mapping[int, str],
 ) -> dict[int, Entry]:
-    keys = weight_keys(encoder, [0, *depths])
     lengths = digest(np.ascontiguousarray(rows.lengths, dtype=np.int64).tobytes())
     # What all depths share: sequences, arithmetic, precision, and the embeddings below them.
     group = digest(rows.texts, lengths, arithmetic, config.cache_precision, keys[0])[:16]

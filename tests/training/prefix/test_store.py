@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import json
 import os
 import threading
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,7 +123,7 @@ def cut_short(path: Path) -> None:
 @pytest.mark.parametrize(
     ("ending", "damage", "message"),
     [
-        ("states", flip, "content does not fit its hash"),
+        ("states", flip, "content does not fit its checksum"),
         ("states", cut_short, "it has 196 bytes instead of 200"),
         ("json", lambda path: path.write_text("{"), "manifest cannot be read"),
         ("json", lambda path: path.write_text("[]"), "manifest cannot be read"),
@@ -148,6 +151,18 @@ def test_damage_is_noticed_and_removed(
     assert message in notes[0]
     assert "computed again" in notes[0]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_entry_with_a_hash_is_still_checked_and_read(tmp_path: Path) -> None:
+    store(tmp_path, entry_of())
+    manifest, states = (tmp_path / f"{entry_of().name}.{end}" for end in ("json", "states"))
+    content = hashlib.blake2b(states.read_bytes(), digest_size=16).hexdigest()
+    fields = json.loads(manifest.read_text())
+    assert fields["content"] == f"{zlib.crc32(states.read_bytes()):08x}"
+    manifest.write_text(json.dumps(fields | {"content": content}))
+    assert opened(tmp_path, entry_of())[1] == []
+    flip(states)
+    assert "content does not fit its checksum" in opened(tmp_path, entry_of())[1][0]
 
 
 def test_stale_entry_of_other_lengths_or_shape_is_noticed(tmp_path: Path) -> None:
