@@ -6,7 +6,13 @@ token computes them once. Without a cache every new token recomputes the whole t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
 from torch import Tensor, cat
+
+from finetune.encoder.config import EncoderConfig
+from finetune.errors import ConfigError
 
 
 class KeyValues:
@@ -76,3 +82,26 @@ class Cache:
         """Keep these rows of the batch, int64 (B',), in this order."""
         for block in self.blocks:
             block.select(rows)
+
+    def continued(self, batch: Mapping[str, Tensor], config: EncoderConfig) -> Mapping[str, Tensor]:
+        """A batch with the positions behind those of the cache, unless it names its own.
+
+        Raises:
+            ConfigError: The encoder is not causal, or its learned positions end before.
+        """
+        ids = batch["input_ids"]
+        if not config.causal:
+            raise ConfigError(
+                "a cache of keys and values needs a causal encoder: in one that reads in both "
+                "directions they change with each new token; leave the cache out."
+            )
+        start, end = self.length, self.length + ids.shape[1]
+        if "position_ids" in batch:
+            return batch
+        if config.position == "learned" and end > config.max_position_embeddings:
+            raise ConfigError(
+                f"learned positions reach {config.max_position_embeddings} tokens "
+                f"(max_position_embeddings), got {end} with those in the cache; end earlier."
+            )
+        positions = torch.arange(start, end, device=ids.device).unsqueeze(0)  # (1, T)
+        return {**batch, "position_ids": positions}

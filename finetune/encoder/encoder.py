@@ -17,7 +17,7 @@ from finetune.encoder.cache import Cache
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings, Rotation, rotation
-from finetune.encoder.layout import PADDED, Chosen, First, Padded, Rows
+from finetune.encoder.layout import PADDED, Chosen, Padded, Rows, without_padding
 from finetune.encoder.masks import mask_bias, visible_tokens
 from finetune.encoder.memory import Memory
 from finetune.encoder.norms import make_norm
@@ -213,7 +213,7 @@ class Encoder(nn.Module):
             if cache is not None:
                 raise ConfigError("memory: expected no cache beside it; give one of the two.")
         if cache is not None:
-            batch = self._continued(batch, cache)
+            batch = cache.continued(batch, self.config)
         return self._run(
             self.embeddings(batch),
             range(1, len(self.blocks) + 1),
@@ -226,25 +226,6 @@ class Encoder(nn.Module):
             cache=cache,
             memory=memory,
         )
-
-    def _continued(self, batch: Mapping[str, Tensor], cache: Cache) -> Mapping[str, Tensor]:
-        """The batch with the positions behind those of the cache."""
-        config, ids = self.config, batch["input_ids"]
-        if not config.causal:
-            raise ConfigError(
-                "a cache of keys and values needs a causal encoder: in one that reads in both "
-                "directions they change with each new token; leave the cache out."
-            )
-        start, end = cache.length, cache.length + ids.shape[1]
-        if "position_ids" in batch:
-            return batch
-        if config.position == "learned" and end > config.max_position_embeddings:
-            raise ConfigError(
-                f"learned positions reach {config.max_position_embeddings} tokens "
-                f"(max_position_embeddings), got {end} with those in the cache; end earlier."
-            )
-        positions = torch.arange(start, end, device=ids.device).unsqueeze(0)  # (1, T)
-        return {**batch, "position_ids": positions}
 
     def prefix(self, batch: Mapping[str, Tensor], depth: int) -> Tensor:
         """Run the embeddings and the first `depth` blocks.
@@ -340,7 +321,10 @@ class Encoder(nn.Module):
         few = chosen is not None and self.reads_few(
             len(chosen.positions) / hidden.shape[:2].numel()
         )
-        read = First() if first_only else chosen if few else None
+        plain = not (output_hidden_states or output_attentions or chosen or cache or memory)
+        if layout is PADDED and plain and self._unpads():
+            layout = without_padding(mask)
+        read = layout.first() if first_only else chosen if few else None
         states, attentions = [hidden], []
         hidden = layout.unpad(hidden)
         for depth in depths:
@@ -361,7 +345,7 @@ class Encoder(nn.Module):
         if chosen and not read:
             hidden = chosen.take(hidden)
         return EncoderOutput(
-            hidden if chosen else layout.pad(hidden),
+            hidden if chosen or (read and len(depths)) else layout.pad(hidden),
             tuple(states) if output_hidden_states else None,
             tuple(attentions) if output_attentions else None,
         )
@@ -377,6 +361,12 @@ class Encoder(nn.Module):
         else:
             hidden, weights = block(hidden, *context, **options)
         return self.final_norm(hidden) if depth == len(self.blocks) else hidden, weights
+
+    def _unpads(self) -> bool:
+        """Whether blocks may be given real tokens alone: they train, and each token for itself."""
+        config, trains = self.config, self.blocks[-1].training and torch.is_grad_enabled()
+        # Locked dropout is one draw a sequence, and what reads in order would pad in any case.
+        return trains and config.block == "transformer" and not config.locked_dropout
 
     def reads_few(self, fraction: float) -> bool:
         """Whether the last block computes the chosen tokens alone: not where they are most."""

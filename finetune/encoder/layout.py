@@ -41,6 +41,10 @@ class Padded:
         """Put the heads (B, H, T, K) side by side again, in this layout."""
         return mixed.transpose(1, 2).flatten(2)
 
+    def first(self) -> Padded:
+        """The layout of the first token of each sequence, out of hidden states of this layout."""
+        return First()
+
     def take(self, hidden: Tensor) -> Tensor:
         """Take the tokens of this layout out of the hidden states that a block gets."""
         return hidden
@@ -174,6 +178,14 @@ class Unpadded(Padded):
         padded.index_copy_(0, self.indices[: self.tokens], hidden[: self.tokens])
         return padded.view(batch, length, *hidden.shape[1:])
 
+    def first(self) -> Padded:
+        """The layout of the first token of each sequence, which must be a real one."""
+        return FirstOf(torch.searchsorted(self.indices[: self.tokens], self._starts()))
+
+    def _starts(self) -> Tensor:
+        batch, length = self.shape
+        return torch.arange(0, batch * length, length, device=self.indices.device)
+
     def length(self, hidden: Tensor) -> int:
         """T of the batch that these tokens are of."""
         return self.shape[1]
@@ -185,6 +197,45 @@ class Unpadded(Padded):
     def merge_heads(self, mixed: Tensor) -> Tensor:
         """Put the heads (B, H, T, K) side by side again, -> (N, D)."""
         return self.unpad(super().merge_heads(mixed))
+
+
+@dataclass(frozen=True)
+class FirstOf(Padded):
+    """The first token of each sequence, (B, 1, D), out of unpadded hidden states (N, D).
+
+    Attributes:
+        starts: Row of each among the N, int64 (B,).
+    """
+
+    starts: Tensor
+
+    def take(self, hidden: Tensor) -> Tensor:
+        """Take the tokens out, (N, D) -> (B, 1, D)."""
+        return hidden.index_select(0, self.starts).unsqueeze(1)
+
+    def rows(self, context: Tensor) -> Tensor:
+        """Take their rows out, (…, 1 or T, Y) -> (…, 1, Y)."""
+        return context[..., :1, :]
+
+
+MUCH = 1 / 3
+"""Fraction of padding from which a training batch is computed without it. MiniLM's step on a CPU is
+1.2 times as fast at a quarter and 1.8 times at a half, but no faster below a twentieth; and batches
+of like lengths, as fine-tuning makes them, have one or two hundredths."""
+
+
+def without_padding(mask: Tensor | None) -> Padded:
+    """The layout of a batch to train on: without its padding where that is much.
+
+    Args:
+        mask: As of `visible_tokens`.
+    """
+    # To count the tokens the host would wait for a GPU.
+    if mask is None or mask.dim() != 2 or mask.device.type != "cpu":
+        return PADDED
+    little = int(mask.sum()) >= (1 - MUCH) * mask.numel()
+    # A head may read the first token, also where it is hidden.
+    return PADDED if little or not bool(mask[:, 0].all()) else Unpadded.from_mask(mask, 1)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from finetune.encoder import Dropout, Encoder, EncoderConfig
-from finetune.encoder.layout import Chosen, Padded, Rows, Unpadded
+from finetune.encoder import layout as layouts
+from finetune.encoder.layout import PADDED, Chosen, Padded, Rows, Unpadded, without_padding
 from finetune.errors import ConfigError
 
 MASK = torch.arange(6) < torch.tensor([[6], [1], [4]])
@@ -80,14 +81,21 @@ class Replayed:
         """Use the masks in the order in which they were drawn, those of the same numbers."""
         mask = self.masks.pop(0)
         if mask.shape != inputs.shape:
-            mask = self.layout.rows(mask) if mask.dim() == 4 else self.layout.take(mask)
+            mask = self.of_others(mask, inputs)
         return inputs * mask
+
+    def of_others(self, mask: Tensor, inputs: Tensor) -> Tensor:
+        """The mask of the tokens that the other layout has here."""
+        if isinstance(self.layout, Unpadded):  # (N, D), or in the last block first tokens alone
+            return self.layout.unpad(mask) if inputs.dim() == 2 else mask[..., :1, :]
+        return self.layout.rows(mask) if mask.dim() == 4 else self.layout.take(mask)
 
 
 def test_chosen_tokens_are_the_same_under_the_same_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, dropout = Encoder(EncoderConfig.from_dict(SIZES)).train(), Replayed()
     batch = {"input_ids": torch.randint(50, (3, 6)), "attention_mask": MASK}
     positions = torch.tensor([1, 2, 6, 15])
+    monkeypatch.setattr(layouts, "MUCH", 1.0)  # with all padding
     monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.draw(inputs))
     every = encoder(batch).last_hidden_state.flatten(0, 1)[positions]
     dropout.layout = Chosen.from_positions(positions, 3, 6)
@@ -95,6 +103,77 @@ def test_chosen_tokens_are_the_same_under_the_same_dropout(monkeypatch: pytest.M
     chosen = encoder(batch, positions=positions).last_hidden_state
     assert not dropout.masks
     torch.testing.assert_close(chosen, every, atol=1e-6, rtol=1e-6)
+
+
+def states_and_gradients(
+    encoder: Encoder, batch: dict[str, Tensor], first_only: bool
+) -> tuple[Tensor, dict[str, Tensor]]:
+    hidden = encoder(batch, first_only=first_only).last_hidden_state
+    read = hidden if first_only else hidden * batch["attention_mask"][..., None]
+    read.square().sum().backward()
+    gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
+    encoder.zero_grad()
+    return read, gradients
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {},
+        {"gradient_checkpointing": True},
+        {"norm_position": "pre", "position": "rotary", "hidden_act": "geglu"},
+        {"attention_score": "additive", "causal": True, "embedding_size": 8},
+        {"position": "relative", "local_attention": 2, "global_every": 2},
+    ],
+    ids=str,
+)
+def test_training_without_padding_is_the_same_under_the_same_dropout(
+    variant: dict[str, object], first_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, dropout = Encoder(EncoderConfig.from_dict(SIZES | variant)).train(), Replayed()
+    batch = {"input_ids": torch.randint(50, (3, 6)), "attention_mask": MASK}
+    dropout.layout, rows = without_padding(MASK), []
+    assert isinstance(dropout.layout, Unpadded)  # 7 of 18 are padding
+    encoder.blocks[0].feedforward.register_forward_hook(lambda _, args, out: rows.append(out.shape))
+    monkeypatch.setattr(layouts, "MUCH", 1.0)
+    if not encoder.config.gradient_checkpointing:  # which computes twice
+        monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.draw(inputs))
+    else:
+        monkeypatch.setattr(Dropout, "forward", lambda _, inputs: inputs)
+    expected, expected_gradients = states_and_gradients(encoder, batch, first_only)
+    monkeypatch.setattr(layouts, "MUCH", 0.0)
+    if dropout.masks:
+        monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.repeat(inputs))
+    states, gradients = states_and_gradients(encoder, batch, first_only)
+    assert not dropout.masks
+    assert {rows[0], rows[-1]} == {(3, 6, 16), (11, 16)}
+    torch.testing.assert_close(states, expected, atol=1e-6, rtol=1e-5)
+    assert gradients.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-4, rtol=1e-4)
+
+
+def test_only_training_batches_with_much_padding_are_unpadded() -> None:
+    little = torch.ones(3, 6, dtype=torch.bool)
+    little[0, 3:] = False
+    left = MASK.flip(1)  # the first token is padding
+    for mask in (None, little, left, MASK[:, None].expand(3, 6, 6)):
+        assert without_padding(mask) is PADDED
+    encoder = Encoder(EncoderConfig.from_dict(SIZES))
+    batch = {"input_ids": torch.randint(50, (3, 6)), "attention_mask": MASK}
+    rows: list[int] = []
+    encoder.blocks[0].feedforward.register_forward_hook(
+        lambda _, args, out: rows.append(out.shape[:-1].numel())
+    )
+    encoder.train()(batch)
+    encoder(batch, output_hidden_states=True)
+    with torch.no_grad():
+        encoder(batch)
+    encoder.eval()(batch)
+    locked = Encoder(EncoderConfig.from_dict(SIZES | {"locked_dropout": True})).train()
+    assert locked(batch).last_hidden_state.shape == (3, 6, 16)
+    assert rows == [11, 18, 18, 18]
 
 
 def test_rows_put_each_text_in_front_in_both_directions() -> None:
