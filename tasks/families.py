@@ -110,11 +110,19 @@ def _resolve_data(run: R, task: Task) -> R:
     data = getattr(task, "data", None)  # None: they are the hub's
     splits = {task.train_split, *task.validation_splits} - {None}
     is_read = data is not None and not splits <= run.files().keys()
+    run = _resolve_long(run, task)
     return dataclasses.replace(run, data=str(data)) if is_read else run
 
 
+def _resolve_long(run: R, task: Task) -> R:
+    """The settings with what the task does with long texts, also where a program has set it."""
+    if not hasattr(run, "long_texts"):
+        return run
+    return dataclasses.replace(run, long_texts=task.long)  # type: ignore[call-arg]
+
+
 def _resolve_table(run: ClassifyRun, task: ClassifyTask) -> ClassifyRun:
-    run = dataclasses.replace(run, table=task.resolved)
+    run = dataclasses.replace(_resolve_long(run, task), table=task.resolved)
     if run.dataset is not None:
         return _resolve_data(run, task)
     return dataclasses.replace(run, name=_name(task))
@@ -127,7 +135,7 @@ def _resolve_pairs(run: WriteRun, task: Task) -> WriteRun:
 
 
 def _resolve_name(run: OwnRun, task: Task) -> OwnRun:
-    return dataclasses.replace(run, name=_name(task))
+    return dataclasses.replace(_resolve_long(run, task), name=_name(task))
 
 
 def _own_name(run: OwnRun) -> str:

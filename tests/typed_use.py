@@ -102,6 +102,7 @@ def settings() -> finetune.FitRun:
         finetune.SpanConfig(n_best=5),
     )
     assert windows
+    assert finetune.LongConfig(long="windows").has_windows
     return finetune.FitRun(
         "runs/pretrained",
         "glue/cola",

@@ -101,6 +101,11 @@ def _pooling(checkpoint: Checkpoint) -> str:
             f"{checkpoint.folder}: --format hf expects a head that reads the last layer, got "
             f"layers: {checkpoint.head['layers']}; use --format onnx"
         )
+    if checkpoint.head.get("levels", 1) > 1:
+        raise CheckpointError(
+            f"{checkpoint.folder}: --format hf expects a head without a transformer over windows, "
+            f"got levels: {checkpoint.head['levels']}; predict with finetune predict"
+        )
     given = HeadConfig(pooling=checkpoint.head.get("pooling"))
     return str(given.resolved(checkpoint.encoder_config).pooling)
 

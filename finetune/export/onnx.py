@@ -3,7 +3,8 @@
 OUT/model.onnx       the graph, for any batch size and length
 OUT/model.int8.onnx  the same with weights in 8 bits, if requested
 OUT/config.json      task, labels, inputs, outputs, and what was measured
-OUT/tokenizer.json   truncates at the run's maximal length and pads; its settings beside it
+OUT/tokenizer.json   truncates at the run's maximal length and pads; its settings beside it. Where
+                     long texts are not cut, example.py does what the run does in its place.
 OUT/example.py       how to predict with it
 OUT/README.md        the model card
 """
@@ -13,13 +14,14 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from finetune.checkpoints.folder import CONFIG
 from finetune.console.output import counted
+from finetune.errors import ConfigError
 from finetune.export.card import Terms, write_card
 from finetune.export.model import WholeEnsemble, WholeModel, load_model
 from finetune.export.onnx_example import example
@@ -33,6 +35,7 @@ from finetune.export.onnx_graph import (
     quantize,
     write_graph,
 )
+from finetune.export.onnx_long import long_example, templates
 from finetune.export.onnx_score import GraphScores, score_graphs
 from finetune.export.source import Source, find_ensemble, find_source
 from finetune.files.writing import new_folder
@@ -85,10 +88,16 @@ def export_onnx(
     """
     check_packages()
     source = find_ensemble(run) if ensemble else find_source(run)
+    if source.long.pools_windows:
+        raise ConfigError(
+            f"{run}: expected a run that answers for one sequence at a time, got window_labels "
+            "document, whose head reads all windows of a text; train with --window-labels window"
+        )
     if ensemble:
         model: WholeModel = WholeEnsemble([load_model(one) for one in source.members])
     else:
-        model = load_model(source.checkpoint)
+        uncalibrated = replace(source.checkpoint, decision={})
+        model = load_model(uncalibrated if source.averages_windows else source.checkpoint)
     tokenizer = source.checkpoint.tokenizer()
     score = partial(score_graphs, data=data) if int8 else None
     with new_folder(out) as folder:
@@ -140,7 +149,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, source: Source) -> None
     backend.enable_padding(
         pad_id=tokenizer.pad_token_id, pad_token=tokenizer.special_tokens["pad_token"]
     )
-    if source.max_length is not None:
+    if source.max_length is not None and source.long.long == "cut":  # else the example does it
         # As in training: a question and an option are never cut; of a pair the longer text is.
         strategy = {"span": "only_second", "choice": "only_first"}.get(
             source.kind or "", "longest_first"
@@ -162,10 +171,15 @@ def _write_descriptions(
 ) -> None:
     """Write config.json, the example and the model card."""
     config = _config(folder, model, source, measured)
+    if source.long.long != "cut":
+        config["long_texts"] = asdict(source.long)
+        config |= {"template": templates(tokenizer), "padding": tokenizer.pad_token_id}
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
     mask = (tokenizer.special_tokens["mask_token"], tokenizer.mask_token_id)
     code = example(model.kind, model.inputs, mask=mask, options=model.options)
+    if source.long.long != "cut":
+        code = long_example(model.kind, model.options)
     (folder / EXAMPLE).write_text(code, encoding="utf-8")
     usage = f"`python {EXAMPLE}`:\n\n```python\n{code}```"
     card = {"title": title, "usage": usage, "notes": _notes(measured), "terms": terms}
@@ -181,7 +195,7 @@ def _config(folder: Path, model: WholeModel, source: Source, measured: Measured)
         "task": source.task,
         "head": dict(checkpoint.head) or {"kind": "none"},
         "labels": list(checkpoint.labels),
-        "decision": source.thresholds,
+        "decision": dict(checkpoint.decision) if source.averages_windows else source.thresholds,
         "max_length": source.max_length,
         "inputs": session.input_axes,
         "outputs": session.output_axes,

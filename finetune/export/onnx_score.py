@@ -106,8 +106,9 @@ def score_graph(scorer: Scorer, session: Session, split: str) -> dict[str, float
         order.append(batch["index"])
     task, data = scorer.task, scorer.data
     given = (task, in_order(outputs, order), data.examples(split), data.features(split))
-    # The graph has divided by the temperature itself.
-    numbers = scorer.module.decision | {decision.TEMPERATURE: 1.0}
+    numbers = scorer.module.decision
+    if not task.long.has_windows:  # otherwise the graph has divided by the temperature itself
+        numbers = numbers | {decision.TEMPERATURE: 1.0}
     return task.score(decision.answers(*given, numbers))
 
 

@@ -17,6 +17,7 @@ from finetune.runs.folder import RunFolder
 from finetune.runs.opening import check_writable
 from finetune.runs.results import Results
 from finetune.task.decision import TEMPERATURE
+from finetune.text.features.long_texts import CUT, LongConfig
 
 CARD = "README.md"
 EXPORTS = ("config.json", "model.safetensors", "model.onnx")
@@ -44,6 +45,17 @@ class Source:
         """Kind of the checkpoint's head; None for an encoder alone."""
         kind = self.checkpoint.head.get("kind")
         return None if kind in (None, "none") else str(kind)
+
+    @property
+    def long(self) -> LongConfig:
+        """How the run reads texts longer than a sequence."""
+        settings = self.settings.get("long_texts")
+        return LongConfig(**settings) if isinstance(settings, Mapping) else CUT
+
+    @property
+    def averages_windows(self) -> bool:
+        """Whether an answer is the average of windows, which comes before the temperature."""
+        return self.long.has_windows and not self.members
 
     @property
     def thresholds(self) -> dict[str, float]:

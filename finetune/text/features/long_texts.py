@@ -1,6 +1,6 @@
 """What is read of a text that is longer than one sequence: its beginning, both ends, or windows.
 
-The two ends are those of Sun et al. (2019, section 5.3.1). Windows overlap, as a context's do
+The two ends are those of Sun et al. (2019). Windows overlap, as a context's do
 (`windows.py`); how their answers or their states become one is decided elsewhere.
 """
 

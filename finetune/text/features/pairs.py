@@ -293,10 +293,9 @@ def collate(
         "input_ids": _fill([sequence.input_ids for sequence in sequences], filled, pad_token_id),
         "token_type_ids": _fill([sequence.token_type_ids for sequence in sequences], filled, 0),
     }
-    first_window = [row for begin, _ in bounds for row in range(begin, begin + rows)]
-    present = lengths if starts is None else [len(features[row].input_ids) for row in first_window]
-    if not lengths.all():
-        batch["choices"] = torch.from_numpy(np.reshape(present, (-1, rows)) > 0)
+    if not lengths.all():  # the options of a question are those of its first window
+        firsts = np.cumsum([0, *(end - begin for begin, end in bounds)])[:-1]
+        batch["choices"] = torch.from_numpy(lengths[firsts[:, None] + np.arange(rows)] > 0)
     if starts is not None:
         batch |= _windows(numbers, bounds, rows)
     filled[lengths == 0, 0] = True
