@@ -26,6 +26,8 @@ class Scale:
     """Texts whose lengths a fine-tuning step has (`contest.TOKENS`) -> the longest."""
     batch_tokens: int
     """Tokens of a pretraining batch, whatever its length."""
+    ten_minutes_rows: int
+    """Sequences that a run of `ten-minutes.yaml` computes at once."""
     tuning_rows: int
     """Sequences of a fine-tuning batch."""
     check_vocabulary: int
@@ -51,6 +53,7 @@ FULL = Scale(
     pretrain_lengths=(128, 512),
     tuning_texts={"cola": 128, "rte": 128, "squad": 384},
     batch_tokens=32 * 512,
+    ten_minutes_rows=512,
     tuning_rows=32,
     check_vocabulary=2000,
     check_length=128,
@@ -65,6 +68,7 @@ TINY = Scale(
     pretrain_lengths=(16,),
     tuning_texts={"cola": 128, "squad": 384},
     batch_tokens=32,
+    ten_minutes_rows=1,
     tuning_rows=4,
     check_vocabulary=300,
     check_length=16,

@@ -44,9 +44,12 @@ def loop(bench: Bench) -> None:
                 title: Row = {"length": length, "workers": workers}
                 figures = partial(_loader, _run(bench, folder, length, workers), tokenizer)
                 bench.attempt("the loader alone", title, figures)
-            title = {"length": length}
-            figures = partial(_whole_run, bench, folder, length)
-            bench.attempt("a run of base.yaml with four workers", title, figures)
+            figures = partial(_whole_run, _run(bench, folder, length, 4, **_short(6)))
+            bench.attempt(RUN, {"config": CONFIG.name, "length": length}, figures)
+        rows = bench.scale.ten_minutes_rows
+        ten = {"config": TEN_MINUTES, "rows": rows, "loader.micro_batches": 4, **_short(4)}
+        figures = partial(_whole_run, _run(bench, folder, 128, 4, **ten))
+        bench.attempt(RUN, {"config": TEN_MINUTES.name, "length": 128}, figures)
         title = {"model": "2x128, 8 to 48 tokens, batches of 32"}
         figures = partial(_overhead, bench, folder)
         bench.attempt("the run's loop beside a bare one, fine-tuning, float32", title, figures)
@@ -54,6 +57,8 @@ def loop(bench: Bench) -> None:
             _waits(bench, folder)
 
 
+RUN = "a run with four workers"
+TEN_MINUTES = CONFIG.with_name("ten-minutes.yaml")
 LETTERS = (string.ascii_lowercase, "aeiou")
 SYLLABLES = ["".join(letters) for letters in product(*LETTERS, *LETTERS)]
 
@@ -79,12 +84,13 @@ def _random_text(bench: Bench, folder: Path) -> Tokenizer:
 
 
 def _run(bench: Bench, folder: Path, length: int, workers: int, **changes: Any) -> PretrainRun:
-    """The settings of base.yaml on the random text, for a few steps."""
-    rows = max(1, bench.scale.batch_tokens // length)
+    """The settings of base.yaml, or another `config`, on the random text."""
+    config = changes.pop("config", CONFIG)
+    rows = changes.pop("rows", max(1, bench.scale.batch_tokens // length))
     micro_batches = changes.pop("loader.micro_batches", 8)
     keys = {
         "corpus": [str(folder / "corpus.txt")],
-        "out": str(folder / f"run-{length}"),
+        "out": str(folder / f"{config.stem}-{length}"),
         "overwrite": True,
         "tokenizer": str(folder / "tokenizer"),
         "cache_dir": str(folder / "cache"),
@@ -99,7 +105,7 @@ def _run(bench: Bench, folder: Path, length: int, workers: int, **changes: Any) 
         "tracking.wandb": False,
         **changes,
     }
-    return read(PretrainRun, CONFIG, keys)
+    return read(PretrainRun, config, keys)
 
 
 def _loader(run: PretrainRun, tokenizer: Tokenizer) -> Row:
@@ -119,10 +125,14 @@ def _loader(run: PretrainRun, tokenizer: Tokenizer) -> Row:
     return {"batch_ms": seconds * 1e3, "tokens_per_second": rate}
 
 
-def _whole_run(bench: Bench, folder: Path, length: int, steps: int = 6) -> Row:
-    """Tokens a second of the run's own log, without its first line."""
+def _short(steps: int) -> Row:
+    """Settings of a run of a few steps."""
     every = {"trainer.log_every_steps": 2, "trainer.validate_every_steps": steps}
-    run = _run(bench, folder, length, 4, **{"length.max_steps": steps}, **every)
+    return {"length.max_steps": steps, "length.max_minutes": None, **every}
+
+
+def _whole_run(run: PretrainRun) -> Row:
+    """Tokens a second of the run's own log, without its first line."""
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -134,7 +144,11 @@ def _whole_run(bench: Bench, folder: Path, length: int, steps: int = 6) -> Row:
     return {
         "batches_a_step": run.loader.micro_batches,
         "tokens_per_second": rate,
-        "batch_ms": run.loader.batch_size / run.loader.micro_batches * length / rate * 1e3,
+        "batch_ms": run.loader.batch_size
+        / run.loader.micro_batches
+        * run.data.max_length
+        / rate
+        * 1e3,
         "ceiling_share": statistics.median(line["perf/ceiling_share"] for line in lines),
         "peak_gib": lines[-1].get("perf/peak_gib"),
         "seconds_in_all": seconds,
