@@ -1,8 +1,8 @@
 """The matrix products of a training step and nothing else: no step of these sizes takes less.
 
 The limit of the benchmarks. Products have the step's own shapes, forward and both of the backward
-pass, with torch's own routines; what the first token's head does not read is left out of the last
-block, and padding is left out of all but the attention.
+pass, with torch's own routines; what the head does not read (all but the first token, or all but
+the tokens to name) is left out of the last block, and padding of all but the attention.
 """
 
 from __future__ import annotations
@@ -43,9 +43,12 @@ def shapes(config: EncoderConfig, step: Step) -> Iterator[Shape]:
     """
     size, inner, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
     pairs, head = step.rows * heads, size // heads
+    read = (step.rows, 1)
+    if step.named is not None:
+        read = (step.named, -(-step.named // step.rows))
     for depth in range(1, config.num_hidden_layers + 1):
-        is_last = depth == config.num_hidden_layers and step.named is None
-        tokens, queries = (step.rows, 1) if is_last else (step.tokens, step.length)
+        is_last = depth == config.num_hidden_layers
+        tokens, queries = read if is_last else (step.tokens, step.length)
         yield from [(1, step.tokens, size, size)] * 2  # keys and values
         yield from [(1, tokens, size, size)] * 2  # queries and output
         yield pairs, queries, head, step.length

@@ -148,15 +148,15 @@ def test_the_products_of_a_step_are_those_of_the_encoder(bench: Any) -> None:
     """Counted as `finetune describe` counts them, but for what padding and a head leave out."""
     products = importlib.import_module("products")
     from finetune.encoder import EncoderConfig
-    from finetune.encoder.cost import forward_flops_per_token
+    from finetune.encoder.cost import forward_flops_per_token, unread_flops
 
     config = EncoderConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=40,
     )  # fmt: skip
-    whole = products.Step(rows=4, length=10, tokens=40, named=10)
-    expected = 40 * forward_flops_per_token(config, 10, lm_fraction=0.25)
-    assert products.flops(config, whole) == expected
+    whole = products.Step(rows=4, length=10, tokens=40, named=8)
+    expected = forward_flops_per_token(config, 10, lm_fraction=0.2) - unread_flops(config, 10, 0.2)
+    assert products.flops(config, whole) == pytest.approx(40 * expected)
     head = products.Step(rows=4, length=10, tokens=30)
     keys_and_values, others = 4 * 30 * 16 * 16, 4 * 4 * 16 * 16 + 4 * 4 * 16 * 40
     last = keys_and_values + others + 2 * 2 * 4 * 10 * 16
