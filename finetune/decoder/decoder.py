@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from finetune.decoder.block import DecoderBlock
 from finetune.encoder import Encoder, EncoderConfig, initialize_weights
 from finetune.encoder.cache import Cache
+from finetune.encoder.contexts import contexts_of
 from finetune.encoder.cost import cost, forward_flops_per_token
 from finetune.encoder.embeddings import Embeddings
-from finetune.encoder.encoder import contexts_of
 from finetune.encoder.masks import mask_bias, visible_tokens
 from finetune.encoder.norms import make_norm
 from finetune.errors import ConfigError

@@ -18,6 +18,7 @@ from finetune.encoder.layout import PADDED, Padded
 from finetune.encoder.relative import RelativePositions
 from finetune.encoder.scores import SCORES, ProductScore
 from finetune.encoder.slabs import mix_in_slabs, saves_memory
+from finetune.encoder.tiles import Tiles
 
 
 class SelfAttention(nn.Module):
@@ -50,7 +51,7 @@ class SelfAttention(nn.Module):
     def forward(
         self,
         hidden: Tensor,
-        bias: Tensor | None = None,
+        bias: Tensor | Tiles | None = None,
         rotary: Rotation | None = None,
         distances: Tensor | None = None,
         *,
@@ -65,7 +66,8 @@ class SelfAttention(nn.Module):
 
         Args:
             hidden: (B, T, D), or (N, D) in an unpadded layout.
-            bias: What `mask_bias` gave; broadcasts to (B, H, T, T).
+            bias: What `mask_bias` gave, which broadcasts to (B, H, T, T), or the tiles of local
+                attention.
             rotary: Rotary positions of the tokens, if there are any.
             distances: What `distance_table` gave, where positions are relative.
             queries: Layout of the Q tokens that gather, out of a padded layout; None = all T.
@@ -94,24 +96,20 @@ class SelfAttention(nn.Module):
             source = source if earlier is None else torch.cat([earlier, source], dim=1)
             key, value = self._keys_and_values(source, rotary, layout)
             key, value = (key, value) if past is None else past.extend(key, value)
-        if bias is not None:
-            bias = wanted.rows(bias)
+        if isinstance(bias, Tiles):
+            mixed = bias.mix(query, key, value, self._mix_cheaply)
+            return self.output(wanted.merge_heads(mixed)), None
+        dense = None if bias is None else wanted.rows(bias)
         if self.relative is not None and distances is not None:
             tokens, keys = layout.length(hidden), key.shape[2]
             by_position = self.relative(query, distances, tokens, keys)
-            bias = by_position if bias is None else by_position + bias
+            dense = by_position if dense is None else by_position + dense
             query = self.relative.content_query(query)
-        weights = None
-        if output_attentions or not isinstance(self.score, ProductScore):
-            mixed, weights = self._mix(query, key, value, bias)
-        elif not self._drops_on_cpu(query.device):
-            mixed = self._mix_fused(self.score, query, key, value, bias)
-        elif saves_memory(query, key):
-            scaled = self.score.fold(query) * self.score.scale
-            mixed = mix_in_slabs(scaled, key, value, bias, self.dropout.p)
+        if output_attentions:
+            mixed, weights = self._mix(query, key, value, dense)
         else:
-            mixed, _ = self._mix(query, key, value, bias)
-        return self.output(wanted.merge_heads(mixed)), weights if output_attentions else None
+            mixed, weights = self._mix_cheaply(query, key, value, dense), None
+        return self.output(wanted.merge_heads(mixed)), weights
 
     def _keys_and_values(
         self, source: Tensor, rotary: Rotation | None, layout: Padded
@@ -125,6 +123,19 @@ class SelfAttention(nn.Module):
     def _drops_on_cpu(self, device: torch.device) -> bool:
         """With dropout torch has no fused kernel for the CPU, and its plain one is slower."""
         return self.training and self.dropout.p > 0 and device.type == "cpu"
+
+    def _mix_cheaply(
+        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        """Mix the values in the way that costs least where the weights are not asked for."""
+        if not isinstance(self.score, ProductScore):
+            return self._mix(query, key, value, bias)[0]
+        if not self._drops_on_cpu(query.device):
+            return self._mix_fused(self.score, query, key, value, bias)
+        if saves_memory(query, key):
+            scaled = self.score.fold(query) * self.score.scale
+            return mix_in_slabs(scaled, key, value, bias, self.dropout.p)
+        return self._mix(query, key, value, bias)[0]
 
     def _mix(
         self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None

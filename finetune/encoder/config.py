@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from finetune.console.output import counted
 from finetune.errors import ConfigError, nearest
 from finetune.ranges import check_values, within
 
@@ -19,6 +20,10 @@ NORM_POSITIONS = ("post", "pre", "output")
 NORM_NAMES = ("layer", "rms")
 SCORE_NAMES = ("scaled_dot", "dot", "bilinear", "additive")
 ACTIVATION_NAMES = ("relu", "gelu", "gelu_tanh", "silu")
+PATTERN_NAMES = ("window", "strided", "block")
+GLOBAL_TOKENS = ("none", "cls", "question")
+SMALLEST_TILE = 16
+"""Tokens of a tile of local attention at least: fewer are no work for a matrix product."""
 GATED_ACTIVATIONS = {
     "reglu": "relu",
     "geglu": "gelu",
@@ -32,6 +37,7 @@ _ATTENTION = (
     *("num_attention_heads", "intermediate_size", "attention_probs_dropout_prob"),
     *("attention_score", "rotary_theta", "first_attention_norm"),
     *("local_attention", "global_every", "local_rotary_theta"),
+    *("local_pattern", "global_tokens"),
 )
 _READ_BY = {
     **dict.fromkeys(_ATTENTION, "transformer"),
@@ -110,6 +116,11 @@ class EncoderConfig:
     """Local attention: every N-th block, starting with the first, attends to all tokens."""
     local_rotary_theta: float | None = within(0, 1e12, above=True, default=None)
     """Base of the wavelengths of rotary positions in local blocks; none = rotary_theta."""
+    local_pattern: str = field(default="window", kw_only=True, metadata={"words": PATTERN_NAMES})
+    """Local attention sees: window, strided (and every N-th token) or block (of N tokens)."""
+    global_tokens: str = field(default="none", kw_only=True, metadata={"words": GLOBAL_TOKENS})
+    """Local attention: tokens that see all and that all see: none, cls, or question (cls and the
+    shorter of the two texts)."""
     embedding_size: int | None = within(1, 1_000_000, default=None)
     """Size of the embeddings, E, projected to hidden_size if different; none = hidden_size."""
     tie_word_embeddings: bool = True
@@ -141,6 +152,9 @@ class EncoderConfig:
         _check_name("position", self.position, POSITIONS)
         _check_name("norm_position", self.norm_position, NORM_POSITIONS)
         _check_name("norm", self.norm, NORM_NAMES)
+        _check_name("local_pattern", self.local_pattern, PATTERN_NAMES)
+        _check_name("global_tokens", self.global_tokens, GLOBAL_TOKENS)
+        self._check_globals()
         self._check_padding()
         # As a tuple, which a file has as a list.
         object.__setattr__(self, "conv_widths", tuple(self.conv_widths))
@@ -197,6 +211,46 @@ class EncoderConfig:
         if self.block != "transformer":
             return False
         return self.local_attention > 0 and (depth - 1) % self.global_every != 0
+
+    @property
+    def tile_size(self) -> int:
+        """Tokens of a tile of local attention, c."""
+        return max(self.local_attention, SMALLEST_TILE)
+
+    @property
+    def tile_keys(self) -> int:
+        """Keys that a tile sees, S: of itself and of the tiles beside it."""
+        return self.tile_size * (2 if self.causal else 3)
+
+    def untiled(self, length: int) -> str:
+        """Why local blocks compute all pairs of T tokens and hide some; "" where tiles pay."""
+        if self.position == "relative":
+            return "relative positions score each query with all distances"
+        if self.position == "alibi" and self.global_tokens != "none":
+            return "position alibi counts the distance of global tokens"
+        if self.local_pattern != "window":
+            return f"local_pattern {self.local_pattern} is a mask for study"
+        if self.memory:
+            return "a memory lies before the first tile"
+        # Each key is copied into the tiles that see it, which takes time too.
+        if length < 2 * self.tile_keys:
+            return f"tiles of {self.tile_keys} keys pay from T = {2 * self.tile_keys:,} on"
+        return ""
+
+    def local_remark(self) -> str:
+        """Say what local blocks see, and what they compute for it."""
+        near = f"{counted(self.local_attention, 'token')} to each side"
+        patterns = {
+            "strided": f"{near} and every {self.local_attention}th one",
+            "block": f"the tokens of its block of {self.local_attention}",
+        }
+        seen = f"In local blocks a token sees {patterns.get(self.local_pattern, near)}"
+        if self.global_tokens != "none":
+            seen += f"; global tokens ({self.global_tokens}) see all tokens, and all see them"
+        first = 2 * self.tile_keys
+        if why := self.untiled(first):
+            return f"{seen}. All pairs are computed and the others hidden: {why}."
+        return f"{seen}. From T = {first:,} on, {self.tile_keys} keys a token are computed."
 
     def theta(self, *, local: bool) -> float:
         """Base of the rotary wavelengths in the blocks of one kind."""
@@ -275,6 +329,18 @@ class EncoderConfig:
             choices = " or ".join(map(str, sorted({below, above})))
             raise ConfigError(
                 f"num_attention_heads ({heads}) must divide hidden_size ({size}); choose {choices}."
+            )
+
+    def _check_globals(self) -> None:
+        if self.global_tokens != "none" and self.causal:
+            raise ConfigError(
+                f"global_tokens {self.global_tokens}: expected an encoder that reads in both "
+                "directions, as global tokens see all tokens, got a causal one; choose none."
+            )
+        if self.global_tokens == "question" and self.type_vocab_size < 2:
+            raise ConfigError(
+                "global_tokens question: expected segments, which tell the two texts apart, got "
+                f"type_vocab_size {self.type_vocab_size}; choose cls."
             )
 
     def _check_filters(self) -> None:

@@ -2,8 +2,8 @@
 
 Counted are matrix products, two operations a multiply-add, and the sums and tanh of the additive
 score, which are as many. Norms, activations, softmax and look-ups are left out, being small.
-With local attention a token's scores are those of the tokens nearby: what the encoder needs, though
-a kernel may compute all of them and mask the rest. For a causal mask nothing is taken off, as usual
+Counted is what is computed: local attention in tiles has the scores of a tile's keys, elsewhere all
+of them, of which a mask hides some. For a causal mask nothing is taken off either, as usual
 (Chowdhery et al., 2022, appendix B).
 """
 
@@ -217,7 +217,9 @@ def attention_overtakes(config: EncoderConfig, *, with_projections: bool = False
     longest = 1
     while not overtakes(longest):  # it grows with T: the first block sees all tokens
         longest *= 2
-    return bisect_left(range(longest), True, 1, key=overtakes)
+    tiled = min(longest, 2 * config.tile_keys)  # where local blocks become cheaper
+    before = bisect_left(range(tiled), True, 1, key=overtakes)
+    return before if before < tiled else bisect_left(range(longest), True, tiled, key=overtakes)
 
 
 def describe(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> str:
@@ -301,19 +303,20 @@ def _projections(config: EncoderConfig, length: int) -> float:
     return 8 * square + (4 * square * config.memory / length if config.memory else 0)
 
 
-def _seen(config: EncoderConfig, depth: int, length: int) -> float:
-    """Tokens that a token sees in a block, averaged over the T of a sequence."""
-    window = config.local_attention
-    if not config.is_local(depth) or window >= length + config.memory:
+def _scored(config: EncoderConfig, depth: int, length: int) -> float:
+    """Keys that a token is scored with in a block, averaged over the T of a sequence."""
+    if not config.is_local(depth) or config.untiled(length):
         return length + config.memory
-    ends = 1 if config.memory >= window else 2  # near which there are fewer
-    return 2 * window + 1 - ends * window * (window + 1) / (2 * length)
+    tiled = -(-length // config.tile_size) * config.tile_size / length  # the last tile is padded
+    # A global token is a key of each tile, and its own row has all keys. A question's are unknown.
+    number = int(config.global_tokens != "none")
+    return tiled * (config.tile_keys + number) + number
 
 
 def _scores(config: EncoderConfig, depth: int, length: int) -> PartCost:
     """Count the score and the mixing of block number `depth`, from 1."""
     size = config.hidden_size
-    mixing = product = 2 * _seen(config, depth, length) * size
+    mixing = product = 2 * _scored(config, depth, length) * size
     content = _content(config, product, mixing)
     if config.position != "relative":
         return content
@@ -390,10 +393,7 @@ def _remarks(config: EncoderConfig) -> list[str]:
         f"{' (it is causal)' if config.causal else ' (the masked ones)'}.",
     ]
     if config.local_attention and config.block == "transformer":
-        remarks.append(
-            f"In local blocks a token sees {counted(config.local_attention, 'token')} to each "
-            "side; only those are counted."
-        )
+        remarks.append(config.local_remark())
     if config.position == "learned":
         remarks.append(f"Learned positions reach T = {config.max_position_embeddings:,}.")
     return remarks

@@ -15,68 +15,14 @@ from finetune.console.output import counted
 from finetune.encoder.block import BLOCKS
 from finetune.encoder.cache import Cache
 from finetune.encoder.config import EncoderConfig
+from finetune.encoder.contexts import contexts_of
 from finetune.encoder.cost import parameters
-from finetune.encoder.embeddings import Embeddings, Rotation, rotation
-from finetune.encoder.layout import PADDED, Chosen, Padded, Rows, without_padding
-from finetune.encoder.masks import mask_bias, visible_tokens
+from finetune.encoder.embeddings import Embeddings
+from finetune.encoder.layout import PADDED, Chosen, Padded, without_padding
 from finetune.encoder.memory import Memory
 from finetune.encoder.norms import make_norm
-from finetune.encoder.relative import alibi_bias, distance_table
 from finetune.errors import ConfigError
 from finetune.machine.memory import FLOAT, check_fits
-
-Contexts = dict[bool, tuple[Tensor | Rows | None, Rotation | None, Tensor | None]]
-"""Bias of the logits, rotary positions and sinusoids of distances, for blocks with local attention
-(True) and others; for blocks without attention where the sequences are."""
-
-
-def contexts_of(
-    config: EncoderConfig,
-    hidden: Tensor,
-    mask: Tensor | None,
-    position_ids: Tensor | None,
-    past: int = 0,
-) -> Contexts:
-    """Prepare once what blocks share: the bias of the logits, and positions.
-
-    Args:
-        config: Of the encoder or decoder.
-        hidden: States of the tokens that are read, (B, T, D).
-        mask: As of `visible_tokens`.
-        position_ids: int64 (B, T), which rotary positions read; None: from 0.
-        past: Tokens before these whose keys and values are cached.
-    """
-    length, device = hidden.shape[1], hidden.device
-    if config.block != "transformer":
-        return {False: (None if mask is None else Rows.from_mask(mask), None, None)}
-    if position_ids is None and config.position == "rotary":
-        position_ids = torch.arange(length, device=device).unsqueeze(0)  # (1, T)
-    contexts: Contexts = {}
-    keys, distances, alibi = past + length, None, None
-    if config.position == "relative":
-        width, causal = config.hidden_size, config.causal
-        distances = distance_table(length, keys, width, causal=causal, device=device)
-        distances = distances.to(hidden.dtype)
-    if config.position == "alibi":
-        alibi = alibi_bias(config.num_attention_heads, length, keys, device).to(hidden.dtype)
-    # A mask and a rotation for each kind of block, not for each block: there are two at most.
-    for local in {config.is_local(depth) for depth in range(1, config.num_hidden_layers + 1)}:
-        visible = visible_tokens(
-            mask,
-            causal=config.causal,
-            length=keys,
-            device=device,
-            queries=length,
-            window=config.local_attention if local else 0,
-        )
-        rotary = None
-        if config.position == "rotary" and position_ids is not None:
-            rotary = rotation(position_ids, config.head_size, config.theta(local=local))
-        bias = mask_bias(visible, hidden.dtype)
-        if alibi is not None:
-            bias = alibi if bias is None else bias + alibi
-        contexts[local] = bias, rotary, distances
-    return contexts
 
 
 class EncoderOutput(NamedTuple):
@@ -219,6 +165,7 @@ class Encoder(nn.Module):
             range(1, len(self.blocks) + 1),
             batch.get("attention_mask"),
             batch.get("position_ids"),
+            segments=batch.get("token_type_ids"),
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
             first_only=first_only,
@@ -242,8 +189,10 @@ class Encoder(nn.Module):
         """
         self._check_depth(depth)
         mask, position_ids = batch.get("attention_mask"), batch.get("position_ids")
-        depths = range(1, depth + 1)
-        return self._run(self.embeddings(batch), depths, mask, position_ids).last_hidden_state
+        segments = batch.get("token_type_ids")
+        return self._run(
+            self.embeddings(batch), range(1, depth + 1), mask, position_ids, segments=segments
+        ).last_hidden_state
 
     def suffix(
         self,
@@ -253,6 +202,7 @@ class Encoder(nn.Module):
         *,
         until: int | None = None,
         position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         first_only: bool = False,
         layout: Padded = PADDED,
     ) -> Tensor:
@@ -264,6 +214,7 @@ class Encoder(nn.Module):
             depth: The boundary, 0 .. L.
             until: The boundary to stop at, `depth` .. L; None for the last.
             position_ids: The batch's, int64 (B, T); only rotary positions need them again.
+            token_type_ids: The batch's, int64 (B, T); global tokens of a question need them again.
             first_only: Whether only the first token's state is wanted.
             layout: How tokens lie between the blocks: in an unpadded layout of the mask nothing is
                 computed for padding, whose states come out as zeros. Not with `first_only`.
@@ -279,8 +230,9 @@ class Encoder(nn.Module):
         self._check_depth(last)
         depths = range(depth + 1, last + 1)
         hidden = self._run(
-            hidden, depths, mask, position_ids, first_only=first_only, layout=layout
-        ).last_hidden_state
+            hidden, depths, mask, position_ids,
+            segments=token_type_ids, first_only=first_only, layout=layout,
+        ).last_hidden_state  # fmt: skip
         return hidden[:, :1] if first_only else hidden  # all tokens, where no block ran
 
     def layer_groups(self) -> dict[str, list[nn.Module]]:
@@ -302,6 +254,7 @@ class Encoder(nn.Module):
         mask: Tensor | None,
         position_ids: Tensor | None,
         *,
+        segments: Tensor | None = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
         first_only: bool = False,
@@ -316,10 +269,13 @@ class Encoder(nn.Module):
         if memory:  # which all may see; its positions come before those of the batch
             mask = None if mask is None else F.pad(mask, (past, 0), value=True)
             position_ids = torch.arange(past + hidden.shape[1], device=hidden.device).unsqueeze(0)
-        contexts = contexts_of(self.config, hidden, mask, position_ids, past)
+        contexts = contexts_of(
+            self.config, hidden, mask, position_ids, past,
+            segments=segments, dense=output_attentions,
+        )  # fmt: skip
         chosen = None if positions is None else Chosen.from_positions(positions, *hidden.shape[:2])
         few = chosen is not None and self.reads_few(
-            len(chosen.positions) / hidden.shape[:2].numel()
+            len(chosen.positions) / hidden.shape[:2].numel(), hidden.shape[1]
         )
         plain = not (output_hidden_states or output_attentions or chosen or cache or memory)
         if layout is PADDED and plain and self._unpads():
@@ -368,8 +324,10 @@ class Encoder(nn.Module):
         # Locked dropout is one draw a sequence, and what reads in order would pad in any case.
         return trains and config.block == "transformer" and not config.locked_dropout
 
-    def reads_few(self, fraction: float) -> bool:
+    def reads_few(self, fraction: float, length: int) -> bool:
         """Whether the last block computes the chosen tokens alone: not where they are most."""
+        if self.config.is_local(len(self.blocks)) and not self.config.untiled(length):
+            return False  # tiles are of tokens side by side
         # Relative positions count a query's distances by its row, so there must be all rows.
         return fraction < 1 / 2 and self.config.position != "relative"
 

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from finetune.errors import ConfigError
+
+
+def _window(query: Tensor, key: Tensor, size: int) -> Tensor:
+    """Tokens nearby (Beltagy et al., 2020, section 3.1)."""
+    return (key - query).abs() <= size
+
+
+def _strided(query: Tensor, key: Tensor, size: int) -> Tensor:
+    """Tokens nearby, and every N-th one (Child et al., 2019, section 4.2)."""
+    return _window(query, key, size) | ((key - query) % size == 0)
+
+
+def _block(query: Tensor, key: Tensor, size: int) -> Tensor:
+    """Tokens of the same block of N (Qiu et al., 2020, section 3, without permutations)."""
+    return query // size == key // size
+
+
+PATTERNS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "window": _window,
+    "strided": _strided,
+    "block": _block,
+}
+"""Name in a config -> which keys a query sees: positions (Q, 1) and (S), N -> bool (Q, S)."""
 
 
 def visible_tokens(
@@ -16,6 +41,8 @@ def visible_tokens(
     device: torch.device,
     window: int = 0,
     queries: int | None = None,
+    pattern: str = "window",
+    is_global: Tensor | None = None,
 ) -> Tensor | None:
     """Join padding, document bounds, direction and distance into one mask, as small as can be.
 
@@ -30,6 +57,8 @@ def visible_tokens(
         device: Where the mask is wanted.
         window: Tokens to each side that a token sees; 0 for all.
         queries: Q, the last tokens, which alone look; None = all T.
+        pattern: Which tokens a window is of, one of `PATTERNS`.
+        is_global: With a window: tokens that see all and that all see, bool (B, T).
 
     Returns:
         bool that broadcasts to (B, H, T or Q, T), True = may be attended to; None if all may be.
@@ -44,12 +73,43 @@ def visible_tokens(
         mask = checked_mask(attention_mask)
     mask = mask.unsqueeze(1) if mask.dim() == 3 else mask[:, None, None]  # (B, 1, 1 or T, T)
     positions = torch.arange(length, device=device)
-    ahead = positions - positions[length - (queries or length) :, None]  # (Q, T)
+    rows = positions[length - (queries or length) :, None]  # (Q, 1)
     if causal:
-        mask = mask & (ahead <= 0)
+        mask = mask & (positions <= rows)
     if window:
-        mask = mask & (ahead.abs() <= window)
+        near = PATTERNS[pattern](rows, positions, window)  # (Q, T)
+        if is_global is not None:
+            near = near | is_global[:, None, None] | is_global[:, None, -len(rows) :, None]
+        mask = mask & near
     return mask | ~mask.any(dim=-1, keepdim=True)
+
+
+def global_tokens(
+    kind: str, shape: torch.Size, mask: Tensor | None, segments: Tensor | None, device: torch.device
+) -> Tensor | None:
+    """Find the tokens that see all and that all see.
+
+    Args:
+        kind: none, cls or question.
+        shape: B and T, or more.
+        mask: The batch's `attention_mask`.
+        segments: The batch's `token_type_ids`, int64 (B, T), where it has some.
+        device: Where the answer is wanted.
+
+    Returns:
+        bool (B, T); None where no token is global.
+    """
+    if kind == "none":
+        return None
+    is_cls = torch.zeros(shape[:2], dtype=torch.bool, device=device)
+    is_cls[:, 0] = True
+    if kind == "cls" or segments is None:
+        return is_cls
+    is_token = mask if mask is not None and mask.dim() == 2 else torch.ones_like(is_cls)
+    first, second = ((segments == number) & is_token for number in (0, 1))
+    lengths = first.sum(dim=1, keepdim=True), second.sum(dim=1, keepdim=True)
+    question = torch.where(lengths[1] < lengths[0], second, first)
+    return is_cls | (question & (lengths[1] > 0))  # one text alone has no question
 
 
 def checked_mask(attention_mask: Tensor) -> Tensor:

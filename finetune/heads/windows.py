@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from finetune.encoder import EncoderConfig
 from finetune.encoder.block import transformer_block
-from finetune.encoder.encoder import contexts_of
+from finetune.encoder.contexts import contexts_of
 from finetune.encoder.norms import make_norm
 from finetune.errors import ConfigError
 from finetune.heads.pooling import AttentionPooling, Pooling

@@ -99,36 +99,41 @@ def test_counted_operations_are_those_that_torch_counts(
     counted = forward_flops_per_token(config, length, lm_fraction=1.0) * length
     if config.attention_score == "additive":  # torch counts products only; nothing is local
         counted -= 2 * length**2 * config.hidden_size * config.num_hidden_layers
-    hidden = length**2 * config.num_hidden_layers - seen_pairs(config, length)
-    counted += 4 * hidden * config.hidden_size  # the kernel computes all, and masks what is far
     if config.position == "relative":
         distances = length + (1 if config.causal else length)  # and of some none makes use
         size, blocks = config.hidden_size, config.num_hidden_layers
         counted += 2 * blocks * size**2 * distances  # the keys of distances
-        counted += 2 * blocks * size * length * (distances - length) + 2 * hidden * size
+        counted += 2 * blocks * size * length * (distances - length)
     assert counted == pytest.approx(counter.get_total_flops())
 
 
-def seen_pairs(config: EncoderConfig, length: int) -> int:
-    """Pairs of tokens of which one sees the other, in all blocks together."""
-    windows = [
-        config.local_attention if config.is_local(depth) else length
-        for depth in range(1, config.num_hidden_layers + 1)
-    ]
-    places = torch.arange(length)
-    return sum(int(((places[:, None] - places).abs() <= window).sum()) for window in windows)
+@pytest.mark.parametrize("length", [95, 96, 112, 123])
+@pytest.mark.parametrize("variant", [{}, {"global_tokens": "cls"}, {"causal": True}], ids=str)
+def test_local_attention_costs_what_torch_counts_in_tiles(
+    tiny: Tiny, variant: dict[str, Any], length: int
+) -> None:
+    # With dropout the weights are made by plain products, which torch counts.
+    config = tiny(
+        num_hidden_layers=5, local_attention=3, global_every=2, position="none",
+        attention_probs_dropout_prob=0.1, **variant,
+    )  # fmt: skip
+    encoder = Encoder(config)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        encoder({"input_ids": torch.ones(1, length, dtype=torch.long)})
+    counted = forward_flops_per_token(config, length, lm_fraction=0.0) * length
+    assert counted == pytest.approx(counter.get_total_flops())
+    plain = forward_flops_per_token(tiny(num_hidden_layers=5, position="none"), length, 0.0)
+    is_tiled = length >= (64 if config.causal else 96)
+    assert (counted < plain * length) == is_tiled
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 50])
-@pytest.mark.parametrize("window", [1, 2, 6, 7])
-def test_local_attention_costs_what_a_token_sees(tiny: Tiny, window: int, length: int) -> None:
-    config = tiny(num_hidden_layers=5, local_attention=window, global_every=2)
-    found = cost(config, length)["scores and mixing"].flops * length
-    assert found == pytest.approx(4 * config.hidden_size * seen_pairs(config, length))
+def test_local_blocks_above_frozen_ones_are_counted(tiny: Tiny) -> None:
+    local = {"local_attention": 3, "global_every": 2}
     frozen = 3  # below are two global blocks and a local one, above one of each
-    above = cost(tiny(num_hidden_layers=2, local_attention=window, global_every=2), length)
+    above = cost(tiny(num_hidden_layers=2, **local), 128)
     trained = 3 * (sum(part.flops for part in above.values()) - above["lm head"].flops)
-    counted = training_flops_per_token(config, length, frozen=frozen, cached=True)
+    config = tiny(num_hidden_layers=5, **local)
+    counted = training_flops_per_token(config, 128, frozen=frozen, cached=True)
     assert counted == pytest.approx(trained)
 
 
@@ -140,7 +145,9 @@ def test_the_head_of_a_causal_encoder_sees_every_token(tiny: Tiny) -> None:
 
 
 def test_the_table_says_that_attention_is_local(tiny: Tiny) -> None:
-    assert "sees 2 tokens to each side" in describe(tiny(local_attention=2))
+    text = " ".join(describe(tiny(local_attention=2, global_tokens="cls")).split())
+    assert "sees 2 tokens to each side; global tokens (cls) see all tokens" in text
+    assert "From T = 96 on, 48 keys a token are computed." in text
 
 
 def test_bert_base_has_its_known_size() -> None:

@@ -280,3 +280,26 @@ def test_multiple_choice_logits_agree(name: str, tmp_path: Path) -> None:
     logits = head(encoder_of(found)(batch).last_hidden_state, batch["attention_mask"])
     of_a_question = {key: each[None] for key, each in for_transformers(batch).items()}
     near(logits, theirs(**of_a_question).logits)
+
+
+@pytest.mark.parametrize("every", [2, 3])
+def test_local_blocks_in_tiles_give_what_modernbert_gives(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finetune.encoder.config.SMALLEST_TILE", 2)
+    settings = {"local_attention": 6, "num_hidden_layers": 4, "global_attn_every_n_layers": every}
+    theirs = Case("modernbert", settings, pad=3).model("Model", max_position_embeddings=40)
+    ours = encoder_of(imported(theirs, tmp_path))
+    lengths = torch.tensor([31, 18, 3])
+    mask = torch.arange(31) < lengths[:, None]
+    batch = {"input_ids": torch.randint(10, 60, (3, 31)), "attention_mask": mask}
+    assert not ours.config.untiled(31)
+    expected = theirs(**for_transformers(batch)).last_hidden_state[mask]
+    got = ours(batch).last_hidden_state[mask]
+    near(got, expected)
+    words = ours.embeddings.word_embeddings.weight, theirs.get_input_embeddings().weight
+    gradients = [
+        torch.autograd.grad(states.sin().sum(), word)[0]
+        for states, word in zip((got, expected), words, strict=True)
+    ]
+    torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)

@@ -45,6 +45,8 @@ USUAL: Mapping[str, Any] = {
     "residual": True,
     "embedding_norm": True,
     "lm_transform": True,
+    "local_pattern": "window",
+    "global_tokens": "none",
 }
 """Settings that a family neither writes nor fixes -> their only value in its networks."""
 

@@ -207,13 +207,21 @@ class FineTuner(EncoderWithHead):
         if self.head.all_layers:
             return self._all_layers(batch, mask, depth)
         prefix = frozen_hidden(self.encoder, batch, depth, self._cached(batch, depth))
-        return self.encoder.suffix(prefix, mask, depth, first_only=self.head.first_only)
+        segments = batch.get("token_type_ids")
+        return self.encoder.suffix(
+            prefix, mask, depth, token_type_ids=segments, first_only=self.head.first_only
+        )
 
     def _all_layers(self, batch: Mapping[str, Tensor], mask: Tensor | None, depth: int) -> Tensor:
         """The states at all boundaries, (L + 1, B, T, D), those up to `depth` without gradients."""
         states = frozen_states(self.encoder, batch, range(depth + 1))
         for start in range(depth, self.encoder.config.num_hidden_layers):
-            states.append(self.encoder.suffix(states[-1], mask, start, until=start + 1))
+            segments = batch.get("token_type_ids")
+            states.append(
+                self.encoder.suffix(
+                    states[-1], mask, start, until=start + 1, token_type_ids=segments
+                )
+            )
         return torch.stack(states)
 
     def flops_per_token(self, length: float) -> float:

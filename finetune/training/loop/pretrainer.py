@@ -106,7 +106,7 @@ class Pretrainer(EncoderWithHead):
         config, tokens = self.encoder.config, round(length)
         read = lm_head_fraction(config) if self.lm_fraction is None else self.lm_fraction
         forward = forward_flops_per_token(config, tokens, read)
-        if self.encoder.reads_few(read):
+        if self.encoder.reads_few(read, tokens):
             forward -= unread_flops(config, tokens, read)
         return 3 * forward
 

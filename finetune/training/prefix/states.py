@@ -128,8 +128,15 @@ def _run_on(
     layout: Padded,
 ) -> Tensor:
     mask, (start, end) = batch.get("attention_mask"), depths
-    positions = batch.get("position_ids")
-    return encoder.suffix(hidden, mask, start, until=end, position_ids=positions, layout=layout)
+    return encoder.suffix(
+        hidden,
+        mask,
+        start,
+        until=end,
+        position_ids=batch.get("position_ids"),
+        token_type_ids=batch.get("token_type_ids"),
+        layout=layout,
+    )
 
 
 def _rounded_up(encoder: Encoder, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
