@@ -5,12 +5,15 @@
 A forward and a backward pass of one block on the same number of tokens at each length:
 milliseconds, and the memory that the passes take. The last row is the feed-forward sublayer of the
 block with attention: where that block takes more than twice as long, attention is the bottleneck.
+The slope is the power of T with which the cost of one text grows between the two longest lengths:
+towards 2 where all pairs of tokens are computed, 1 for local attention, which works in tiles.
 Each figure is measured in a process of its own (Linux). For a quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -78,6 +81,13 @@ def status(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
+def slope(costs: Sequence[float], lengths: Sequence[int]) -> str:
+    """The power of T by which a text's cost grows at the end; costs are of all tokens."""
+    if len(lengths) < 2 or min(costs[-2:]) <= 0:
+        return ""
+    return f"{1 + math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2]):.2f}"
+
+
 def _send(end: Connection, *what: object) -> None:
     end.send(measure(*what))  # type: ignore[arg-type]
 
@@ -113,11 +123,13 @@ def main(words: Sequence[str] | None = None) -> None:
         *(f"T = {one}" for one in space.lengths),
     ]
     for number, (unit, digits) in enumerate((("ms", 0), ("GiB", 2))):
-        rows = [
-            [kind, *(f"{figures[kind, one][number]:.{digits}f}" for one in space.lengths)]
-            for kind in KINDS
-        ]
-        print(table(rows, [f"{unit}: {header[0]}", *header[1:]], width=100), end="\n\n")
+        rows = []
+        for kind in KINDS:
+            costs = [figures[kind, one][number] for one in space.lengths]
+            cells = [f"{cost:.{digits}f}" for cost in costs]
+            rows.append([kind, *cells, slope(costs, space.lengths)])
+        titles = [f"{unit}: {header[0]}", *header[1:], "slope"]
+        print(table(rows, titles, width=110), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ The letters of the shapes, the same in the whole project:
     D  hidden size           F  feed-forward width      L  blocks
     E  embedding size (D unless `embedding_size` is set)
 
-Reading order: config, embeddings, scores, cache, memory, relative, attention, feedforward, block,
-encoder.
+Reading order: config, embeddings, masks, scores, cache, memory, relative, attention, feedforward,
+block, contexts, encoder. For speed alone: slabs (dropout on a CPU), tiles (local attention),
+layout.
 """
 
 from typing import TYPE_CHECKING
