@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.checkpoints.folder import load_checkpoint, save_checkpoint
-from finetune.checkpoints.hf import read_hf
+from finetune.checkpoints.hf import OWN, read_hf
 from finetune.checkpoints.hub import import_hf
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.export import modeling_finetune
@@ -334,5 +334,14 @@ def test_config_has_the_defaults_of_the_encoder() -> None:
     settings = EncoderConfig().to_dict()
     of_training = {"gradient_checkpointing", "locked_dropout", "word_dropout_prob", "memory"}
     refused = {"block", "lstm_size", "weight_dropout_prob", "conv_widths"}
+    refused |= {"local_pattern", "global_tokens"}
     for name in settings.keys() - of_training - refused:
         assert getattr(theirs_config, name) == settings[name], name
+
+
+@pytest.mark.parametrize("setting", [{"global_tokens": "cls"}, {"local_pattern": "strided"}])
+def test_what_the_exported_code_does_not_compute_is_refused(setting: dict[str, Any]) -> None:
+    (name,) = setting
+    config = EncoderConfig(local_attention=2, **setting)
+    (reason,) = OWN.lacks(config, None, "cls")
+    assert name in reason

@@ -286,8 +286,9 @@ FORMS: dict[str, Form] = {
 NOT_EXPORTED = (
     *("gradient_checkpointing", "memory", "locked_dropout", "word_dropout_prob"),
     *("block", "lstm_size", "weight_dropout_prob", "conv_widths"),
+    *("local_pattern", "global_tokens"),
 )
-"""Settings without effect on what an exported transformer computes."""
+"""Settings without effect on what an exported transformer computes, or refused."""
 
 OWN = Form(
     name="finetune",
