@@ -207,21 +207,15 @@ class FineTuner(EncoderWithHead):
         if self.head.all_layers:
             return self._all_layers(batch, mask, depth)
         prefix = frozen_hidden(self.encoder, batch, depth, self._cached(batch, depth))
-        segments = batch.get("token_type_ids")
-        return self.encoder.suffix(
-            prefix, mask, depth, token_type_ids=segments, first_only=self.head.first_only
-        )
+        segments, first = batch.get("token_type_ids"), self.head.first_only
+        return self.encoder.suffix(prefix, mask, depth, token_type_ids=segments, first_only=first)
 
     def _all_layers(self, batch: Mapping[str, Tensor], mask: Tensor | None, depth: int) -> Tensor:
         """The states at all boundaries, (L + 1, B, T, D), those up to `depth` without gradients."""
         states = frozen_states(self.encoder, batch, range(depth + 1))
+        run, segments = self.encoder.suffix, batch.get("token_type_ids")
         for start in range(depth, self.encoder.config.num_hidden_layers):
-            segments = batch.get("token_type_ids")
-            states.append(
-                self.encoder.suffix(
-                    states[-1], mask, start, until=start + 1, token_type_ids=segments
-                )
-            )
+            states.append(run(states[-1], mask, start, until=start + 1, token_type_ids=segments))
         return torch.stack(states)
 
     def flops_per_token(self, length: float) -> float:
@@ -260,9 +254,8 @@ class FineTuner(EncoderWithHead):
         return {"loss": loss}
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.regularization.label_smoothing:
+        if smoothing := self.regularization.label_smoothing:
             weights = self.head.class_weights if isinstance(self.head, Classification) else None
-            smoothing = self.regularization.label_smoothing
             return cross_entropy(logits, labels, class_weights=weights, label_smoothing=smoothing)
         return self.head.loss(logits, labels)
 
