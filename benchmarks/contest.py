@@ -14,11 +14,11 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.heads import Classification, HeadConfig, TaskHead
 from finetune.task.interface import Task
 from finetune.text.features.pairs import Features, length_batches
+from finetune.training.answering import UnitBatches
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.data import OrderedData
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.freed_memory import keep_freed_memory
-from finetune.training.loop.task_data import UnitBatches
 from finetune.training.loop.trainer import flush_denormals
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4

@@ -17,9 +17,9 @@ from unfreezing_texts import BATCH, Texts
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.heads import Classification, HeadConfig
 from finetune.text.features.pairs import length_batches
+from finetune.training.answering import UnitBatches
 from finetune.training.config import CacheConfig
 from finetune.training.loop.finetuner import FineTuner
-from finetune.training.loop.task_data import UnitBatches
 from finetune.training.prefix.cache import (
     PrefixCache,
     RowSet,

@@ -150,7 +150,8 @@ def bench(arguments: list[str]) -> int:
     space = parser.parse_args(arguments)
     from finetune.encoder import EncoderConfig, benchmark
     from finetune.runs.folder import note
-    from finetune.training.loop.trainer import flush_denormals, pick_device
+    from finetune.training.loop.trainer import flush_denormals
+    from finetune.training.ranks import pick_device
 
     flush_denormals()
     results = {}

@@ -68,6 +68,12 @@ def results_table(results: Results) -> str:
     else:
         rows = [_row(metric, [value]) for metric, value in results["metrics"].items()]
         header = [name, f"seed {results['seed']}"]
+        if "int8" in results:
+            rows = [
+                _row(metric, [value, results["int8"][metric]])
+                for metric, value in results["metrics"].items()
+            ]
+            header.append("8 bits")
     for name, baseline in baselines(results).items():
         header.append("trivial baseline" if name == TRIVIAL else label(name))
         rows = [

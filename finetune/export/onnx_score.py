@@ -16,7 +16,7 @@ from finetune.metrics.semantics import goodness
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, note, say
 from finetune.task import decision
-from finetune.training.loop.finetuner import in_order
+from finetune.training.answering import in_order
 
 
 @dataclass(frozen=True)

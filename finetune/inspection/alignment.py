@@ -21,7 +21,7 @@ from finetune.heads import Seq2Seq
 from finetune.jobs.prediction import Predictor, load
 from finetune.text.features.pairs import collate
 from finetune.text.tokenizer.tokenizer import token_text
-from finetune.training.loop.finetuner import FineTuner
+from finetune.training.answering import ReadsAnswers
 
 DIGITS = 4
 """Decimal places of a weight in JSON."""
@@ -65,7 +65,7 @@ def alignment(run: str | Path, *texts: str) -> Alignment:
     """
     predictor = load(run)
     module = predictor.module
-    if not isinstance(predictor, Predictor) or not isinstance(module, FineTuner):
+    if not isinstance(predictor, Predictor) or not isinstance(module, ReadsAnswers):
         raise ConfigError(f"{run}: expected a run of finetune write, got a language model")
     head = module.head
     if not isinstance(head, Seq2Seq):

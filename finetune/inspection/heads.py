@@ -23,7 +23,7 @@ from finetune.console.tables import table
 from finetune.inspection.layers import BATCH_SIZE
 from finetune.jobs.sources import Model, Sequences
 from finetune.text.features.pairs import length_batches
-from finetune.training.loop.task_data import UnitBatches
+from finetune.training.answering import UnitBatches
 
 FIGURES = ("distance", "entropy", "cls_entropy", "cls", "sep", "self", "previous", "next")
 """In tokens; in nats; in nats, for [CLS] alone; and five fractions of a token's attention."""

@@ -18,8 +18,8 @@ from finetune.heads.pooling import POOLINGS, find_pooling
 from finetune.jobs.sources import Model, Sequences
 from finetune.runs.folder import cache_folder
 from finetune.text.features.pairs import length_batches
+from finetune.training.answering import UnitBatches
 from finetune.training.config import CacheConfig
-from finetune.training.loop.task_data import UnitBatches
 from finetune.training.prefix.cache import PrefixCache, RowSet, features_key, open_cache
 from finetune.training.prefix.states import arithmetic_key, frozen_states
 from finetune.training.prefix.store import Rows

@@ -6,10 +6,12 @@ import csv
 import json
 import math
 import re
+import tempfile
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from finetune.errors import ConfigError
 from finetune.files.writing import new_file
@@ -17,8 +19,8 @@ from finetune.runs.predictions import write_predictions
 from finetune.task.interface import Answer
 
 Row = tuple[str, Mapping[str, Any]]
-TABLES = (".csv", ".tsv", ".parquet")
-"""Endings of files that have columns; all others are JSON lines."""
+PARQUET_ROWS = 10_000
+"""Rows that are in memory at a time, a group of rows in the file."""
 
 
 class Inputs:
@@ -96,25 +98,44 @@ def write_answer_file(answers: Iterable[Answer], target: Path) -> None:
             a tab or line break inside a text becomes a space.
     """
     ending = target.suffix.lower()
-    if ending not in TABLES:
+    if ending not in WRITERS:  # those of files that have columns
         write_predictions(answers, target)
         return
-    rows = [_cells(answer) for answer in answers]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    if ending == ".parquet":
-        _write_parquet(rows, columns, target)
-        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The columns of the last row are known when all have been read: until then rows lie in a file.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", dir=target.parent) as waiting:
+        kinds = _set_down(map(_cells, answers), waiting)
+        waiting.seek(0)
+        WRITERS[ending](map(json.loads, waiting), kinds, target)
+
+
+Rows = Iterator[dict[str, Any]]
+Kinds = dict[str, set[type]]
+"""Column -> the types of its values."""
+
+
+def _set_down(rows: Iterable[dict[str, Any]], file: IO[str]) -> Kinds:
+    """Write rows as JSON lines; which columns they have, in their order."""
+    kinds: Kinds = {}
+    for row in rows:
+        file.write(json.dumps(row) + "\n")
+        for name, value in row.items():
+            kinds.setdefault(name, set()).add(type(value))
+    return kinds
+
+
+def _write_csv(rows: Rows, kinds: Kinds, target: Path) -> None:
     with new_file(target) as file:
-        if ending == ".tsv":
-            lines: list[list[Any]] = [
-                list(columns),
-                *([row.get(name) for name in columns] for row in rows),
-            ]
-            file.writelines("\t".join(map(_tsv_cell, line)) + "\n" for line in lines)
-            return
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer = csv.DictWriter(file, list(kinds), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _write_tsv(rows: Rows, kinds: Kinds, target: Path) -> None:
+    header: list[Any] = list(kinds)
+    lines = chain([header], ([row.get(name) for name in kinds] for row in rows))
+    with new_file(target) as file:
+        file.writelines("\t".join(map(_tsv_cell, line)) + "\n" for line in lines)
 
 
 def _tsv_cell(value: Any) -> str:
@@ -135,20 +156,41 @@ def _cells(answer: Answer) -> dict[str, Any]:
     return cells
 
 
-def _write_parquet(rows: list[dict[str, Any]], columns: list[str], target: Path) -> None:
+def _write_parquet(rows: Rows, kinds: Kinds, target: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    arrays = [_array([row.get(name) for row in rows]) for name in columns]
-    with new_file(target, "wb") as file:
-        pyarrow.parquet.write_table(pyarrow.table(arrays, names=columns), file)
+    schema = pyarrow.schema([(name, _type_of(kind)) for name, kind in kinds.items()])
+    with new_file(target, "wb") as file, pyarrow.parquet.ParquetWriter(file, schema) as writer:
+        while part := list(islice(rows, PARQUET_ROWS)):
+            arrays = [
+                pyarrow.array([_as(field.type, row.get(field.name)) for row in part], field.type)
+                for field in schema
+            ]
+            writer.write_table(pyarrow.table(arrays, schema=schema))
 
 
-def _array(values: list[Any]) -> Any:
-    """A column; as text where its values are of several types."""
+def _type_of(kinds: set[type]) -> Any:
+    """The type of a column; text where its values are of several types."""
     import pyarrow
 
-    try:
-        return pyarrow.array(values)
-    except pyarrow.ArrowException:
-        return pyarrow.array([None if value is None else str(value) for value in values])
+    types = {
+        frozenset[type](): pyarrow.null(),
+        frozenset({bool}): pyarrow.bool_(),
+        frozenset({int}): pyarrow.int64(),
+        frozenset({float}): pyarrow.float64(),
+        frozenset({int, float}): pyarrow.float64(),
+    }
+    return types.get(frozenset(kinds - {type(None)}), pyarrow.string())
+
+
+def _as(kind: Any, value: Any) -> Any:
+    return value if value is None or str(kind) != "string" else str(value)
+
+
+WRITERS: dict[str, Callable[[Rows, Kinds, Path], None]] = {
+    ".csv": _write_csv,
+    ".tsv": _write_tsv,
+    ".parquet": _write_parquet,
+}
+"""Ending of a table's name -> what writes it, a few rows in memory at a time."""

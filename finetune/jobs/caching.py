@@ -12,7 +12,7 @@ from finetune.runs.folder import cache_folder, note, say
 from finetune.runs.settings import FitRun
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.task_data import TaskData
-from finetune.training.loop.trainer import MIXED, pick_device
+from finetune.training.loop.trainer import MIXED
 from finetune.training.prefix.cache import (
     PrefixCache,
     RowSet,
@@ -23,7 +23,7 @@ from finetune.training.prefix.cache import (
 )
 from finetune.training.prefix.states import arithmetic_key, weight_keys
 from finetune.training.prefix.store import GIB, token_bytes
-from finetune.training.ranks import ALONE, Ranks
+from finetune.training.ranks import ALONE, Ranks, pick_device
 from finetune.training.unfreezing.phases import Phases
 from finetune.training.unfreezing.plan import Phase
 

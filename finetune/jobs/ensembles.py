@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -15,12 +16,15 @@ from finetune.checkpoints.folder import Checkpoint
 from finetune.checkpoints.hub import find_checkpoint
 from finetune.console.output import are
 from finetune.errors import CheckpointError, ConfigError
-from finetune.jobs.scoring import Scorer, task_data, tuner_of
+from finetune.jobs.loading import answerer_of
 from finetune.runs.folder import RunFolder
 from finetune.runs.settings import FitRun
 from finetune.task.decision import TEMPERATURE
 from finetune.text.tokenizer.tokenizer import TOKENIZER_FILES, Tokenizer
-from finetune.training.loop.finetuner import FineTuner
+from finetune.training.answering import Answerer
+
+if TYPE_CHECKING:
+    from finetune.jobs.scoring import Scorer
 
 
 def together(kind: str, logits: Sequence[Tensor]) -> Tensor:
@@ -42,9 +46,9 @@ def together(kind: str, logits: Sequence[Tensor]) -> Tensor:
 
 
 class Ensemble(nn.Module):
-    """Several fine-tuned models that answer together, in place of one `FineTuner`."""
+    """Several fine-tuned models that answer together, in place of one `Answerer`."""
 
-    def __init__(self, members: Sequence[FineTuner]) -> None:
+    def __init__(self, members: Sequence[Answerer]) -> None:
         """Put models together.
 
         Args:
@@ -79,7 +83,7 @@ class Ensemble(nn.Module):
         return self.head.outputs(logits, batch).float()
 
 
-def average_weights(members: Sequence[FineTuner]) -> FineTuner:
+def average_weights(members: Sequence[Answerer]) -> Answerer:
     """One model with the mean of the weights (uniform soup: Wortsman et al., 2022, section 2).
 
     Args:
@@ -169,24 +173,30 @@ def digest_of(checkpoints: Sequence[Checkpoint]) -> str:
     return hashlib.sha256(f"ensemble {text}".encode()).hexdigest()
 
 
-def load_members(folder: RunFolder, run: FitRun) -> tuple[list[FineTuner], Tokenizer, str]:
+def load_members(folder: RunFolder, run: FitRun) -> tuple[list[Answerer], Tokenizer, str]:
     """The models of all seeds of a run, their tokenizer, and one digest of their checkpoints.
 
     Args:
         folder: The run's, with a folder for each seed.
-        run: As for `load_tuner`.
+        run: As for `load_answerer`.
 
     Raises:
         ConfigError: The run has one seed, or one of several has not ended.
         CheckpointError: A checkpoint is damaged, or they do not answer in the same form.
     """
     checkpoints = member_checkpoints(folder, run.cache_dir)
-    members = [tuner_of(one, one.folder, run) for one in checkpoints]
-    return members, checkpoints[0].tokenizer(), digest_of(checkpoints)
+    tokenizer = checkpoints[0].tokenizer()  # that of all of them
+    members = [answerer_of(one, tokenizer, one.folder, run) for one in checkpoints]
+    return members, tokenizer, digest_of(checkpoints)
 
 
-def load_ensemble(folder: RunFolder, run: FitRun) -> tuple[list[FineTuner], Scorer]:
+def load_ensemble(folder: RunFolder, run: FitRun) -> tuple[list[Answerer], Scorer]:
     """The seeds of a run, and all of them with the data of its task; see `load_members`."""
+    from finetune.jobs.scoring import (  # with Lightning, which a first answer lacks
+        Scorer,
+        task_data,
+    )
+
     members, tokenizer, digest = load_members(folder, run)
     task = members[0].task
     return members, Scorer(Ensemble(members), task, task_data(run, task, tokenizer), digest)

@@ -14,7 +14,7 @@ from finetune.training.config import TrainerConfig
 from finetune.training.loop.data import OrderedData
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.loop.trainer import pick_device
+from finetune.training.ranks import pick_device
 
 BATCHES, SECONDS = 8, 3.0
 """Batches that are tried at most, and seconds after which no other one is begun."""

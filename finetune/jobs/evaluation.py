@@ -16,6 +16,7 @@ from finetune.jobs.ensembles import (
     member_checkpoints,
     member_folders,
 )
+from finetune.jobs.loading import checkpoint_of, in_int8
 from finetune.jobs.scoring import Scorer, load_scorer, score_splits, write_answers
 from finetune.jobs.session import with_devices
 from finetune.metrics.semantics import of_split
@@ -43,6 +44,7 @@ def evaluate(
     file: str | None = None,
     *,
     ensemble: bool = False,
+    int8: bool = False,
     devices: int = 1,
     beams: int | None = None,
 ) -> Results:
@@ -59,21 +61,25 @@ def evaluate(
         file: Another file, which is scored as that split (default `test`), all of it.
         ensemble: Score all seeds of the run together: the average of their probabilities (of
             numbers, of the scores of passages), besides each of them.
+        int8: Score the encoder with linear layers of 8 bits too; its answers are not written.
         devices: Processes on this machine that divide the batches; with the same scores.
         beams: Search texts with so many beams in place of the run's number; 1 = greedy.
 
     Returns:
         `task`, `split` and `metrics`; for several seeds in the form of results.json. Of an ensemble
         also `ensemble`: its `seeds`, the metrics of `each`, and those of the `average_weights`.
+        With `int8` its metrics, by that name.
 
     Raises:
         ConfigError: The folder contains no fine-tuning run, or the split is not read from one file;
-            or an ensemble is wanted of one seed, or of seeds that have not all ended.
+            or an ensemble is wanted of one seed, or of seeds that have not all ended, or in 8 bits.
         DataError: The split has no labels (its predictions are written even so).
     """
+    if ensemble and int8:
+        raise ConfigError("int8 is scored for one model: remove it or the ensemble")
     score = _evaluate_ensemble if ensemble else _evaluate
     with taking_part(devices) as count:
-        return score(RunFolder(Path(folder)), _Wanted(split, file, count, beams))
+        return score(RunFolder(Path(folder)), _Wanted(split, file, count, beams, int8))
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ class _Wanted:
     file: str | None
     devices: int
     beams: int | None = None
+    int8: bool = False
 
     def of(self, folder: Path) -> tuple[FitRun, str | None]:
         """The settings of a run with what is to be scored, and the split."""
@@ -110,6 +117,8 @@ def _evaluate(run_folder: RunFolder, wanted: _Wanted) -> Results:
             _warn_of_other_examples(run_folder, scorer.data, splits)
         scorer = replace(scorer, ranks=_start(run, scorer, splits))
         metrics, more = score_splits(scorer, run_folder, splits)
+        if wanted.int8:
+            more["int8"] = _score_int8(scorer, splits)
         examples = len(scorer.data.examples(splits[0]))
     if skipped := task.skipped(splits[0].removesuffix(FRESH)):
         more["skipped"] = skipped
@@ -123,6 +132,16 @@ def _evaluate(run_folder: RunFolder, wanted: _Wanted) -> Results:
         "seed": run.seed,
         **more,
     }
+
+
+def _score_int8(scorer: Scorer, splits: Sequence[str]) -> dict[str, float]:
+    """The metrics of the model in 8 bits, which it is from now on."""
+    in_int8(scorer.module)
+    rounded = Scorer(scorer.module, scorer.task, scorer.data, "", scorer.ranks)
+    metrics: dict[str, float] = {}
+    for number, split in enumerate(splits):
+        metrics |= of_split(number, split, scorer.task.score(rounded.answers(split)))
+    return metrics
 
 
 def _splits(run: FitRun, task: Task, split: str | None) -> list[str]:
@@ -196,11 +215,6 @@ def _with_file(run: FitRun, split: str | None, file: str | None) -> tuple[FitRun
         run = replace(run, table=replace(table, holdout=None))  # type: ignore[call-arg, type-var]
     whole = replace(run, limit=None, train_examples=None, choose_on_half=False)
     return replace(whole, **{split: file}), split  # type: ignore[arg-type]
-
-
-def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
-    """Where the weights of a run are: in its folder, or where it took them from as they were."""
-    return Path(run.encoder_from) if task.train_split is None else folder
 
 
 def fixed_answers(task: Task, split: str) -> tuple[list[Answer], Origin]:

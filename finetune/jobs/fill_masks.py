@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.checkpoints.folder import load_checkpoint
-from finetune.errors import CheckpointError, ConfigError, DataError
+from finetune.errors import ConfigError, DataError
 from finetune.jobs.sources import load_language_model, longest_text
 from finetune.text.features.in_memory import rows_of
 from finetune.text.features.pairs import Features, collate, encode_pairs, length_batches
@@ -188,25 +187,6 @@ def _fields(where: str, row: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 def _mask(position: int, candidates: list[dict[str, Any]]) -> dict[str, Any]:
     return {"position": position, "candidates": candidates}
-
-
-def fills_masks(run: Path) -> bool:
-    """Whether a folder holds a masked language model, and no task's run."""
-    return _is_language_model(run, causal=False)
-
-
-def writes_on(run: Path) -> bool:
-    """Whether a folder holds a causal language model, and no task's run."""
-    return _is_language_model(run, causal=True)
-
-
-def _is_language_model(run: Path, *, causal: bool) -> bool:
-    try:
-        checkpoint = load_checkpoint(run)
-    except CheckpointError:
-        return False  # whoever takes it for a task's run says what is wrong with it
-    is_model = checkpoint.head.get("kind") == "masked_lm"
-    return is_model and checkpoint.encoder_config.causal == causal
 
 
 def load_filler(

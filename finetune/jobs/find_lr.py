@@ -17,9 +17,10 @@ from finetune.runs.settings import AdaptRun, FitRun, PretrainRun
 from finetune.training.loop.data import OrderedData
 from finetune.training.loop.freed_memory import keep_freed_memory
 from finetune.training.loop.module import EncoderWithHead
-from finetune.training.loop.trainer import flush_denormals, pick_device
+from finetune.training.loop.trainer import flush_denormals
 from finetune.training.loop.workers import Batch
 from finetune.training.lr_finder import STEPS, RateCurve, find_rate
+from finetune.training.ranks import pick_device
 
 WIDTH, HEIGHT = 80, 14
 """Columns of a plot, scale included, and its rows."""

@@ -33,8 +33,7 @@ from finetune.runs.settings import AdaptRun, FitRun
 from finetune.task.interface import Task
 from finetune.training.loop.launching import taking_part
 from finetune.training.loop.sharding import shards
-from finetune.training.loop.trainer import pick_device
-from finetune.training.ranks import ALONE, Ranks
+from finetune.training.ranks import ALONE, Ranks, pick_device
 
 
 def fit(run: FitRun) -> Results:

@@ -36,9 +36,9 @@ from finetune.training.loop.data import CorpusData
 from finetune.training.loop.launching import machines_of, taking_part
 from finetune.training.loop.pretrainer import Pretrainer, masked_lm_metrics
 from finetune.training.loop.sharding import first_weights
-from finetune.training.loop.trainer import check_training, pick_device
+from finetune.training.loop.trainer import check_training
 from finetune.training.randomness import seed_weights
-from finetune.training.ranks import Ranks
+from finetune.training.ranks import Ranks, pick_device
 
 
 def make_tokenizer(run: TokenizerRun) -> Tokenizer:

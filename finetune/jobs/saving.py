@@ -21,7 +21,7 @@ from finetune.settings.fields import read
 from finetune.settings.keywords import from_keywords, keys_of
 from finetune.task.interface import Task
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.training.loop.finetuner import FineTuner
+from finetune.training.answering import ReadsAnswers
 
 SPLITS = ("train", "validation", "test")
 
@@ -58,7 +58,7 @@ def _files(task: Task) -> dict[str, str]:
     return files
 
 
-def save_run(run: FitRun, module: FineTuner, tokenizer: Tokenizer, *, score: bool) -> None:
+def save_run(run: FitRun, module: ReadsAnswers, tokenizer: Tokenizer, *, score: bool) -> None:
     """Write the folder `run.out`.
 
     Args:
@@ -108,7 +108,7 @@ def _with_own_data(run: FitRun, folder: RunFolder) -> FitRun:
     return dataclasses.replace(run, **copies)  # type: ignore[arg-type]
 
 
-def _save_best(folder: RunFolder, module: FineTuner, tokenizer: Tokenizer) -> None:
+def _save_best(folder: RunFolder, module: ReadsAnswers, tokenizer: Tokenizer) -> None:
     task, head = module.task, module.head
     save_checkpoint(
         folder.checkpoints / "best",

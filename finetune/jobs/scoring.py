@@ -7,14 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune.checkpoints.folder import Checkpoint
 from finetune.checkpoints.hub import find_checkpoint
-from finetune.encoder import Encoder
-from finetune.errors import CheckpointError
-from finetune.heads import HeadConfig
+from finetune.jobs.loading import answerer_of
 from finetune.machine.processes import first_process_only
 from finetune.metrics.semantics import of_split
-from finetune.runs.families import make_task
 from finetune.runs.folder import RunFolder, cache_folder, say
 from finetune.runs.predictions import Origin, write_predictions, write_texts
 from finetune.runs.results import Results
@@ -23,9 +19,8 @@ from finetune.task import decision
 from finetune.task.interface import Answer, Example, Outputs, Task
 from finetune.text.features.pairs import Features
 from finetune.text.tokenizer.tokenizer import Tokenizer
-from finetune.training.loop.finetuner import Answering, FineTuner, is_degenerate, predict
+from finetune.training.answering import Answering, is_degenerate, predict
 from finetune.training.loop.task_data import TaskData
-from finetune.training.loop.trainer import pick_device
 from finetune.training.ranks import ALONE, Ranks
 
 
@@ -107,46 +102,12 @@ def task_data(run: FitRun, task: Task, tokenizer: Tokenizer) -> TaskData:
     )
 
 
-def load_tuner(source: Path, run: FitRun) -> tuple[FineTuner, Tokenizer]:
-    """The model of a fine-tuning run's best checkpoint, on its device and in eval mode.
-
-    Args:
-        source: The run's folder, or a checkpoint's.
-        run: Names the task that is to be answered: the run's own or one with the same classes.
-
-    Raises:
-        CheckpointError: There is no checkpoint, or its head is for other answers than the task's.
-    """
-    checkpoint = find_checkpoint(source, run.cache_dir)
-    return tuner_of(checkpoint, source, run), checkpoint.tokenizer()
-
-
-def tuner_of(checkpoint: Checkpoint, source: Path, run: FitRun) -> FineTuner:
-    """The model of a checkpoint; arguments as of `load_tuner`, whose source names it in errors."""
-    task = make_task(run, checkpoint.labels or None)
-    config = checkpoint.encoder_config
-    task.bind(checkpoint.tokenizer(), checkpoint.head, config)
-    head = task.head(config, HeadConfig.from_dict(checkpoint.head))
-    if checkpoint.head.get("kind") != head.kind:
-        raise CheckpointError(
-            f"{source}: {task.name} needs a head of the kind {head.kind}, got "
-            f"{checkpoint.head.get('kind')}; name a run that was fine-tuned on such a task"
-        )
-    module = FineTuner(Encoder(config), head, task)
-    checkpoint.load_into(module)
-    module.decision = dict(checkpoint.decision)
-    device = pick_device(run.trainer.accelerator)
-    if device.type == "cpu" and run.trainer.accelerator not in ("auto", "cpu"):
-        say(f"{source}: trained on a {run.trainer.accelerator}; none is available here, using cpu")
-    module.to(device).eval()
-    return module
-
-
 def load_scorer(source: Path, run: FitRun) -> Scorer:
-    """A model with the data of the run's task; see `load_tuner`."""
+    """A model with the data of the run's task; see `load_answerer`."""
     checkpoint = find_checkpoint(source, run.cache_dir)
-    module = tuner_of(checkpoint, source, run)
-    data = task_data(run, module.task, checkpoint.tokenizer())
+    tokenizer = checkpoint.tokenizer()
+    module = answerer_of(checkpoint, tokenizer, source, run)
+    data = task_data(run, module.task, tokenizer)
     return Scorer(module, module.task, data, checkpoint.digest)
 
 

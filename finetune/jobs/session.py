@@ -44,13 +44,12 @@ from finetune.training.loop.trainer import (
     build_trainer,
     flush_denormals,
     fraction_done,
-    pick_device,
     quiet_lightning,
     start_ranks,
     tell_lightning,
 )
 from finetune.training.loop.validation_report import ValidationReport
-from finetune.training.ranks import ALONE, Ranks
+from finetune.training.ranks import ALONE, Ranks, pick_device
 
 R = TypeVar("R", PretrainRun, AdaptRun, FitRun)
 

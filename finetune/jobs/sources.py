@@ -22,7 +22,7 @@ from finetune.text.features.rows import read_rows
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.loop.pretrainer import Pretrainer
 from finetune.training.loop.task_data import TaskData
-from finetune.training.loop.trainer import pick_device
+from finetune.training.ranks import pick_device
 
 LONGEST = 512
 """Tokens of a text at most, where the encoder's positions have no end of their own."""

@@ -10,7 +10,8 @@ from typing import Any
 from finetune.checkpoints.hub import find_checkpoint
 from finetune.console.output import counted
 from finetune.errors import ConfigError
-from finetune.jobs.evaluation import checkpoint_of, fixed_answers
+from finetune.jobs.evaluation import fixed_answers
+from finetune.jobs.loading import checkpoint_of
 from finetune.jobs.scoring import load_scorer, write_answers
 from finetune.machine.circumstances import circumstances
 from finetune.runs.folder import RunFolder, say

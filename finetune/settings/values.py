@@ -10,6 +10,8 @@ stands for a list of one.
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 import re
 import types
@@ -254,6 +256,12 @@ _LONGEST = 1 << 20
 """Bytes of a YAML file: the longest of ours has three thousand."""
 
 
+@functools.lru_cache(maxsize=16)
+def _parsed(text: bytes) -> Any:
+    """What a text says; a run's settings are asked for several times."""
+    return yaml.load(text, Loader=_Loader)
+
+
 def load(file: Path) -> Any:
     """Read a YAML file; an empty one is an empty mapping.
 
@@ -267,7 +275,7 @@ def load(file: Path) -> Any:
             text = stream.read(_LONGEST + 1)
         if len(text) > _LONGEST:
             raise ConfigError(f"{file}: expected settings, got more than {_LONGEST:,} bytes")
-        content = yaml.load(text, Loader=_Loader)
+        content = copy.deepcopy(_parsed(text))
     except RecursionError:
         raise ConfigError(f"{file}: expected settings, got values nested too deeply") from None
     except OSError as error:

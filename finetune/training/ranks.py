@@ -11,11 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from finetune.machine.processes import place
+
 if TYPE_CHECKING:
     import pytorch_lightning as pl
 
 T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
+
+
+def pick_device(accelerator: str) -> torch.device:
+    """The device that Lightning takes under this name, for what is computed outside its Trainer."""
+    wants_gpu = accelerator in ("auto", "gpu", "cuda")
+    if not wants_gpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", place().local_rank) if place().size > 1 else torch.device("cuda")
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import Dataset
 
 from finetune.checkpoints.folder import load_checkpoint
+from finetune.training.answering import UnitBatches
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.data import MaskedBlocks, OrderedData
-from finetune.training.loop.task_data import UnitBatches
 
 if TYPE_CHECKING:
     from tests.made.commands import Call, Refuses

@@ -23,7 +23,7 @@ from finetune.jobs.scoring import load_scorer
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder
 from finetune.runs.predictions import read_origin, read_predictions
-from finetune.training.loop.finetuner import FineTuner, in_order
+from finetune.training.answering import Answerer, in_order
 from tasks.__main__ import main
 from tasks.write.task import WriteTask
 from tests.made.families import write_families
@@ -231,7 +231,7 @@ def test_averaged_weights_are_means_and_a_model_like_any_other(
 ) -> None:
     run = made["classification"]
     model = loaded(run, average_weights=True)
-    assert isinstance(model.module, FineTuner)
+    assert isinstance(model.module, Answerer)
     each = [load_checkpoint(run / f"seed-{seed}").weights() for seed in SEEDS]
     for name, tensor in model.module.state_dict().items():
         torch.testing.assert_close(tensor, sum(one[name] for one in each) / len(each))
@@ -317,6 +317,6 @@ class TestRefusals:
 def test_texts_have_no_average() -> None:
     config = EncoderConfig(hidden_size=12, num_hidden_layers=1, vocab_size=9)
     head = Seq2Seq(config, HeadConfig(), DecoderConfig().shape(config), start=1, end=2)
-    member = FineTuner(Encoder(config), head, WriteTask())
+    member = Answerer(Encoder(config), head, WriteTask())
     with pytest.raises(ConfigError, match="write/own writes texts, which have no average"):
         Ensemble([member, member])

@@ -14,9 +14,8 @@ import pytest
 import finetune
 from finetune.runs.folder import RunFolder
 from finetune.task.answers.classes import softmax
+from finetune.training.answering import batches_of, predict
 from finetune.training.loop.checkpointing import Checkpointer
-from finetune.training.loop.finetuner import predict
-from finetune.training.loop.task_data import batches_of
 from tests.made.commands import Call, Refuses, Start
 from tests.made.texts import write_csv
 from tests.made.world import World

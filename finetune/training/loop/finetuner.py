@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,16 +22,17 @@ from finetune.heads import (
 )
 from finetune.metrics.semantics import of_split
 from finetune.task import decision
-from finetune.task.interface import Answer, Example, Outputs, Task
+from finetune.task.interface import Example, Task
 from finetune.text.features.pairs import Features
+from finetune.training.answering import ReadsAnswers, in_order, units_of
 from finetune.training.config import RegularizationConfig
 from finetune.training.loop.accumulation import labelled
 from finetune.training.loop.module import EncoderWithHead
-from finetune.training.loop.task_data import TaskData, rows_in, units_of
+from finetune.training.loop.task_data import TaskData, rows_in
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix.cache import PrefixCache
 from finetune.training.prefix.states import frozen_hidden, frozen_states
-from finetune.training.ranks import ALONE, Ranks
+from finetune.training.ranks import Ranks
 from finetune.training.regularization import (
     check_regularization,
     language_model_loss,
@@ -56,26 +55,7 @@ class Scored:
     """What the encoder reads, in the order of the outputs."""
 
 
-class Answering(Protocol):
-    """What answers are read off: a fine-tuned model, or several that answer together."""
-
-    task: Task
-    decision: dict[str, float]
-
-    def read(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """What answers to a batch are read off, float32 (B, …)."""
-
-    def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """The same, from logits, where answers are read off these."""
-
-    def eval(self) -> Any:
-        """Turn dropout off."""
-
-    def parameters(self) -> Iterator[Tensor]:
-        """The weights, all on one device."""
-
-
-class FineTuner(EncoderWithHead):
+class FineTuner(ReadsAnswers, EncoderWithHead):
     """Encoder and task head.
 
     A batch has `index` int64 (B,): the units' numbers in their split, `input_ids` (B R, T),
@@ -264,16 +244,6 @@ class FineTuner(EncoderWithHead):
         super().on_before_optimizer_step(optimizer)
         pull_to_pretrained(self.encoder, self._pretrained, self.regularization.l2_sp)
 
-    def read(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """What answers to a batch are read off, or are generated from, float32 (B, …)."""
-        if self.head.generates:
-            return self(batch, generate=True).float()  # type: ignore[no-any-return]
-        return self.outputs(self(batch), batch)
-
-    def outputs(self, logits: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """What answers are read off: of a fixed size a unit, whatever T is, float32 (B, …)."""
-        return self.head.outputs(logits, batch).float()
-
     def on_validation_epoch_start(self) -> None:
         """Start with no outputs of each validation split.
 
@@ -353,48 +323,3 @@ class _Read:
 
     def cpu(self) -> _Read:
         return _Read(self.outputs.cpu(), self.order.cpu(), self.loss.cpu())
-
-
-def in_order(outputs: Sequence[Tensor], order: Sequence[Tensor]) -> Outputs:
-    """Put the outputs of shuffled batches into the order of their units.
-
-    Args:
-        outputs: Of each batch, (B, …).
-        order: Unit numbers of each batch, int64 (B,).
-
-    Returns:
-        Outputs of units 0 … U-1, float32 (U, …); of a unit that several batches have, one.
-    """
-    numbers = torch.cat(list(order)).cpu().numpy()
-    _, first = np.unique(numbers, return_index=True)
-    result: npt.NDArray[np.float32] = torch.cat(list(outputs)).cpu().numpy()[first]
-    return result
-
-
-@torch.no_grad()
-def predict(
-    module: Answering, batches: Iterable[Mapping[str, Tensor]], ranks: Ranks = ALONE
-) -> Outputs:
-    """Outputs of every unit of some batches, in the units' order; in eval mode and full precision.
-
-    Args:
-        module: On the device where it is to run.
-        batches: With `index`: a loader, or any others.
-        ranks: Processes that each have a part of the batches; all of them get all outputs.
-    """
-    module.eval()
-    device = next(module.parameters()).device
-    pairs = []
-    for batch in filter(None, batches):
-        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        pairs.append((module.read(moved), batch["index"]))
-    if ranks.size > 1:
-        pairs = ranks.merged([(outputs.cpu(), order) for outputs, order in pairs])
-    outputs, order = zip(*pairs, strict=True)
-    return in_order(outputs, order)
-
-
-def is_degenerate(answers: Sequence[Answer]) -> bool:
-    """Whether every answer is the same: a run that has learned nothing from its texts."""
-    # As text, since an answer may be a list of classes, which no set takes.
-    return len(answers) > 1 and len({str(answer["prediction"]) for answer in answers}) == 1

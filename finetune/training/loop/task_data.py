@@ -19,7 +19,6 @@ from finetune.task.statistics import data_statistics
 from finetune.text.features.files import load_features, save_features
 from finetune.text.features.pairs import (
     Features,
-    collate,
     deal_by_length,
     length_batches,
     padding_share,
@@ -27,6 +26,7 @@ from finetune.text.features.pairs import (
 from finetune.text.features.units import Units, examples_of
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.text.tokenizer.unknown import UnknownTexts
+from finetune.training.answering import UnitBatches, batches_of, lengths_of, units_of
 from finetune.training.config import LoaderConfig
 from finetune.training.loop.data import Indices, OrderedData
 from finetune.training.loop.workers import Batch
@@ -322,48 +322,9 @@ def _length_facts(lengths: Indices) -> dict[str, float]:
     return {name: round(float(value), 1) for name, value in facts.items()}
 
 
-def lengths_of(features: Sequence[Features]) -> Indices:
-    """Tokens of each sequence."""
-    return np.array([len(feature.input_ids) for feature in features], dtype=np.int64)
-
-
-def units_of(task: Task, features: Sequence[Features]) -> Units:
-    """The units of a task's sequences."""
-    return Units.of(features, task.sequences_per_example, together=task.long.pools_windows)
-
-
 def rows_in(batch: Mapping[str, Tensor], task: Task) -> Indices:
     """Numbers of the sequences of a batch, (S,)."""
     if "rows" in batch:
         return np.asarray(batch["rows"].cpu().numpy())
     units, rows = batch["index"].cpu().numpy(), task.sequences_per_example
     return np.asarray((units[:, None] * rows + np.arange(rows)).reshape(-1))
-
-
-def batches_of(task: Task, features: Sequence[Features], tokenizer: Tokenizer) -> UnitBatches:
-    """Makes the batches of a task's sequences."""
-    starts = units_of(task, features).starts if task.long.pools_windows else None
-    return UnitBatches(features, tokenizer.pad_token_id, task.sequences_per_example, starts)
-
-
-class UnitBatches(Dataset[Batch]):
-    """Unit numbers -> a padded batch for the FineTuner."""
-
-    def __init__(
-        self,
-        features: Sequence[Features],
-        pad_token_id: int,
-        rows: int = 1,
-        starts: Indices | None = None,
-    ) -> None:
-        """Keep the features; see `collate`."""
-        self.features, self.pad_token_id = features, pad_token_id
-        self.rows, self.starts = rows, starts
-
-    def __getitem__(self, indices: Indices) -> Batch:
-        """The batch of these units, padded to its longest sequence; of no units it is empty."""
-        if not len(indices):
-            return {}
-        return collate(
-            self.features, indices, self.pad_token_id, rows=self.rows, starts=self.starts
-        )

@@ -35,7 +35,7 @@ from finetune.training.loop.launching import KnownPlace, Processes, machines_of
 from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.progress import LengthConfig, RunLength
 from finetune.training.loop.sharding import FSDP, ShardedProcesses, shards
-from finetune.training.ranks import Ranks
+from finetune.training.ranks import Ranks, pick_device
 
 T = TypeVar("T")
 
@@ -186,14 +186,6 @@ def _strategy(config: TrainerConfig) -> str | Processes | ShardedProcesses:
 def tell_lightning() -> None:
     """Let Lightning's loggers write in the first process, whatever a shell has left in RANK."""
     rank_zero_only.rank = place().rank  # type: ignore[attr-defined]
-
-
-def pick_device(accelerator: str) -> torch.device:
-    """The device that Lightning takes under this name, for what is computed outside its Trainer."""
-    wants_gpu = accelerator in ("auto", "gpu", "cuda")
-    if not wants_gpu or not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", place().local_rank) if place().size > 1 else torch.device("cuda")
 
 
 def start_ranks(config: TrainerConfig) -> Ranks:

@@ -23,9 +23,10 @@ from finetune.jobs.pretraining import with_dropout
 from finetune.task.interface import Example, Task
 from finetune.text.features.pairs import Features, collate
 from finetune.text.tokenizer.tokenizer import Tokenizer
+from finetune.training.answering import UnitBatches, in_order, is_degenerate, predict
 from finetune.training.config import LoaderConfig, RegularizationConfig
-from finetune.training.loop.finetuner import FineTuner, Scored, in_order, is_degenerate, predict
-from finetune.training.loop.task_data import TaskData, UnitBatches
+from finetune.training.loop.finetuner import FineTuner, Scored
+from finetune.training.loop.task_data import TaskData
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.regularization import symmetric_kl
 from tasks.glue.task import glue_task
