@@ -49,6 +49,8 @@ class Scale:
     """Examples of a turn of the contestant that pads all of them to 128."""
     memory_batch: tuple[int, int, int]
     """Questions, options of each and tokens of an option."""
+    sentences: int
+    """That are answered in a turn."""
     corpus_megabytes: float
     """Of WikiText-2, or of made text where --data has none."""
     vocab_size: int
@@ -67,6 +69,7 @@ FULL = Scale(
     tuning_rows={"cola": 480, "sst2": 480, "rte": 128, "mrpc": 160},
     padded_rows=32,
     memory_batch=(16, 4, 256),
+    sentences=2000,
     corpus_megabytes=5,
     vocab_size=8192,
     rounds=3,
@@ -80,6 +83,7 @@ QUICK = replace(
     loop_examples=1600,
     tuning_rows={"cola": 160, "sst2": 160, "rte": 64},
     padded_rows=16,
+    sentences=500,
     corpus_megabytes=2,
     rounds=2,
     threads=[min(2, CORES)],
@@ -94,6 +98,7 @@ TINY = Scale(
     tuning_rows={"sst2": 8},
     padded_rows=4,
     memory_batch=(1, 2, 16),
+    sentences=20,
     corpus_megabytes=0.1,
     vocab_size=300,
     rounds=1,
@@ -145,6 +150,13 @@ def corpus(options: argparse.Namespace, scale: Scale, folder: Path) -> list[Cont
     return contests([file], scale.vocab_size, scale.rounds)
 
 
+def predicting(options: argparse.Namespace, scale: Scale, folder: Path) -> list[Contest]:
+    """Answering the sentences of a file."""
+    import predicting
+
+    return predicting.contests(options.data, options.encoder, scale.sentences, scale.rounds)
+
+
 def startup(options: argparse.Namespace, scale: Scale, folder: Path) -> list[Contest]:
     """From the start of a process to a first answer."""
     import startup
@@ -154,7 +166,7 @@ def startup(options: argparse.Namespace, scale: Scale, folder: Path) -> list[Con
 
 Make = Callable[[argparse.Namespace, Scale, Path], list[Contest]]
 KINDS: dict[str, Make] = {
-    make.__name__: make for make in (mlm, finetuning, memory, loop, corpus, startup)
+    make.__name__: make for make in (mlm, finetuning, memory, loop, predicting, corpus, startup)
 }
 ALONE = ("memory", "startup")
 """Kinds that the number of threads says nothing of."""

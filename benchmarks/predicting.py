@@ -22,7 +22,7 @@ import numpy as np
 from startup import run_and_export
 from turns import OURS, Contest, Processes, Settings, Turn, lines_of
 
-PEER, INT8 = "pipeline, its best batch size", "pipeline"
+PEER = "pipeline, its best batch size"
 BATCH_SIZES = (1, 4, 8, 16, 32)
 TRIED = 200
 """Sentences on which the peer's batch size is chosen."""
@@ -71,7 +71,7 @@ def theirs(settings: Settings) -> Turn:
     from transformers import pipeline
 
     _, exported = run_and_export(settings)
-    model = pipeline("text-classification", str(exported), device="cpu", top_k=None)
+    model: Any = pipeline("text-classification", str(exported), device="cpu", top_k=None)
     source = _file(settings)
     target = Path(settings["folder"]) / "answers.jsonl"
 

@@ -47,7 +47,7 @@ def turn(settings: Settings) -> Turn:
         script = "import sys; from transformers.cli.transformers import main; sys.exit(main())"
         words = [*(FINETUNE if is_ours else [sys.executable, "-c", script]), "--help"]
         return lambda: _seconds(words)
-    run, exported = _run(settings)
+    run, exported = run_and_export(settings)
     text = Path(settings["folder"]) / "text.txt"
     text.write_text(TEXT + "\n", encoding="utf-8")
     commands = {
@@ -59,7 +59,7 @@ def turn(settings: Settings) -> Turn:
     return lambda: _seconds(commands[settings["start"], is_ours])
 
 
-def _run(settings: Settings) -> tuple[Path, Path]:
+def run_and_export(settings: Settings) -> tuple[Path, Path]:
     """A run of one step, and its export."""
     from tasks.__main__ import main as command
 

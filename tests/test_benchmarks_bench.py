@@ -60,7 +60,15 @@ def check_table(text: str, rows: list[Any]) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("kind", "count"), [("mlm", 1), ("loop", 2), ("corpus", 5), ("finetuning", 2), ("memory", 1)]
+    ("kind", "count"),
+    [
+        ("mlm", 1),
+        ("loop", 2),
+        ("predicting", 2),
+        ("corpus", 5),
+        ("finetuning", 2),
+        ("memory", 1),
+    ],
 )
 def test_each_kind_has_its_rows(
     bench: Any, kind: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

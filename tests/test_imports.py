@@ -314,3 +314,16 @@ def test_listing_finished_runs_imports_no_numpy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_what_answers_imports_nothing_that_trains() -> None:
+    """Lightning takes seconds to import, and a first answer would wait for it."""
+    script = (
+        "import sys, finetune.jobs.prediction, finetune.runs.fits, tasks.glue.task; "
+        "heavy = {'pytorch_lightning', 'torchmetrics', 'transformers', 'scipy', 'sklearn'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pandas as pd
 import pytest
 
 import finetune
-from finetune.errors import DataError
+from finetune.errors import ConfigError, DataError
 from finetune.task.interface import Task
+from tasks.__main__ import main
 from tests.made.nets import tiny_config
 from tests.made.texts import learned_tokenizer, write_csv
 
@@ -88,3 +90,29 @@ def test_rows_make_a_table_of_pandas(reviews: finetune.Predictor) -> None:
     assert table["id"].tolist() == [0, 1]
     wide = pd.json_normalize(reviews.predict(TEXTS))
     assert wide["probabilities.x"].dtype == float
+
+
+def test_answers_in_8_bits_are_nearly_those_of_float32(
+    reviews: finetune.Predictor, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    reviews.save(run)
+    before = (run / "predictions" / "validation.jsonl").read_bytes()
+    plain, rounded = (finetune.load(run, int8=int8).predict(TEXTS) for int8 in (False, True))
+    assert rounded != plain
+    for row, other in zip(rounded, plain, strict=True):
+        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=0.02)
+    results = finetune.evaluate(run, int8=True)
+    assert results["int8"].keys() == results["metrics"].keys()
+    assert (run / "predictions" / "validation.jsonl").read_bytes() == before
+    texts, answers = tmp_path / "texts.txt", tmp_path / "answers.jsonl"
+    texts.write_text("\n".join(TEXTS) + "\n")
+    command = ["predict", str(run), "--input", str(texts), "--output", str(answers), "--int8"]
+    assert main(command) == 0
+    lines = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert [row["probabilities"] for row in lines] == [row["probabilities"] for row in rounded]
+
+
+def test_8_bits_are_scored_for_one_model(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="int8 is scored for one model: remove it or the ensem"):
+        finetune.evaluate(tmp_path, ensemble=True, int8=True)
