@@ -19,7 +19,7 @@ from finetune.runs.predictions import write_predictions
 from finetune.task.interface import Answer
 
 Row = tuple[str, Mapping[str, Any]]
-PARQUET_ROWS = 10_000
+PARQUET_ROWS = 4_096
 """Rows that are in memory at a time, a group of rows in the file."""
 
 

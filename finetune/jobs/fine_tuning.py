@@ -282,12 +282,13 @@ def _score_best(
 ) -> tuple[dict[str, float], Results]:
     """Score the best checkpoint on the validation splits, and on a test file that was named."""
     run, module = preparation.run, preparation.module
-    module.phases, module.caches = None, {}  # answers are those of the plain encoder
     best = load_checkpoint(folder.path)
+    validated = module.validated(best.weights)  # before what that depends on is changed
+    module.phases, module.caches = None, {}  # answers are those of the plain encoder
     best.load_into(module)
     module.decision = dict(best.decision)
     module.to(pick_device(run.trainer.accelerator))
-    scorer = Scorer(module, module.task, preparation.data, best.digest, ranks)
+    scorer = Scorer(module, module.task, preparation.data, best.digest, ranks, validated)
     if scorer.tune() != best.decision:
         save_tuned()
         if is_first_process():  # which alone writes it, and what the answers are of

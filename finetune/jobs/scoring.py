@@ -36,6 +36,7 @@ class Scorer:
     ranks: Ranks = ALONE
     """Processes that divide the batches; all of them must ask for the same splits."""
     _read: dict[str, Outputs] = field(default_factory=dict, repr=False)
+    """Outputs by split, as far as they are known."""
 
     def origin(self, split: str) -> Origin:
         """What the answers on a split are of."""

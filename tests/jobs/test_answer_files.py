@@ -118,7 +118,7 @@ def test_excel_files_are_not_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
 def test_rows_of_a_table_are_not_in_memory_together(ending: str, tmp_path: Path) -> None:
-    """Thirty thousand rows of 1 KB: 30 MB and more as Python's objects."""
+    """Thirty thousand rows of 1 KB: 30 MB, and more as Python's objects."""
     tracemalloc.start()
     rows = ({"id": number, "text": f"{number:09}" * 111} for number in range(30_000))
     write_answer_file(rows, tmp_path / f"a{ending}")

@@ -12,7 +12,7 @@ import pytest
 
 import finetune
 from finetune.errors import ConfigError, DataError
-from finetune.jobs import keywords
+from finetune.jobs import keywords, scoring
 from tests.made.texts import has_the, learned_tokenizer, sentences
 
 ROWS = [
@@ -217,3 +217,37 @@ def test_a_file_of_settings_is_read_for_the_family_of_its_task(tmp_path: Path) -
     assert type(run).__name__ == "ClassifyRun"
     with pytest.raises(ConfigError, match="unknown key 'table'"):
         finetune.FitRun.from_yaml(file, task="glue/cola", encoder="none")
+
+
+def test_best_checkpoint_is_not_computed_again_right_after_its_validation(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left out gives the very same bits: `evaluate` computes it."""
+    asked = []
+    computed = scoring.predict
+
+    def predict(*given: Any) -> Any:
+        asked.append(given)
+        return computed(*given)
+
+    monkeypatch.setattr(scoring, "predict", predict)
+    again(tmp_path / "run", settings)  # one epoch: its validation is the last and the best
+    assert not asked
+    answers = tmp_path / "run" / "predictions" / "validation.jsonl"
+    before = answers.read_bytes()
+    results = json.loads((tmp_path / "run" / "results.json").read_bytes())
+    assert finetune.evaluate(tmp_path / "run")["metrics"] == results["metrics"]
+    assert asked
+    assert answers.read_bytes() == before
+
+
+def test_best_checkpoint_of_an_earlier_validation_is_computed(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    computed = scoring.predict
+    monkeypatch.setattr(scoring, "predict", lambda *all: asked.append(all) or computed(*all))
+    # With such a rate nothing is learned: the second validation is no better than the first.
+    rate = finetune.OptimizerConfig(learning_rate=1e-9)
+    again(tmp_path / "run", settings, max_epochs=2, optimizer=rate)
+    assert asked

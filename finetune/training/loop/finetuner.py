@@ -22,7 +22,7 @@ from finetune.heads import (
 )
 from finetune.metrics.semantics import of_split
 from finetune.task import decision
-from finetune.task.interface import Example, Task
+from finetune.task.interface import Example, Outputs, Task
 from finetune.text.features.pairs import Features
 from finetune.training.answering import ReadsAnswers, in_order, units_of
 from finetune.training.config import RegularizationConfig
@@ -133,6 +133,7 @@ class FineTuner(ReadsAnswers, EncoderWithHead):
         self._index: tuple[Any, Any] = (None, None)  # of the last batch, and its sequences' numbers
         self.decision: dict[str, float] = {}
         """Numbers that were tuned on the first validation split when it was last scored."""
+        self._validated: dict[str, tuple[int, Outputs]] = {}  # by split: after which step, and what
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the pretrained weights wherever the trained ones go.
@@ -300,6 +301,7 @@ class FineTuner(ReadsAnswers, EncoderWithHead):
             outputs = in_order([one.outputs for one in parts], [one.order for one in parts])
             if len(outputs) < len(units_of(self.task, scored.features)):
                 continue
+            self._validated[split] = self.global_step, outputs
             given = (self.task, outputs, scored.examples, scored.features)
             if number == 0:
                 # On the first split alone, and then applied to all: the others stay unseen.
@@ -308,6 +310,30 @@ class FineTuner(ReadsAnswers, EncoderWithHead):
             named = of_split(number, split, scores)
             values |= {f"val/{name}": float(value) for name, value in named.items()}
         return values
+
+    def validated(self, weights: Callable[[], Mapping[str, Tensor]]) -> dict[str, Outputs]:
+        """What weights gave in the last validation, where `predict` would give the same bits.
+
+        Args:
+            weights: Reads them; they are looked at only where nothing else speaks against it.
+
+        Returns:
+            Split -> outputs; {} if the weights have changed since, are others, or were validated
+            in part, in lower precision, from cached states or by several processes.
+        """
+        frozen = self.phases is not None and self.phases.frozen_depth is not None
+        trainer = self._trainer
+        if trainer is None or frozen or self.caches or trainer.world_size > 1:
+            return {}
+        steps = {step for step, _ in self._validated.values()}
+        if str(trainer.precision) != "32-true" or steps != {self.global_step}:
+            return {}
+        given, own = weights(), self.state_dict()
+        if given.keys() != own.keys() or not all(
+            torch.equal(own[name].cpu(), tensor) for name, tensor in given.items()
+        ):
+            return {}
+        return {split: outputs for split, (_, outputs) in self._validated.items()}
 
 
 @dataclass(frozen=True)
