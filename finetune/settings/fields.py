@@ -180,23 +180,14 @@ def _field_docs(cls: type[Any]) -> dict[str, str]:
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base) and (file := inspect.getsourcefile(base)):
-            docs |= _docs_in(_class_in(file, base.__name__))
+            docs |= _docs_in(_classes_in(file)[base.__name__])
     return docs
 
 
-def _class_in(file: str, name: str) -> list[ast.stmt]:
-    """The body of a class; all of the tree is only looked through for one inside a function."""
-    tree = _parsed(file)
-    for nodes in (tree.body, ast.walk(tree)):
-        for node in nodes:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                return node.body
-    return []
-
-
 @functools.cache
-def _parsed(file: str) -> ast.Module:
-    return ast.parse(Path(file).read_text(encoding="utf-8"))
+def _classes_in(file: str) -> dict[str, list[ast.stmt]]:
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def _docs_in(body: list[ast.stmt]) -> dict[str, str]:
