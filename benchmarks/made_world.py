@@ -36,7 +36,6 @@ from finetune.runs.settings import AdaptRun, PretrainRun
 from finetune.text.corpus.masking import MaskingConfig
 from finetune.training.config import CacheConfig
 from finetune.training.loop.progress import LengthConfig
-from finetune.training.optimizer import OptimizerConfig
 from finetune.training.randomness import seed_weights
 from tasks.demo import fine_tuning, pretraining
 from tasks.sample.sample import SamplePaths, write_sample
@@ -108,7 +107,7 @@ def _depth(depth: int, *, residual: bool) -> Arm:
         run = _pretraining(sample, out / "pretrained", seed, steps)
         shape = replace(run.encoder, hidden_size=64, intermediate_size=256)
         shape = replace(shape, num_hidden_layers=depth, residual=residual)
-        run = replace(run, encoder=shape, optimizer=OptimizerConfig(learning_rate=1e-3))
+        run = replace(run, encoder=shape)
         loss = pretrain(run)["metrics"]["loss"]
         trained = load_model(out / "pretrained")
         fresh = replace(trained, encoder=_fresh(trained.encoder.config, seed))
@@ -146,7 +145,7 @@ QUESTIONS: Mapping[str, Mapping[str, Arm]] = {
     },
 }
 """Question -> its arms; a difference is to the arm above in pairs, or to the first one."""
-STEPS = {"objectives": 400, "residual": 300}
+STEPS = {"objectives": 400, "residual": 500}
 
 
 def measure(question: str, out: Path, seeds: Sequence[int], steps: int) -> dict[str, list[Figures]]:
