@@ -7,6 +7,7 @@ task is the one that is known here by its name is tried, not assumed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -102,13 +103,27 @@ class WeightedScores:
 def _compare(rows: Sequence[Answer], of_run: _Metrics, score: Score) -> dict[str, Any]:
     """Which variants of each metric equal the task's, on all rows and on some resamples, (V,)."""
     drawn = np.random.default_rng(0).integers(0, len(rows), (TRIED, len(rows)))
-    chosen = np.concatenate([np.arange(len(rows))[None], drawn])
+    chosen = np.concatenate([np.arange(len(rows))[None], _without_rarest(rows), drawn])
     scores = [score([rows[number] for number in line]) for line in chosen.tolist()]
     return {
         name: (np.abs(values - [[one.get(name, 0.0)] for one in scores]) < _EQUAL).all(axis=0)
         for name, values in of_run(_weights(chosen)).items()
         if name in scores[0]
     }
+
+
+def _without_rarest(rows: Sequence[Answer]) -> _Indices:
+    """A resample that lacks the rarest class, (1, N): few draws do, and variants differ in those.
+
+    (0, N) where no row is without it.
+    """
+    named = [
+        {str(name) for key in _SIDES for name in np.atleast_1d(row[key]).tolist()} for row in rows
+    ]
+    counts = Counter(name for names in named for name in names)
+    rarest = min(counts, key=lambda name: counts[name], default="")
+    others = [number for number, names in enumerate(named) if rarest not in names]
+    return np.resize(np.array(others, dtype=np.int64), (min(1, len(others)), len(rows)))
 
 
 def _weights(chosen: _Indices) -> Floats:

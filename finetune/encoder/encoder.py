@@ -328,8 +328,10 @@ class Encoder(nn.Module):
         """Whether the last block computes the chosen tokens alone: not where they are most."""
         if self.config.is_local(len(self.blocks)) and not self.config.untiled(length):
             return False  # tiles are of tokens side by side
-        # Relative positions count a query's distances by its row, so there must be all rows.
-        return fraction < 1 / 2 and self.config.position != "relative"
+        # Relative positions count a query's distances by its row, so there must be all rows; and
+        # locked dropout is one draw a sequence, of which tokens side by side would make one in all.
+        whole_rows = self.config.position == "relative" or self.config.locked_dropout
+        return fraction < 1 / 2 and not whole_rows
 
     def _check_attention(self, **wanted: bool) -> None:
         """Refuse what only blocks with attention have."""

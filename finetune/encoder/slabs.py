@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.amp import custom_bwd, custom_fwd
+from torch.autograd.function import once_differentiable
 
 from finetune.encoder.dropout import Kept
 
@@ -97,6 +98,7 @@ class _MixInSlabs(torch.autograd.Function):
 
     @staticmethod
     @custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
         query, key, value, bias = inputs

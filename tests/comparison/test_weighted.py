@@ -157,7 +157,21 @@ def test_task_is_asked_for_a_few_scores_only() -> None:
     weighted = WeightedScores([[class_rows(1)], [class_rows(2)]], score)
     for metric in ("f1", "auc"):
         assert weighted.bootstrap(metric, seed=0, resamples=1_000) is not None
-    assert calls == 2 * 9
+    assert calls == 2 * 10
+
+
+def test_average_over_all_classes_is_told_from_that_over_those_drawn() -> None:
+    """They differ in resamples without a class alone, as few of a class of six examples are."""
+    groups: list[list[list[Answer]]] = [[set_rows(1, 400)], [set_rows(2, 400)]]
+    for (rows,) in groups:
+        for row in rows:
+            rare = ["d"] if int(row["id"]) % 60 == 0 else []
+            row["label"] = [name for name in row["label"] if name != "d"] + rare
+            row["prediction"] = [name for name in row["prediction"] if name != "d"] + rare
+    weighted = WeightedScores(groups, of_sets)
+    assert weighted._variants["macro_f1"] == 1
+    plain: list[list[list[Answer]]] = [[class_rows(1, 400)], [class_rows(2, 400)]]
+    assert WeightedScores(plain, of_classes)._variants["macro_f1"] == 0
 
 
 def test_two_sets_of_other_examples_are_resampled_each_by_itself() -> None:

@@ -105,6 +105,19 @@ def test_chosen_tokens_are_the_same_under_the_same_dropout(monkeypatch: pytest.M
     torch.testing.assert_close(chosen, every, atol=1e-6, rtol=1e-6)
 
 
+def test_locked_dropout_of_the_tokens_read_is_drawn_for_each_sequence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoder = Encoder(EncoderConfig.from_dict(SIZES | {"locked_dropout": True})).train()
+    shapes, draw = set(), Dropout.forward
+    monkeypatch.setattr(
+        Dropout, "forward", lambda self, inputs: shapes.add(inputs.shape) or draw(self, inputs)
+    )
+    batch, positions = {"input_ids": torch.randint(50, (3, 6))}, torch.tensor([1, 7, 13])
+    assert encoder(batch, positions=positions).last_hidden_state.shape == (3, 16)
+    assert {shape for shape in shapes if len(shape) < 4} == {(3, 1, 16)}
+
+
 def states_and_gradients(
     encoder: Encoder, batch: dict[str, Tensor], first_only: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -164,3 +164,12 @@ def test_bits_decide_as_numbers_do(count: int, monkeypatch: pytest.MonkeyPatch) 
     kept = Kept.draw(count, 0.4)
     part = kept.factors(count // 3, torch.Size([count - count // 3]), torch.float32)
     assert torch.equal(part, expected[count // 3 :])
+
+
+def test_a_second_gradient_is_refused_instead_of_being_wrong() -> None:
+    arguments = inputs((1, 2, 3, 5))
+    first = torch.autograd.grad(
+        mix_in_slabs(*arguments, None, 0.3).sin().sum(), arguments, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        sum(one.square().sum() for one in first).backward()  # type: ignore[union-attr]
