@@ -72,7 +72,8 @@ def test_each_kind_of_layer_has_its_cost(
     assert milliseconds > 0 <= gib
     monkeypatch.setattr(layers, "_apart", lambda kind, *_: (float(len(kind)), 0.5))
     layers.main(["--size", "16", "--tokens", "64", "--lengths", "8", "16"])
-    assert re.search(r"attention +9 +9\n", capsys.readouterr().out)
+    assert re.search(r"attention +9 +9 +1.00\n", capsys.readouterr().out)
+    assert layers.slope([9.0, 1.0, 2.0], [1, 8, 16]) == "2.00"
 
 
 @pytest.mark.parametrize("length", [40, 7])
