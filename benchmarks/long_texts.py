@@ -72,6 +72,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arms", type=names, default=list(ARMS)[:4], help=", ".join(ARMS))
     parser.add_argument("--seeds", type=numbers, default=[1, 2, 3])
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a sequence")
+    parser.add_argument("--stride", type=int, default=32, help="overlap of windows")
     parser.add_argument("--examples", type=int, default=800, help="examples to train on")
     parser.add_argument("--scored", type=int, default=600, help="examples to validate or test on")
     parser.add_argument("--epochs", type=int, default=4)
@@ -89,7 +90,7 @@ def run_of(options: argparse.Namespace, arm: str) -> FitRun:
         "out": str(options.out / arm),
         "seeds": options.seeds,
         "max_length": REACH if long else options.max_length,
-        "long_texts": ARMS[arm],
+        "long_texts": replace(ARMS[arm], stride=options.stride),
         "head": pooling,
         "cache_dir": str(options.out / "cache"),
         "loader": LoaderConfig(batch_size=options.batch_size),
