@@ -103,7 +103,12 @@ class _MixInSlabs(torch.autograd.Function):
         inputs = ctx.saved_tensors
         query, key, value, bias = inputs
         gradient = gradient.contiguous()
-        of_query, of_key, of_value = map(torch.zeros_like, (query, key, value))
+        of_query = torch.empty_like(query)
+        # Sums over slabs, in which bfloat16 would lose most digits.
+        of_key, of_value = (
+            torch.zeros_like(part, dtype=torch.promote_types(part.dtype, torch.float32))
+            for part in (key, value)
+        )
         of_bias = torch.empty(bias.shape, dtype=bias.dtype) if ctx.needs_input_grad[3] else None
         for slab in slabs(query.shape, key.shape[2]):
             part, above = _part(slab, inputs, ctx.kept), gradient[slab]
@@ -117,7 +122,7 @@ class _MixInSlabs(torch.autograd.Function):
             of_key[slab[:2]] += of_logits.transpose(-2, -1) @ part.query
             if of_bias is not None:
                 of_bias[slab] = of_logits
-        return of_query, of_key, of_value, of_bias, None
+        return of_query, of_key.to(key.dtype), of_value.to(value.dtype), of_bias, None
 
 
 def _part(slab: Slab, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None], kept: Kept) -> _Part:

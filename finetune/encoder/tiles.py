@@ -109,7 +109,9 @@ class Tiles:
         tokens = None
         if is_global is not None:
             tokens = Globals.of(is_global, mask, hidden.dtype)
-            seen = tokens.is_there[:, None, None].expand(-1, *visible.shape[1:3], -1)
+            # A first token is global also where it is padding, which no other sees.
+            is_read = (mask & is_global).gather(1, tokens.places.clamp(max=length - 1))
+            seen = (tokens.is_there & is_read)[:, None, None].expand(-1, *visible.shape[1:3], -1)
             visible = torch.cat([seen, visible.expand(len(seen), -1, -1, -1)], dim=3)
         # As in `visible_tokens`: one that may see nothing, such as padding, sees everything.
         visible = visible | ~visible.any(dim=-1, keepdim=True)

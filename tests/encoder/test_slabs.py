@@ -173,3 +173,20 @@ def test_a_second_gradient_is_refused_instead_of_being_wrong() -> None:
     )
     with pytest.raises(RuntimeError, match="differentiate twice"):
         sum(one.square().sum() for one in first).backward()  # type: ignore[union-attr]
+
+
+def test_gradients_of_many_slabs_keep_their_digits_in_bfloat16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = [part.detach() for part in inputs((1, 1, 512, 512))]
+    errors = []
+    for size in (1 << 18, 2 * 512):  # one slab, and 256
+        monkeypatch.setattr(slabs, "SLAB", size)
+        gradients = []
+        for dtype in (torch.float32, torch.bfloat16):
+            given = [part.bfloat16().to(dtype).requires_grad_() for part in exact]
+            torch.manual_seed(3)
+            mixed = mix_in_slabs(*given, None, 0.1)
+            gradients.append(torch.autograd.grad(mixed.sum(), given))
+        errors.append([(b - a).norm() / a.norm() for a, b in zip(*gradients, strict=True)])
+    assert all(many < 2 * one + 1e-3 for one, many in zip(*errors, strict=True))

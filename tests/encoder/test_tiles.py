@@ -103,6 +103,19 @@ def test_states_and_gradients_are_those_of_the_dense_mask(
     near(tiled, results(encoder, texts))
 
 
+@pytest.mark.parametrize("kind", ["cls", "question"])
+def test_a_first_token_that_is_padding_is_seen_by_no_token(
+    tiny: Tiny, texts: dict[str, Tensor], kind: str
+) -> None:
+    encoder = local(tiny, global_tokens=kind).eval()
+    mask = texts["attention_mask"]
+    mask[:2, 0] = False
+    tiled, dense = encoder(texts), encoder(texts, output_attentions=True)
+    torch.testing.assert_close(
+        tiled.last_hidden_state[mask], dense.last_hidden_state[mask], atol=2e-6, rtol=1e-5
+    )
+
+
 @pytest.mark.parametrize("case", ["rotary", "question", "cls"])
 def test_first_tokens_chosen_tokens_and_those_without_padding_are_the_same(
     tiny: Tiny, texts: dict[str, Tensor], case: str
