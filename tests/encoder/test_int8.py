@@ -20,11 +20,16 @@ def test_layer_is_that_of_its_rounded_weights(bias: bool) -> None:
     linear = nn.Linear(64, 32, bias=bias)
     with torch.no_grad():
         linear.weight[0] = 0  # a row without any scale
+        linear.weight[1] /= 1_000  # and one with a scale of its own
     inputs = torch.randn(3, 5, 64)
     outputs = Int8Linear(linear)(inputs)
     expected = linear(inputs)
     assert outputs.shape == expected.shape
     assert (outputs - expected).std() < 0.03 * expected.std()
+    errors, sizes = (
+        (part - part.mean((0, 1))).std((0, 1)) for part in (outputs - expected, expected)
+    )
+    assert (errors[1:] < 0.05 * sizes[1:]).all()
     assert torch.allclose(outputs[..., 0], expected[..., 0], atol=1e-6)
 
 

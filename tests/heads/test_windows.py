@@ -59,11 +59,18 @@ def test_a_pooling_over_windows_is_that_of_all_states(pooling: str) -> None:
     torch.testing.assert_close(pooled(head, hidden), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_concat_of_a_causal_encoder_is_that_of_ulmfit() -> None:
+@pytest.mark.parametrize("causal", [True, False])
+def test_concat_is_that_of_ulmfit_with_the_mean_cls_where_nothing_is_last(causal: bool) -> None:
     hidden = states()
-    head = head_of("concat", dataclasses.replace(CONFIG, causal=True))
+    head = head_of("concat", dataclasses.replace(CONFIG, causal=causal))
     all_states = [of_text(hidden, text) for text in range(3)]
-    expected = torch.stack([torch.cat([h[-1], h.amax(dim=0), h.mean(dim=0)]) for h in all_states])
+    ends = [h[-1] if causal else hidden[OF == n, 0].mean(dim=0) for n, h in enumerate(all_states)]
+    expected = torch.stack(
+        [
+            torch.cat([e, h.amax(dim=0), h.mean(dim=0)])
+            for e, h in zip(ends, all_states, strict=True)
+        ]
+    )
     torch.testing.assert_close(pooled(head, hidden), expected, rtol=1e-5, atol=1e-6)
 
 

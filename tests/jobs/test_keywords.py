@@ -251,3 +251,13 @@ def test_best_checkpoint_of_an_earlier_validation_is_computed(
     rate = finetune.OptimizerConfig(learning_rate=1e-9)
     again(tmp_path / "run", settings, max_epochs=2, optimizer=rate)
     assert asked
+
+
+def test_best_checkpoint_is_computed_where_its_validation_read_cached_states(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    computed = scoring.predict
+    monkeypatch.setattr(scoring, "predict", lambda *all: asked.append(all) or computed(*all))
+    again(tmp_path / "run", settings, unfreeze="head", cache_dir=tmp_path / "cache")
+    assert asked

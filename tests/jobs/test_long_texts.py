@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -12,10 +13,14 @@ import numpy as np
 import pytest
 
 import finetune
+from finetune.runs.fits import find_task
 from finetune.runs.folder import RunFolder
 from finetune.task.answers.classes import softmax
+from finetune.text.features.long_texts import LongConfig
 from finetune.training.answering import batches_of, predict
 from finetune.training.loop.checkpointing import Checkpointer
+from tasks.glue.table import GLUE
+from tasks.glue.task import GlueTask
 from tests.made.commands import Call, Refuses, Start
 from tests.made.texts import write_csv
 from tests.made.world import World
@@ -98,6 +103,22 @@ def test_windows_that_overlap_too_far_are_refused_in_one_line(
     words = world.glue(tmp_path / "run", *SHORT, "--long", "windows", "--stride", 6)
     refuses(r"stride \(6\) must be less than the tokens .*: 6 with max_length 8; .*", *words)
     assert not (tmp_path / "run").exists()
+
+
+def test_each_way_of_reading_has_cached_features_of_its_own(tmp_path: Path) -> None:
+    table = write_csv(tmp_path / "table.csv", ["text", "label"], [("a cat", "x"), ("a dog", "y")])
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "who?", "options": ["a cat", "a dog"], "answer": "A"}\n' * 2)
+    ways = [LongConfig(), LongConfig("head-tail"), LongConfig("windows")]
+    ways += [LongConfig("windows", stride=3), LongConfig("windows", max_windows=3)]
+    for task in (
+        find_task("classify", train=table, validation=table),
+        find_task("choose", train=questions, validation=questions),
+        GlueTask(GLUE["sst2"]),
+    ):
+        read = [dataclasses.replace(task, long=way) for way in ways]  # type: ignore[type-var]
+        assert len({one.feature_settings for one in read}) == len(ways)
+        assert read[0].feature_settings == task.feature_settings
 
 
 DOCUMENT = (*WINDOWS, "--window-labels", "document", "--pooling", "mean")

@@ -160,3 +160,15 @@ def test_windows_that_are_read_together_are_one_unit() -> None:
     assert batch["rows"].tolist() == [len(features) - 1, *range(1, 1 + counts[1])]
     assert batch["window_of"].tolist() == [0] + [1] * counts[1]
     assert "window_of" not in collate(features, [2, 0], 0, starts=units.starts)
+
+
+def test_windows_of_options_say_which_option_each_is_of() -> None:
+    options = [["who", "the red cat", None], ["a", "it", "to"]]
+    features = encode_choices(TOKENIZER, [TEXTS[1], "it"], options, 12, WINDOWS)
+    for feature in features:
+        feature.label = 0
+    units = Units.of(features, 3, together=True)
+    count = (len(features) - 3) // 3
+    batch = collate(features, [1, 0], 0, rows=3, starts=units.starts)
+    assert batch["window_of"].tolist() == [0, 1, 2, *[3, 4, 5] * count]
+    assert batch["choices"].tolist() == [[True] * 3, [True, True, False]]

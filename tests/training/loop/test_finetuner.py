@@ -92,6 +92,22 @@ def test_mixed_layers_over_a_frozen_part_are_those_of_the_encoder(
     assert trained == [number >= depth for number in range(CONFIG.num_hidden_layers)]
 
 
+@pytest.mark.parametrize("layers", ["last", "mix"])
+def test_blocks_above_a_frozen_part_know_which_text_is_the_question(
+    layers: str, task_data: TaskData
+) -> None:
+    config = tiny_config(local_attention=1, global_every=2, global_tokens="question")
+    head = Classification(config, HeadConfig("mean", layers=layers), 2)
+    module = FineTuner(Encoder(config), head, task_data.task).eval()
+    batch = {
+        "input_ids": torch.randint(5, 20, (2, 12)),
+        "token_type_ids": (torch.arange(12) >= 4).long().repeat(2, 1),
+    }
+    expected = states_for(head, module.encoder, batch)
+    module.phases = SimpleNamespace(frozen_depth=1)  # type: ignore[assignment]
+    torch.testing.assert_close(module.hidden(batch), expected, atol=1e-5, rtol=0)
+
+
 def test_a_prediction_of_numbers_is_one_number_an_example(task_data: TaskData) -> None:
     module = fine_tuner(task_data.task, Regression(CONFIG, HeadConfig()))
     logits = predict(module, task_data.loader("validation"))
