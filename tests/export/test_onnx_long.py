@@ -6,11 +6,13 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import finetune
+from finetune.export import onnx_score
 from finetune.export.onnx import export_onnx
 from finetune.export.onnx_graph import PACKAGES
 from finetune.export.onnx_long import long_example, templates
@@ -96,3 +98,18 @@ def test_a_run_that_pools_windows_is_refused(
     assert call(*world.glue(run, *words, "--no-baselines", "--max-epochs", 1)).status == 0
     out = tmp_path / "out"
     refuses(".*window_labels document.*", "export", run, "--format", "onnx", "--out", out)
+
+
+@pytest.mark.parametrize(("long", "kept"), [("windows", 2.0), ("head-tail", 1.0)])
+def test_a_graph_of_windows_is_scored_with_the_temperature_that_it_lacks(
+    long: str, kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(onnx_score.decision, "answers", lambda *given: asked.append(given) or [])
+    data = SimpleNamespace(loader=lambda _: [], examples=lambda _: [], features=lambda _: [])
+    module = SimpleNamespace(decision={"temperature": 2.0})
+    task = SimpleNamespace(long=LongConfig(long=long), score=lambda _: {})
+    monkeypatch.setattr(onnx_score, "in_order", lambda *_: [])
+    scorer = SimpleNamespace(data=data, module=module, task=task)
+    assert onnx_score.score_graph(scorer, None, "validation") == {}  # type: ignore[arg-type]
+    assert asked[0][-1] == {"temperature": kept}

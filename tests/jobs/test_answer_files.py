@@ -126,6 +126,8 @@ def test_rows_of_a_table_are_not_in_memory_together(ending: str, tmp_path: Path)
     tracemalloc.stop()
     assert peak < 25e6
     assert [path.name for path in tmp_path.iterdir()] == [f"a{ending}"]
+    written = [row for _, row in read_rows(str(tmp_path / f"a{ending}"))]
+    assert [int(row["id"]) for row in written] == list(range(30_000))
 
 
 def test_columns_that_come_late_are_empty_before(tmp_path: Path) -> None:

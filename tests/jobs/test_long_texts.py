@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import finetune
+from finetune.runs.families import make_task
 from finetune.runs.fits import find_task
 from finetune.runs.folder import RunFolder
+from finetune.runs.settings import fit_settings
 from finetune.task.answers.classes import softmax
 from finetune.text.features.long_texts import LongConfig
 from finetune.training.answering import batches_of, predict
@@ -82,7 +84,11 @@ def test_an_answer_is_the_average_of_the_windows_everywhere(
     texts = [example.texts[0] for example in examples]
     predicted = [list(row["probabilities"].values()) for row in model.predict(texts)]
     assert np.array(predicted) == pytest.approx(np.array(written), rel=1e-5)
-    about = json.loads((run / "results.json").read_text())["data"]["validation"]
+    results = json.loads((run / "results.json").read_text())
+    likelihoods = [row["probabilities"][row["label"]] for row in answers(run)]
+    told = results["calibration"]["validation"]["nll"]["after"]
+    assert told == pytest.approx(-np.log(likelihoods).mean(), rel=1e-4)
+    about = results["data"]["validation"]
     assert about["in_windows"] == np.mean(np.bincount(owners) > 1)
 
 
@@ -119,6 +125,22 @@ def test_each_way_of_reading_has_cached_features_of_its_own(tmp_path: Path) -> N
         read = [dataclasses.replace(task, long=way) for way in ways]  # type: ignore[type-var]
         assert len({one.feature_settings for one in read}) == len(ways)
         assert read[0].feature_settings == task.feature_settings
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("glue/sst2", "folder"), ("race/middle", "folder"), ("classify/imdb", "folder"),
+     ("classify", "files"), ("choose", "files")],
+)  # fmt: skip
+def test_every_family_takes_the_way_of_reading(name: str, data: str, tmp_path: Path) -> None:
+    table = write_csv(tmp_path / "table.csv", ["text", "label"], [("a cat", "x"), ("a dog", "y")])
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "who?", "options": ["a cat", "a dog"], "answer": "A"}\n' * 2)
+    file = str(questions if name == "choose" else table)
+    given = {"data": str(tmp_path)} if data == "folder" else {"train": file, "validation": file}
+    way = LongConfig("windows", stride=5)
+    run = fit_settings(name)(encoder_from="none", task=name, long_texts=way, **given)  # type: ignore[call-arg]
+    assert make_task(run).long == way
 
 
 DOCUMENT = (*WINDOWS, "--window-labels", "document", "--pooling", "mean")
