@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
+import numpy as np
 import pandas as pd
 import pytest
 
 import finetune
+from finetune.encoder.int8 import Int8Linear
 from finetune.errors import ConfigError, DataError
+from finetune.jobs.loading import in_int8
 from finetune.task.interface import Task
+from finetune.training.answering import ReadsAnswers
 from tasks.__main__ import main
 from tests.made.nets import tiny_config
 from tests.made.texts import learned_tokenizer, write_csv
@@ -111,6 +117,29 @@ def test_answers_in_8_bits_are_nearly_those_of_float32(
     assert main(command) == 0
     lines = [json.loads(line) for line in answers.read_text().splitlines()]
     assert [row["probabilities"] for row in lines] == [row["probabilities"] for row in rounded]
+
+
+def test_scores_of_8_bits_are_those_of_the_rounded_model(
+    reviews: finetune.Predictor, tmp_path: Path
+) -> None:
+    lengths = [(f"{'a cat ' * number}", str(number / 7)) for number in range(1, 6)]
+    table = write_csv(tmp_path / "lengths.csv", ["text", "label"], lengths)
+    predictor(finetune.find_task("classify", train=table, validation=table)).save(tmp_path / "run")
+    results = finetune.evaluate(tmp_path / "run", int8=True)
+    answers = finetune.load(tmp_path / "run", int8=True).predict([text for text, _ in lengths])
+    said = [row["prediction"] for row in answers]
+    by_hand = np.corrcoef(said, [float(label) for _, label in lengths])[0, 1]
+    assert results["int8"]["pearson"] == pytest.approx(by_hand, abs=1e-4)
+    assert results["int8"]["pearson"] != results["metrics"]["pearson"]
+
+
+def test_all_members_of_an_ensemble_are_in_8_bits(reviews: finetune.Predictor) -> None:
+    module = reviews.module
+    assert isinstance(module, ReadsAnswers)
+    members = [module, copy.deepcopy(module)]
+    in_int8(SimpleNamespace(members=members, parameters=module.parameters))  # type: ignore[arg-type]
+    for one in members:
+        assert any(isinstance(part, Int8Linear) for part in one.encoder.modules())
 
 
 def test_8_bits_are_scored_for_one_model(tmp_path: Path) -> None:
