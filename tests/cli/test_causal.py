@@ -23,7 +23,7 @@ def causal(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_text_is_continued_on_stdout_and_as_json(causal: Path, call: Call) -> None:
-    words = ["generate", causal, "the bird", "--max-tokens", "8", "--seed", "3"]
+    words = ["generate", causal, "the bird", "--max-tokens", "8", "--seed", "1"]
     shown = call(*words)
     assert shown.status == 0
     row = call(*words, "--json").json

