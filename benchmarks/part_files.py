@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tasks.glue.table import GLUE
 from tasks.race.files import read_passage
 from tasks.sources.archives import read_members
+from tasks.sources.reader import decode, first_of, plain_or_gzipped, read_bytes
 
 T = TypeVar("T")
 HELD_OUT = 5
@@ -39,8 +40,14 @@ def fifth(items: Sequence[T], seed: int) -> tuple[list[T], list[T]]:
 
 
 def glue_rows(path: Path, task: str) -> tuple[list[str], list[str]]:
-    """The header line of a GLUE file (none where it has none) and its rows, as they stand."""
-    lines = path.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")
+    """The header line of a GLUE file (none where it has none) and its rows, as they stand.
+
+    Raises:
+        DataError: There is no such file, plain or gzipped.
+    """
+    missing = f"expected the rows of {task} at {path} (or .gz), got none; name their folder"
+    content = read_bytes(first_of(plain_or_gzipped([path]), missing))
+    lines = decode(content, path).removesuffix("\n").split("\n")
     row = GLUE[task]
     has_header = {*row.texts, row.label} <= set(lines[0].removesuffix("\r").split("\t"))
     return (lines[:1], lines[1:]) if has_header else ([], lines)

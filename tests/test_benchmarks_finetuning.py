@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 from pathlib import Path
@@ -73,6 +74,16 @@ def test_a_file_without_a_header_keeps_its_first_row(parts: Any, tmp_path: Path)
     file = tmp_path / "train.tsv"
     file.write_text("gj04\t1\t\tThey sing.\ngj04\t0\t*\tThey sings.\n")
     assert parts.glue_rows(file, "cola") == ([], file.read_text().splitlines())
+
+
+def test_a_packed_file_is_read_as_the_plain_one(parts: Any, tmp_path: Path) -> None:
+    plain = tmp_path / "train.tsv"
+    plain.write_text("sentence\tlabel\ngood\t1\n", encoding="utf-8")
+    rows = parts.glue_rows(plain, "sst2")
+    assert rows == (["sentence\tlabel"], ["good\t1"])
+    (tmp_path / "train.tsv.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    assert parts.glue_rows(plain, "sst2") == rows
 
 
 def test_questions_are_drawn_by_passage(parts: Any) -> None:
