@@ -16,8 +16,9 @@ import argparse
 import math
 import multiprocessing
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.benchmark import median_step_ms
 from finetune.encoder.feedforward import feed_forward
 
+T = TypeVar("T")
 CPU = torch.device("cpu")
 ATTENTION, LOCAL, FEED_FORWARD = "attention", "local attention, 32 a side", "feed-forward alone"
 KINDS = (ATTENTION, LOCAL, "LSTM, both directions", "convolution, widths 3 to 5", FEED_FORWARD)
@@ -88,19 +90,11 @@ def slope(costs: Sequence[float], lengths: Sequence[int]) -> str:
     return f"{1 + math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2]):.2f}"
 
 
-def _send(end: Connection, *what: object) -> None:
-    end.send(measure(*what))  # type: ignore[arg-type]
-
-
-def _apart(*what: object) -> tuple[float, float]:
-    """Measure in a process of its own."""
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_send, args=(there, *what))
-    process.start()
-    there.close()
-    result: tuple[float, float] = here.recv()
-    process.join()
-    return result
+def in_own_process(function: Callable[..., T], *what: object) -> T:
+    """What a function gives in a process of its own, whose memory is no other's."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *what).result()
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -114,7 +108,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each figure (default: 3)")
     space = parser.parse_args(words)
     figures = {
-        (kind, length): _apart(kind, space.size, space.tokens, length, space.seconds)
+        (kind, length): in_own_process(
+            measure, kind, space.size, space.tokens, length, space.seconds
+        )
         for kind in KINDS
         for length in space.lengths
     }

@@ -10,13 +10,11 @@ peak of a process of its own, less what it had before the model (Linux).
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 
 import torch
-from layers import reset_peak, status
+from layers import in_own_process, reset_peak, status
 
 from finetune.console.tables import table
 from finetune.encoder import Encoder, EncoderConfig
@@ -69,21 +67,6 @@ def measure(name: str, size: int, blocks: int, tokens: int, length: int) -> floa
     return (status("VmHWM") - before) / 2**20
 
 
-def _send(end: Connection, name: str, *sizes: int) -> None:
-    end.send(measure(name, *sizes))
-
-
-def _apart(name: str, *sizes: int) -> float:
-    """Measure in a process of its own, which ends with a figure."""
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_send, args=(there, name, *sizes))
-    process.start()
-    there.close()
-    figure: float = here.recv()
-    process.join()
-    return figure
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(
@@ -96,7 +79,10 @@ def main(words: Sequence[str] | None = None) -> None:
     space = parser.parse_args(words)
     sizes = (space.size, space.blocks, space.tokens)
     rows = [
-        [name, *(f"{_apart(name, *sizes, length):.2f}" for length in space.lengths)]
+        [
+            name,
+            *(f"{in_own_process(measure, name, *sizes, length):.2f}" for length in space.lengths),
+        ]
         for name in SAVINGS
     ]
     header = f"GiB: {space.tokens:,} tokens, {space.blocks} blocks of {space.size}"

@@ -68,9 +68,11 @@ def test_each_kind_of_layer_has_its_cost(
 ) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
     layers = importlib.import_module("layers")
-    milliseconds, gib = layers._apart("LSTM, both directions", 16, 64, 16, 0.01)
+    milliseconds, gib = layers.in_own_process(
+        layers.measure, "LSTM, both directions", 16, 64, 16, 0.01
+    )
     assert milliseconds > 0 <= gib
-    monkeypatch.setattr(layers, "_apart", lambda kind, *_: (float(len(kind)), 0.5))
+    monkeypatch.setattr(layers, "in_own_process", lambda _, kind, *__: (float(len(kind)), 0.5))
     layers.main(["--size", "16", "--tokens", "64", "--lengths", "8", "16"])
     assert re.search(r"attention +9 +9 +1.00\n", capsys.readouterr().out)
     assert layers.slope([9.0, 1.0, 2.0], [1, 8, 16]) == "2.00"
@@ -98,7 +100,7 @@ def test_each_saving_of_memory_has_its_figure(
     monkeypatch.syspath_prepend(BENCHMARKS)
     memory = importlib.import_module("memory")
     assert memory.measure("all three", 16, 1, 64, 16) >= 0
-    monkeypatch.setattr(memory, "_apart", lambda name, *_: float(len(name)))
+    monkeypatch.setattr(memory, "in_own_process", lambda _, name, *__: float(len(name)))
     memory.main(["--lengths", "8", "16"])
     assert re.search(r"float32 +7.00 +7.00\n", capsys.readouterr().out)
 

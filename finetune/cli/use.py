@@ -80,6 +80,31 @@ def import_hf(arguments: list[str]) -> int:
 
 def evaluate(arguments: list[str]) -> int:
     """Score a finished run again; takes the arguments after `finetune evaluate`."""
+    space = _evaluate_parser().parse_args(arguments)
+    _check_corpus(space)
+    check_is_there(space.run)
+    if space.corpus:
+        from finetune.jobs.corpus_score import evaluate_corpus
+
+        found = evaluate_corpus(space.run, space.corpus, stride=space.stride)
+        show_results(found, space.run, arguments)
+        return 0
+    from finetune.jobs import evaluation
+
+    results = evaluation.evaluate(
+        space.run,
+        space.split,
+        space.file,
+        ensemble=space.ensemble,
+        int8=space.int8,
+        devices=space.devices,
+        beams=space.beams,
+    )
+    show_results(results, space.run, arguments)
+    return 0
+
+
+def _evaluate_parser() -> argparse.ArgumentParser:
     parser = command_parser("evaluate", "Score the best checkpoint of a finished run.")
     parser.add_argument(
         "run", type=Path, help="folder of a fine-tuning run; with --corpus of a causal pretraining"
@@ -108,28 +133,7 @@ def evaluate(arguments: list[str]) -> int:
     _add_int8(parser, "also score")
     _add_devices(parser)
     add_json(parser)
-    space = parser.parse_args(arguments)
-    _check_corpus(space)
-    check_is_there(space.run)
-    if space.corpus:
-        from finetune.jobs.corpus_score import evaluate_corpus
-
-        found = evaluate_corpus(space.run, space.corpus, stride=space.stride)
-        show_results(found, space.run, arguments)
-        return 0
-    from finetune.jobs import evaluation
-
-    results = evaluation.evaluate(
-        space.run,
-        space.split,
-        space.file,
-        ensemble=space.ensemble,
-        int8=space.int8,
-        devices=space.devices,
-        beams=space.beams,
-    )
-    show_results(results, space.run, arguments)
-    return 0
+    return parser
 
 
 def _check_corpus(space: argparse.Namespace) -> None:

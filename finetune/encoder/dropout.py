@@ -23,7 +23,7 @@ _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)  # of eac
 
 
 @dataclass(frozen=True)
-class Kept:
+class DropoutMask:
     """Which elements dropout keeps.
 
     Attributes:
@@ -35,7 +35,7 @@ class Kept:
     scale: float
 
     @classmethod
-    def draw(cls, count: int, p: float) -> Kept:
+    def draw(cls, count: int, p: float) -> DropoutMask:
         """Decide for a number of elements, as `drop_on_cpu` does.
 
         Args:
@@ -75,7 +75,7 @@ class _Drop(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, p: float) -> Tensor:
-        kept = ctx.kept = Kept.draw(inputs.numel(), p)
+        kept = ctx.kept = DropoutMask.draw(inputs.numel(), p)
         return kept.thin(inputs)
 
     @staticmethod

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import once_differentiable
 
-from finetune.encoder.dropout import Kept
+from finetune.encoder.dropout import DropoutMask
 
 SLAB = 1 << 18  # weights computed at a time: 1 MiB, which a core's cache holds
 MANY = 1 << 24  # weights of a layer, 64 MiB, that are worth computing twice instead of keeping
@@ -88,7 +88,7 @@ class _MixInSlabs(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, p: float
     ) -> Tensor:
         inputs = query.contiguous(), key.contiguous(), value.contiguous(), bias
-        ctx.kept = Kept.draw(query.shape[:3].numel() * key.shape[2], p)
+        ctx.kept = DropoutMask.draw(query.shape[:3].numel() * key.shape[2], p)
         ctx.save_for_backward(*inputs)
         mixed = torch.empty_like(inputs[0])
         for slab in slabs(query.shape, key.shape[2]):
@@ -125,7 +125,9 @@ class _MixInSlabs(torch.autograd.Function):
         return of_query, of_key.to(key.dtype), of_value.to(value.dtype), of_bias, None
 
 
-def _part(slab: Slab, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None], kept: Kept) -> _Part:
+def _part(
+    slab: Slab, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None], kept: DropoutMask
+) -> _Part:
     query, key, value, bias = inputs
     some, keys, values = query[slab], key[slab[:2]], value[slab[:2]]
     logits = some @ keys.transpose(-2, -1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from finetune.encoder import Encoder, EncoderConfig, attention, dropout, slabs
 from finetune.encoder.attention import SelfAttention
-from finetune.encoder.dropout import Kept, drop_on_cpu
+from finetune.encoder.dropout import DropoutMask, drop_on_cpu
 from finetune.encoder.slabs import mix_in_slabs
 
 Tiny = Callable[..., EncoderConfig]
@@ -161,7 +161,7 @@ def test_bits_decide_as_numbers_do(count: int, monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(thinned, expected)
     assert torch.equal(torch.autograd.grad(thinned.sum(), ones)[0], expected)
     torch.manual_seed(3)
-    kept = Kept.draw(count, 0.4)
+    kept = DropoutMask.draw(count, 0.4)
     part = kept.factors(count // 3, torch.Size([count - count // 3]), torch.float32)
     assert torch.equal(part, expected[count // 3 :])
 
