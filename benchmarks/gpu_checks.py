@@ -22,13 +22,14 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from xml.etree import ElementTree
 
 import torch
 from contest import Size, masked_batches, ours_of, sentences, unscored
 from gpu_bench import ROOT, Bench, Row
 
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder, EncoderConfig, varlen
 from finetune.heads import Classification, HeadConfig, Span, SpanConfig
 from finetune.jobs.pretraining import pretrain
 from finetune.runs.settings import PretrainRun
@@ -83,6 +84,7 @@ def parity(bench: Bench) -> None:
     for name in ("outputs", "gradients", "losses"):
         largest = max(float(row.get(name, torch.inf)) for row in bench.tables[table])
         bench.check(f"{name}: largest difference of CPU and device", largest, EXACT)
+    _check_unpadded(bench)
 
 
 def _cases(bench: Bench) -> Iterator[tuple[str, Callable[[], EncoderWithHead], list[Batch]]]:
@@ -159,6 +161,31 @@ def _compare(bench: Bench, make: Callable[[], EncoderWithHead], batches: Sequenc
         first, second = (float(outputs["loss"].detach()) for outputs in pair)
         losses = max(losses, abs(first - second))
     return {**figures, "losses": losses, "steps": len(batches)}
+
+
+def _check_unpadded(bench: Bench) -> None:
+    """Attention by cumulative lengths beside attention to a padded batch, in bfloat16."""
+    table = "with padding against without, bfloat16, no dropout"
+    texts = sentences(bench.scale.check_rows, bench.scale.check_vocabulary)
+    batch = _moved(_batch(texts, range(len(texts))), bench.device)
+    with torch.autocast(bench.device.type, dtype=torch.bfloat16):
+        if not varlen.has_kernel(torch.zeros(1, device=bench.device)):
+            bench.add(table, left_out="this device has no kernel for it")
+            return
+        without = _loss_and_gradient(bench, batch)
+        with mock.patch.object(varlen, "has_kernel", return_value=False):
+            padded = _loss_and_gradient(bench, batch)
+    apart = [float((a - b).norm() / b.norm()) for a, b in zip(without, padded, strict=True)]
+    bench.add(table, loss=apart[0], gradient=apart[1], rows=len(texts))
+    bench.check("bfloat16 without padding: difference, as a fraction", max(apart), ROUNDED)
+
+
+def _loss_and_gradient(bench: Bench, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    module = _classifier(bench).to(bench.device).train()
+    loss = module.training_step(batch, 0)["loss"]
+    torch.autograd.backward(loss)
+    gradients = [p.grad.flatten() for p in module.parameters() if p.grad is not None]
+    return loss.detach(), torch.cat(gradients)
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:

@@ -6,6 +6,7 @@ clipping and AdamW (fused) on a batch that lies on the device, the same for both
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import statistics
 import time
@@ -37,8 +38,11 @@ PUBLISHED_TFLOPS = {"H200": 989.4, "H100": 989.4, "A100": 312.0}
 BATCHES = 8
 """Different batches that a measured step goes through."""
 FLASH = "flash_attention_2"
-BY_LENGTH, TO_MAXIMUM = "by length", "to max_length"
-"""Batches: texts of like length together, padded to the longest; any, padded to the maximum."""
+BY_LENGTH, TO_MAXIMUM, ANY = "by length", "to max_length", "any"
+"""Batches: texts of like length together, padded to the longest; any, padded to the maximum; any,
+padded to the longest."""
+VARLEN = "varlen"
+"""Attention by cumulative lengths, without padding, which needs a model without its dropout."""
 
 Batch = dict[str, torch.Tensor]
 Loss = Callable[[Batch], torch.Tensor]
@@ -82,13 +86,14 @@ def pretraining(bench: Bench) -> None:
 
 
 def fine_tuning(bench: Bench) -> None:
-    """Steps on texts with real lengths, in batches of three kinds, beside `transformers`."""
+    """Steps on texts with real lengths, in batches of several kinds, beside `transformers`."""
     half, whole = torch.bfloat16, torch.float32
     contestants = [
         ("finetune", "fused", BY_LENGTH, half),
         ("transformers", "sdpa", BY_LENGTH, half),
         ("transformers", "sdpa", TO_MAXIMUM, whole),  # as Trainer and run_glue.py come
         ("finetune", "fused", "no padding", half),
+        ("finetune", VARLEN, ANY, half),
         ("transformers", "sdpa", TO_MAXIMUM, half),
         ("transformers", "eager", BY_LENGTH, half),
         ("transformers", FLASH, BY_LENGTH, half),
@@ -100,7 +105,10 @@ def fine_tuning(bench: Bench) -> None:
         title |= {"who": who, "attention": attention, "batches": batches, "dtype": _name(dtype)}
         make = _their_task if who == "transformers" else _our_task
         is_span = texts == "squad"
-        contest = partial(make, _config(bench, VOCABULARY), attention, is_span)
+        config = _config(bench, VOCABULARY)
+        if attention == VARLEN:
+            config = dataclasses.replace(config, attention_probs_dropout_prob=0.0)
+        contest = partial(make, config, attention, is_span)
         work = partial(_padded, bench, texts, longest, batches)
         figures = partial(_measure, bench, contest, work, dtype, len(rounds) - number)
         bench.attempt("a fine-tuning step", title, figures)

@@ -61,7 +61,9 @@ def check_speed(parts: dict[str, Any]) -> None:
     steps += parts["fine-tuning"]["tables"]["a fine-tuning step"]
     measured = [row for row in steps if "left_out" not in row]
     assert {row["who"] for row in measured} == {"finetune", "transformers"}
-    assert {row["attention"] for row in steps} == {"fused", "sdpa", "eager", "flash_attention_2"}
+    assert {row["attention"] for row in steps} == {
+        *("fused", "varlen", "sdpa", "eager", "flash_attention_2")
+    }
     for row in measured:
         assert min(row["step_ms"], row["host_ms"], row["tokens_per_second"], row["peak_gib"]) > 0
         assert 0 < row["of_measured_peak"] < 1
@@ -166,6 +168,7 @@ def test_goals_are_ratios_of_the_best_rows(gpu: Any) -> None:
     tuning = [
         step("finetune", 140.0, texts="rte", batches="by length"),
         step("finetune", 900.0, texts="rte", batches="no padding"),
+        step("finetune", 800.0, texts="rte", batches="any"),
         step("transformers", 100.0, texts="rte", batches="by length"),
         step("transformers", 40.0, texts="rte", batches="to max_length", dtype="float32"),
     ]

@@ -9,7 +9,7 @@ The letters of the shapes, the same in the whole project:
 
 Reading order: config, embeddings, masks, scores, cache, memory, relative, attention, feedforward,
 block, contexts, encoder. For speed alone: slabs (dropout on a CPU), tiles (local attention),
-layout.
+layout and varlen (padding that is not computed).
 """
 
 from typing import TYPE_CHECKING

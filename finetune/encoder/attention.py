@@ -19,6 +19,7 @@ from finetune.encoder.relative import RelativePositions
 from finetune.encoder.scores import SCORES, ProductScore
 from finetune.encoder.slabs import mix_in_slabs, saves_memory
 from finetune.encoder.tiles import Tiles
+from finetune.encoder.varlen import Varlen
 
 
 class SelfAttention(nn.Module):
@@ -98,6 +99,9 @@ class SelfAttention(nn.Module):
             key, value = (key, value) if past is None else past.extend(key, value)
         if isinstance(bias, Tiles):
             mixed = bias.mix(query, key, value, self._mix_cheaply)
+            return self.output(wanted.merge_heads(mixed)), None
+        if isinstance(layout, Varlen) and isinstance(self.score, ProductScore):
+            mixed = layout.mix(self.score.fold(query), key, value, self.score.scale)
             return self.output(wanted.merge_heads(mixed)), None
         dense = None if bias is None else wanted.rows(bias)
         if self.relative is not None and distances is not None:

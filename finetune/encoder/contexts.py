@@ -7,10 +7,11 @@ from torch import Tensor
 
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.embeddings import Rotation, rotation
-from finetune.encoder.layout import Rows
+from finetune.encoder.layout import PADDED, Padded, Rows
 from finetune.encoder.masks import global_tokens, mask_bias, visible_tokens
 from finetune.encoder.relative import alibi_bias, distance_table
 from finetune.encoder.tiles import Tiles
+from finetune.encoder.varlen import Varlen
 
 Contexts = dict[bool, tuple[Tensor | Tiles | Rows | None, Rotation | None, Tensor | None]]
 """Bias of the logits or the tiles that they come in, rotary positions and sinusoids of distances,
@@ -27,6 +28,7 @@ def contexts_of(
     *,
     segments: Tensor | None = None,
     dense: bool = False,
+    layout: Padded = PADDED,
 ) -> Contexts:
     """Prepare once what blocks share: the bias of the logits, and positions.
 
@@ -38,6 +40,7 @@ def contexts_of(
         past: Tokens before these whose keys and values are cached.
         segments: The batch's `token_type_ids`, which tell what a question is.
         dense: Whether the weights of all pairs of tokens are wanted.
+        layout: How the tokens lie between the blocks; some layouts need no mask.
     """
     length, device = hidden.shape[1], hidden.device
     if config.block != "transformer":
@@ -62,6 +65,10 @@ def contexts_of(
         rotary = None
         if config.position == "rotary" and position_ids is not None:
             rotary = rotation(position_ids, config.head_size, config.theta(local=local))
+        if isinstance(layout, Varlen):
+            turned = rotary and (layout.of_tokens(rotary[0]), layout.of_tokens(rotary[1]))
+            contexts[local] = None, turned, None
+            continue
         if local and not dense and not config.untiled(length):
             contexts[local] = Tiles.of(config, mask, is_global, hidden), rotary, None
             continue

@@ -18,9 +18,10 @@ from finetune.encoder.config import EncoderConfig
 from finetune.encoder.contexts import contexts_of
 from finetune.encoder.cost import parameters
 from finetune.encoder.embeddings import Embeddings
-from finetune.encoder.layout import PADDED, Chosen, Padded, without_padding
+from finetune.encoder.layout import PADDED, Padded, without_padding
 from finetune.encoder.memory import Memory
 from finetune.encoder.norms import make_norm
+from finetune.encoder.varlen import by_sequence
 from finetune.errors import ConfigError
 from finetune.machine.memory import FLOAT, check_fits
 
@@ -269,17 +270,16 @@ class Encoder(nn.Module):
         if memory:  # which all may see; its positions come before those of the batch
             mask = None if mask is None else F.pad(mask, (past, 0), value=True)
             position_ids = torch.arange(past + hidden.shape[1], device=hidden.device).unsqueeze(0)
+        all_tokens = output_hidden_states or output_attentions or cache or memory
+        if layout is PADDED and not all_tokens:
+            layout = self._layout(mask, hidden, depths, chosen=positions is not None)
         contexts = contexts_of(
             self.config, hidden, mask, position_ids, past,
-            segments=segments, dense=output_attentions,
+            segments=segments, dense=output_attentions, layout=layout,
         )  # fmt: skip
-        chosen = None if positions is None else Chosen.from_positions(positions, *hidden.shape[:2])
-        few = chosen is not None and self.reads_few(
-            len(chosen.positions) / hidden.shape[:2].numel(), hidden.shape[1]
-        )
-        plain = not (output_hidden_states or output_attentions or chosen or cache or memory)
-        if layout is PADDED and plain and self._unpads():
-            layout = without_padding(mask)
+        batch, length = hidden.shape[:2]
+        chosen = None if positions is None else layout.choose(positions, batch, length)
+        few = positions is not None and self.reads_few(len(positions) / (batch * length), length)
         read = layout.first() if first_only else chosen if few else None
         states, attentions = [hidden], []
         hidden = layout.unpad(hidden)
@@ -317,6 +317,16 @@ class Encoder(nn.Module):
         else:
             hidden, weights = block(hidden, *context, **options)
         return self.final_norm(hidden) if depth == len(self.blocks) else hidden, weights
+
+    def _layout(
+        self, mask: Tensor | None, hidden: Tensor, depths: range, *, chosen: bool
+    ) -> Padded:
+        """How the tokens lie between the blocks: without padding where that is less work."""
+        blocks = [self.blocks[depth - 1] for depth in depths]
+        layout = by_sequence(self.config, blocks, mask, hidden)
+        if layout is not None:
+            return layout
+        return without_padding(mask) if self._unpads() and not chosen else PADDED
 
     def _unpads(self) -> bool:
         """Whether blocks may be given real tokens alone: they train, and each token for itself."""

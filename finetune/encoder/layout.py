@@ -49,6 +49,10 @@ class Padded:
         """Take the tokens of this layout out of the hidden states that a block gets."""
         return hidden
 
+    def choose(self, positions: Tensor, batch: int, length: int) -> Padded:
+        """The layout of the tokens of these numbers among all B T, out of hidden states of this."""
+        return Chosen.from_positions(positions, batch, length)
+
     def rows(self, context: Tensor) -> Tensor:
         """Take their rows out of what blocks share, (1 or B, X, 1 or T, Y) -> (…, Q, Y)."""
         return context
@@ -298,10 +302,13 @@ def _texts(mask: Tensor) -> Rows:
 
 def _documents(mask: Tensor) -> Rows:
     """One sequence a document; a token that nothing may see is one of its own."""
-    begins = torch.ones(mask.shape[:2], dtype=torch.bool, device=mask.device)
-    begins[:, 1:] = ~mask.diagonal(-1, 1, 2)  # it does not see the token before it
+    begins = document_starts(mask)
     document = begins.flatten().cumsum(dim=0) - 1  # (B T)
-    _check_documents(mask, document.view(begins.shape))
+    if not separates(mask, document.view(begins.shape)):
+        raise ConfigError(
+            "a block that reads tokens in order expects an attention_mask (B, T, T) that separates "
+            "documents, got one that hides single tokens of a document; use block transformer"
+        )
     starts = begins.flatten().nonzero().squeeze(1)  # (S)
     lengths = torch.diff(starts, append=starts.new_tensor([len(document)]))
     longest = int(lengths.max())
@@ -313,11 +320,20 @@ def _documents(mask: Tensor) -> Rows:
     return Rows(forward, backward, mask.diagonal(0, 1, 2), (len(starts), longest))
 
 
-def _check_documents(mask: Tensor, document: Tensor) -> None:
+def document_starts(mask: Tensor) -> Tensor:
+    """Where documents begin: tokens that do not see the one before, bool (B, T, T) -> (B, T)."""
+    begins = torch.ones(mask.shape[:2], dtype=torch.bool, device=mask.device)
+    begins[:, 1:] = ~mask.diagonal(-1, 1, 2)
+    return begins
+
+
+def separates(mask: Tensor, document: Tensor) -> bool:
+    """Whether a mask is of documents alone.
+
+    Args:
+        mask: bool (B, T, T).
+        document: Number of each token's document, (B, T).
+    """
     is_read = mask.diagonal(0, 1, 2)
     together = document.unsqueeze(2) == document.unsqueeze(1)
-    if not torch.equal(mask, together & is_read.unsqueeze(2) & is_read.unsqueeze(1)):
-        raise ConfigError(
-            "a block that reads tokens in order expects an attention_mask (B, T, T) that separates "
-            "documents, got one that hides single tokens of a document; use block transformer"
-        )
+    return torch.equal(mask, together & is_read.unsqueeze(2) & is_read.unsqueeze(1))
