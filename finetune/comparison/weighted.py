@@ -27,7 +27,7 @@ _AT_ONCE = 2**17
 """Weights in memory at a time: 1 MiB."""
 _Indices = npt.NDArray[np.int64]
 _Metrics = Callable[[Floats], Mapping[str, Floats]]
-"""Weights (R, N) -> each metric, (R, V) where it has V variants."""
+"""Weights (R, N) -> metrics that are computed together, each (R, V) where it has V variants."""
 
 
 class WeightedScores:
@@ -41,9 +41,13 @@ class WeightedScores:
             score: Scores rows, as the task does.
         """
         self._groups, self._score = groups, score
-        self._metrics = [[metrics_of(rows) for rows in group] for group in groups]
-        self._variants = self._equal_ones()
+        known = [[metrics_of(rows) for rows in group] for group in groups]
+        self._variants = self._equal_ones(known)
         """Metric -> which of its variants is the task's."""
+        self._metrics = [
+            [self._needed(of_run, len(rows)) for of_run, rows in zip(*both, strict=True)]
+            for both in zip(known, groups, strict=True)
+        ]
         self._made: dict[tuple[int, int], dict[str, Bootstrap]] = {}
 
     def bootstrap(
@@ -81,33 +85,42 @@ class WeightedScores:
         first, second = (self._means(group, drawn) for group, drawn in pairs)
         return np.array([first[name] - second[name] for name in self._variants])
 
-    def _means(self, metrics: Sequence[_Metrics | None], weights: Floats) -> dict[str, Floats]:
+    def _means(self, metrics: Sequence[Sequence[_Metrics]], weights: Floats) -> dict[str, Floats]:
         """Each metric of one group, the mean over its seeds (R,)."""
-        seeds = [of_run(weights) for of_run in metrics if of_run is not None]
+        seeds = [_all(of_run, weights) for of_run in metrics]
         return {
             name: np.sum([seed[name][:, variant] for seed in seeds], axis=0) / len(seeds)
             for name, variant in self._variants.items()
         }
 
-    def _equal_ones(self) -> dict[str, int]:
+    def _equal_ones(self, metrics: Sequence[Sequence[Sequence[_Metrics]]]) -> dict[str, int]:
         known: dict[str, npt.NDArray[np.bool_]] = {}
-        for group, metrics in zip(self._groups, self._metrics, strict=True):
-            for rows, of_run in zip(group, metrics, strict=True):
-                if of_run is None:
+        for group, of_group in zip(self._groups, metrics, strict=True):
+            for rows, of_run in zip(group, of_group, strict=True):
+                if not of_run:
                     return {}
                 for name, equal in _compare(rows, of_run, self._score).items():
                     known[name] = known.get(name, np.True_) & equal
         return {name: int(equal.argmax()) for name, equal in known.items() if equal.any()}
 
+    def _needed(self, of_run: Sequence[_Metrics], count: int) -> list[_Metrics]:
+        """Without what only gives metrics that the task has not: ranks take most of the time."""
+        once = np.ones((1, count))
+        return [metrics for metrics in of_run if self._variants.keys() & metrics(once).keys()]
 
-def _compare(rows: Sequence[Answer], of_run: _Metrics, score: Score) -> dict[str, Any]:
+
+def _all(of_run: Sequence[_Metrics], weights: Floats) -> dict[str, Floats]:
+    return {name: values for metrics in of_run for name, values in metrics(weights).items()}
+
+
+def _compare(rows: Sequence[Answer], of_run: Sequence[_Metrics], score: Score) -> dict[str, Any]:
     """Which variants of each metric equal the task's, on all rows and on some resamples, (V,)."""
     drawn = np.random.default_rng(0).integers(0, len(rows), (TRIED, len(rows)))
     chosen = np.concatenate([np.arange(len(rows))[None], _without_rarest(rows), drawn])
     scores = [score([rows[number] for number in line]) for line in chosen.tolist()]
     return {
         name: (np.abs(values - [[one.get(name, 0.0)] for one in scores]) < _EQUAL).all(axis=0)
-        for name, values in of_run(_weights(chosen)).items()
+        for name, values in _all(of_run, _weights(chosen)).items()
         if name in scores[0]
     }
 
@@ -133,14 +146,14 @@ def _weights(chosen: _Indices) -> Floats:
     return np.bincount(places.ravel(), minlength=chosen.size).reshape(chosen.shape).astype(float)
 
 
-def metrics_of(rows: Sequence[Answer]) -> _Metrics | None:
-    """What computes the metrics of labelled answers from weights; None for forms without any."""
+def metrics_of(rows: Sequence[Answer]) -> list[_Metrics]:
+    """What computes the metrics of labelled answers from weights; nothing for other forms."""
     forms = {form_of(row) for row in rows} if all("label" in row for row in rows) else set()
     if forms == {"number"}:
         predicted, true = (np.array([float(row[key]) for row in rows]) for key in _SIDES)
-        return lambda weights: number_metrics(weights, predicted, true)
+        return [lambda weights: number_metrics(weights, predicted, true)]
     if forms not in ({"classes"}, {"sets of classes"}):
-        return None
+        return []
     sets = [
         [row[key] if isinstance(row[key], list) else [row[key]] for row in rows] for key in _SIDES
     ]
@@ -148,12 +161,10 @@ def metrics_of(rows: Sequence[Answer]) -> _Metrics | None:
     names = sorted({name for side in (*sets, given) for names in side for name in names})
     said, holds = (indicators(side, names) for side in sets)
     scores = np.array([[row.get(name, np.nan) for name in names] for row in given], dtype=float)
-
-    def of_classes(weights: Floats) -> dict[str, Floats]:
-        areas = {} if np.isnan(scores).any() else area_metrics(weights, scores, holds)
-        return {**class_metrics(weights, said, holds), **areas}
-
-    return of_classes
+    found: list[_Metrics] = [lambda weights: class_metrics(weights, said, holds)]
+    if not np.isnan(scores).any():
+        found.append(lambda weights: area_metrics(weights, scores, holds))
+    return found
 
 
 _SIDES = ("prediction", "label")

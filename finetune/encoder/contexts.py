@@ -55,8 +55,8 @@ def contexts_of(
         distances = distances.to(hidden.dtype)
     if config.position == "alibi":
         alibi = alibi_bias(config.num_attention_heads, length, keys, device).to(hidden.dtype)
-    # A graph that is traced is for any T, and tiles are for one.
-    dense = dense or past > 0 or torch.onnx.is_in_onnx_export() or torch.compiler.is_compiling()
+    # A graph that is traced, for ONNX too, is for any T, and tiles are for one.
+    dense = dense or past > 0 or torch.compiler.is_compiling()
     is_global = global_tokens(config.global_tokens, hidden.shape, mask, segments, device)
     if is_global is not None and mask is not None and mask.dim() == 3:
         dense = True

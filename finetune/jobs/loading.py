@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
 
 from finetune.checkpoints.folder import Checkpoint, load_checkpoint
 from finetune.checkpoints.hub import find_checkpoint
@@ -16,6 +19,24 @@ from finetune.task.interface import Task
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from finetune.training.answering import Answerer, Answering
 from finetune.training.ranks import pick_device
+
+
+class _NoDraws(TorchFunctionMode):
+    """Leaves fresh weights as the memory is that they get: for a model that is loaded next.
+
+    Not where a model is trained: what is drawn later depends on these draws.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        if getattr(function, "__name__", "") in _DRAWS:
+            return args[0] if args else named["tensor"]
+        return function(*args, **named)
+
+
+_DRAWS = {"normal_", "uniform_", "kaiming_uniform_", "xavier_uniform_", "trunc_normal_"}
 
 
 def checkpoint_of(folder: Path, run: FitRun, task: Task) -> Path:
@@ -45,13 +66,15 @@ def answerer_of(
     task = make_task(run, checkpoint.labels or None)
     config = checkpoint.encoder_config
     task.bind(tokenizer, checkpoint.head, config)
-    head = task.head(config, HeadConfig.from_dict(checkpoint.head))
+    with _NoDraws():
+        head = task.head(config, HeadConfig.from_dict(checkpoint.head))
+        encoder = Encoder(config)
     if checkpoint.head.get("kind") != head.kind:
         raise CheckpointError(
             f"{source}: {task.name} needs a head of the kind {head.kind}, got "
             f"{checkpoint.head.get('kind')}; name a run that was fine-tuned on such a task"
         )
-    module = Answerer(Encoder(config), head, task)
+    module = Answerer(encoder, head, task)
     checkpoint.load_into(module)
     module.decision = dict(checkpoint.decision)
     device = pick_device(run.trainer.accelerator)

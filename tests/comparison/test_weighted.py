@@ -160,6 +160,15 @@ def test_task_is_asked_for_a_few_scores_only() -> None:
     assert calls == 2 * 10
 
 
+def test_ranks_are_not_computed_for_a_task_without_areas(monkeypatch: pytest.MonkeyPatch) -> None:
+    def score(rows: Sequence[Answer]) -> dict[str, float]:
+        return {"f1": of_classes(rows)["f1"]}
+
+    weighted = WeightedScores([[class_rows(1)], [class_rows(2)]], score)
+    monkeypatch.delattr("finetune.metrics.weighted._ranks")
+    assert weighted.bootstrap("f1", seed=0, resamples=1_000) is not None
+
+
 def test_average_over_all_classes_is_told_from_that_over_those_drawn() -> None:
     """They differ in resamples without a class alone, as few of a class of six examples are."""
     groups: list[list[list[Answer]]] = [[set_rows(1, 400)], [set_rows(2, 400)]]

@@ -12,6 +12,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import finetune
 from finetune.encoder.int8 import Int8Linear
@@ -96,6 +97,16 @@ def test_rows_make_a_table_of_pandas(reviews: finetune.Predictor) -> None:
     assert table["id"].tolist() == [0, 1]
     wide = pd.json_normalize(reviews.predict(TEXTS))
     assert wide["probabilities.x"].dtype == float
+
+
+def test_weights_are_not_drawn_where_they_are_read(
+    reviews: finetune.Predictor, tmp_path: Path
+) -> None:
+    reviews.save(tmp_path / "run")
+    before = torch.get_rng_state()
+    answers = finetune.load(tmp_path / "run").predict(TEXTS)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert answers == reviews.predict(TEXTS)
 
 
 def test_answers_in_8_bits_are_nearly_those_of_float32(

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 from finetune.errors import CheckpointError, DataError
 from finetune.files.checksums import check_files
 from finetune.files.writing import write_json, write_text
+from finetune.text.tokenizer.names import reading_names_as_text
 from finetune.text.tokenizer.stated import ROLES
 from finetune.text.tokenizer.tokenizer_files import read_tokenizer
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 """What `save` writes."""
-# No character of any text: Unicode keeps it unassigned for ever.
-_UNREACHABLE = "\U0010ffff"
 _THREADS = "TOKENIZERS_PARALLELISM"  # the library's switch
 
 
@@ -199,7 +198,7 @@ class Tokenizer:
     @cached_property
     def _reader(self) -> tokenizers.Tokenizer:
         """What encodes texts: the backend, to which the special tokens' names are only text."""
-        return _reading_names_as_text(self._state, self._as_text)
+        return reading_names_as_text(self._state, self._as_text)
 
     @cached_property
     def _has_words(self) -> bool:
@@ -218,7 +217,7 @@ class Tokenizer:
         Raises:
             DataError: A text is no Unicode text.
         """
-        encodings = _encoded(self._reader.encode_batch, texts)
+        encodings = self._encoded("encode_batch", texts)
         return [
             Encoding(encoding.ids, encoding.offsets, self._word_ids(text, encoding))
             for text, encoding in zip(texts, encodings, strict=True)
@@ -236,7 +235,23 @@ class Tokenizer:
         Raises:
             DataError: A text is no Unicode text.
         """
-        return [encoding.ids for encoding in _encoded(self._reader.encode_batch_fast, texts)]
+        return [encoding.ids for encoding in self._encoded("encode_batch_fast", texts)]
+
+    def _encoded(self, method: str, texts: Sequence[str]) -> list[tokenizers.Encoding]:
+        """Encode by the reader; while there is none, try without: to make it takes 0.1 s."""
+        if "_reader" not in self.__dict__ and not self._cuts_by_scores:
+            encodings = _encoded(getattr(self.backend, method), texts)
+            names = {self.backend.token_to_id(name) for name in self._as_text}
+            # Where no special token was found, there is nothing that the reader would not find.
+            if all(names.isdisjoint(encoding.ids) for encoding in encodings):
+                return encodings
+        return _encoded(getattr(self._reader, method), texts)
+
+    @cached_property
+    def _cuts_by_scores(self) -> bool:
+        from tokenizers import models
+
+        return isinstance(self.backend.model, models.Unigram)
 
     def _word_ids(self, text: str, encoding: tokenizers.Encoding) -> list[int]:
         if self._has_words:
@@ -278,47 +293,6 @@ class Tokenizer:
             suffix=ids[ends[last] :].tolist(),
             second_type=int(sample.type_ids[starts[last]]) if pair else 0,
         )
-
-
-def _reading_names_as_text(text: str, names: Collection[str]) -> tokenizers.Tokenizer:
-    """Copy a tokenizer so that some of its tokens are never found in a text.
-
-    The library turns a `[SEP]` that somebody wrote into the separator itself, so a text could end
-    its own sequence or hide as padding. Here such a name has no entry in the vocabulary: `[SEP]`
-    becomes the tokens of a bracket, a word and a bracket. All ids stay as they are.
-
-    Args:
-        text: The tokenizer as JSON. Its other added tokens are still found.
-        names: The tokens. The model must not know them either: sentencepiece has `<s>` among its
-            pieces, and an added token that is not looked for would be found there.
-
-    Returns:
-        A tokenizer with the same ids, for encoding texts without special tokens around them.
-    """
-    from tokenizers import Tokenizer, models
-
-    state = json.loads(text)
-    for token in state["added_tokens"]:
-        token["content"] = _renamed(token["content"], names)
-    model = state["model"]
-    if model.get("unk_token") is not None:
-        model["unk_token"] = _renamed(model["unk_token"], names)
-    if isinstance(model["vocab"], dict):
-        model["vocab"] = {_renamed(name, names): number for name, number in model["vocab"].items()}
-        return Tokenizer.from_str(json.dumps(state))
-    pieces = [(_renamed(name, names), score) for name, score in model["vocab"]]
-    model["vocab"] = [list(piece) for piece in pieces]
-    copy: Any = Tokenizer.from_str(json.dumps(state))
-    # The library reads a score from a file with an error in its last digit, which may decide
-    # between two ways to cut a word: the scores are handed over as numbers.
-    copy.model = models.Unigram(
-        pieces, unk_id=model["unk_id"], byte_fallback=model.get("byte_fallback", False)
-    )
-    return copy  # type: ignore[no-any-return]
-
-
-def _renamed(name: str, names: Collection[str]) -> str:
-    return f"{_UNREACHABLE}{name}" if name in names else name
 
 
 def _encoded(encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[str]) -> list[Any]:

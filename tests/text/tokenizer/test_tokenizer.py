@@ -73,6 +73,22 @@ def test_transformers_agrees_on_any_text(tokenizer: Tokenizer, theirs: Any, text
     assert_agree(tokenizer, theirs, text)
 
 
+@pytest.mark.parametrize("text", ODD_TEXTS)
+def test_texts_are_split_alike_before_the_names_of_special_tokens_are_hidden(
+    tokenizer: Tokenizer, text: str
+) -> None:
+    """The tokenizer that hides them is made for the first text that contains one, or a word that
+    is unknown: that takes 0.1 s."""
+    fresh: Tokenizer = pickle.loads(pickle.dumps(tokenizer))
+    assert tokenizer._reader  # made here, if it was not
+    expected = tokenizer.encode_batch([text])
+    assert fresh.encode_batch([text]) == expected
+    assert fresh.encode_ids([text]) == [expected[0].ids]
+    special = {tokenizer.backend.token_to_id(name) for name in tokenizer.special_tokens.values()}
+    hides = "_reader" in fresh.__dict__
+    assert hides == (text == NAMED or not special.isdisjoint(expected[0].ids))
+
+
 def test_mask_is_read_where_it_is_asked_for_and_nothing_else(tokenizer: Tokenizer) -> None:
     masked = tokenizer.reading_masks().encode_batch([NAMED])[0]
     plain = tokenizer.encode_batch([NAMED])[0]
