@@ -35,11 +35,14 @@ def describe(arguments: list[str]) -> int:
     parser.add_argument("source", type=Path, nargs="+", help=SOURCE)
     add_json(parser, "print the counts of each encoder as JSON on stdout")
     space = parser.parse_args(arguments)
-    from finetune.checkpoints.hf import exports_as
     from finetune.encoder import cost
 
-    configs = {str(source): _encoder_config(source) for source in space.source}
-    heads = {str(source): _task_head(source) for source in space.source}
+    checkpoints = {str(source): _checkpoint(source) for source in space.source}
+    configs = {
+        name: _of_settings(Path(name)) if one is None else one.encoder_config
+        for name, one in checkpoints.items()
+    }
+    heads = {name: None if one is None else _task_head(one) for name, one in checkpoints.items()}
     if space.json:
         counts = {name: cost.counts(config) for name, config in configs.items()}
         for name, head in heads.items():
@@ -51,7 +54,7 @@ def describe(arguments: list[str]) -> int:
             [
                 cost.describe(config),
                 *_about_head(heads[name]),
-                *textwrap.wrap(exports_as(config, reasons=True), 80),
+                *textwrap.wrap(_exports(config, checkpoints[name]), 80),
             ]
         )
         for name, config in configs.items()
@@ -175,18 +178,28 @@ def bench(arguments: list[str]) -> int:
     return 0
 
 
+def _exports(config: EncoderConfig, checkpoint: Checkpoint | None) -> str:
+    """Which formats the network of a checkpoint, or an encoder alone, can be exported to."""
+    from finetune.checkpoints.hf import exports_as
+    from finetune.export.source import Source
+    from finetune.runs.folder import RunFolder
+
+    if checkpoint is None:
+        return exports_as(config, {}, reasons=True)
+    run = RunFolder.of_checkpoint(checkpoint.folder)
+    results = run.read_results() if run is not None and run.results_file.is_file() else {}
+    family = Source(checkpoint, results).family
+    return exports_as(config, checkpoint.head, first=family, reasons=True)
+
+
 HEAD_LENGTH = 128
 """T of the texts for which the operations of a head are counted."""
 
 
-def _task_head(source: Path) -> dict[str, Any] | None:
+def _task_head(checkpoint: Checkpoint) -> dict[str, Any] | None:
     """What the head of a fine-tuned checkpoint costs; None without one that pools or writes."""
     from finetune.checkpoints.hf.form import POOLED
-    from finetune.checkpoints.hub import find_checkpoint
 
-    if not source.is_dir():
-        return None
-    checkpoint = find_checkpoint(source)
     kind = str(checkpoint.head.get("kind"))
     if kind == "seq2seq":
         return _decoder(checkpoint)
@@ -237,12 +250,18 @@ def _about_head(head: Mapping[str, Any] | None) -> list[str]:
 
 def _encoder_config(source: Path) -> EncoderConfig:
     """The encoder that a checkpoint holds, or that a run with these settings would start from."""
+    checkpoint = _checkpoint(source)
+    return _of_settings(source) if checkpoint is None else checkpoint.encoder_config
+
+
+def _checkpoint(source: Path) -> Checkpoint | None:
+    """The checkpoint in a folder or of a name on the hub; None for anything else."""
     from finetune.checkpoints.hub import HUB_NAME, find_checkpoint
 
     on_the_hub = not source.exists() and source.suffix not in (".yaml", ".yml")
     if source.is_dir() or (on_the_hub and HUB_NAME.fullmatch(str(source))):
-        return find_checkpoint(source).encoder_config
-    return _of_settings(source)
+        return find_checkpoint(source)
+    return None
 
 
 def _of_settings(source: Path) -> EncoderConfig:

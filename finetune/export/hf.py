@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from finetune.checkpoints.folder import CONFIG, WEIGHTS, Checkpoint
-from finetune.checkpoints.hf import OWN, Form, export_form, their_weights
+from finetune.checkpoints.hf import OWN, Form, export_form, export_lacks, their_weights
 from finetune.checkpoints.hf.form import POOLED
 from finetune.checkpoints.hf.reading import HEADS, PROBLEMS
 from finetune.errors import CheckpointError
@@ -68,12 +68,8 @@ def export_hf(run: Path, out: Path, terms: Terms | None = None) -> Written:
     """
     source = find_source(run)
     checkpoint, kind = source.checkpoint, source.kind
-    if (block := checkpoint.encoder_config.block) != "transformer":
-        raise CheckpointError(
-            f"{checkpoint.folder}: --format hf expects block transformer, got block {block}, which "
-            "no class of transformers has; use --format onnx"
-        )
-    pooling = _pooling(checkpoint)
+    _check_network(checkpoint)
+    pooling = str(HeadConfig.from_dict(checkpoint.head).resolved(checkpoint.encoder_config).pooling)
     form, lacking = export_form(checkpoint.encoder_config, kind, pooling, first=source.family)
     settings = _settings(checkpoint, kind, form, pooling)
     weights = _weights(checkpoint, kind, form, pooling)
@@ -95,19 +91,15 @@ def export_hf(run: Path, out: Path, terms: Terms | None = None) -> Written:
     return written
 
 
-def _pooling(checkpoint: Checkpoint) -> str:
-    if checkpoint.head.get("layers", "last") != "last":
+def _check_network(checkpoint: Checkpoint) -> None:
+    """Refuse what neither a class of `transformers` nor the exported code computes."""
+    config, head = checkpoint.encoder_config, checkpoint.head
+    if lacking := export_lacks(config, head, "hf"):
+        has_other = not export_lacks(config, head, "onnx")
+        remedy = "use --format onnx" if has_other else "predict with finetune predict"
         raise CheckpointError(
-            f"{checkpoint.folder}: --format hf expects a head that reads the last layer, got "
-            f"layers: {checkpoint.head['layers']}; use --format onnx"
+            f"{checkpoint.folder}: --format hf {'; '.join(lacking)}; {remedy}"
         )
-    if checkpoint.head.get("levels", 1) > 1:
-        raise CheckpointError(
-            f"{checkpoint.folder}: --format hf expects a head without a transformer over windows, "
-            f"got levels: {checkpoint.head['levels']}; predict with finetune predict"
-        )
-    given = HeadConfig(pooling=checkpoint.head.get("pooling"))
-    return str(given.resolved(checkpoint.encoder_config).pooling)
 
 
 def _card_notes(written: Written) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from finetune.heads import (
     MaskedLM,
     MultiLabel,
     MultipleChoice,
+    PooledHead,
     Regression,
     Span,
     SpanConfig,
@@ -29,6 +31,7 @@ from finetune.heads import (
     head_logits,
     states_for,
 )
+from finetune.heads.windows import Windows
 from finetune.jobs.ensembles import together
 
 HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], TaskHead]] = {
@@ -44,16 +47,24 @@ HEADS: dict[str, Callable[[EncoderConfig, HeadConfig, int], TaskHead]] = {
 class WholeModel(nn.Module):
     """Encoder and head in eval mode: token ids to logits, or to hidden states without a head."""
 
-    def __init__(self, encoder: Encoder, head: TaskHead | MaskedLM | None) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        head: TaskHead | MaskedLM | None,
+        *,
+        pools_windows: bool = False,
+    ) -> None:
         """Combine the two.
 
         Args:
             encoder: The encoder; its config defines whether there are segments.
             head: The head; its `kind` defines inputs and outputs. None for an encoder alone.
+            pools_windows: Whether a batch is the windows of one text, which get one output.
         """
         super().__init__()
         self.encoder = encoder
         self.head = head
+        self.pools_windows = pools_windows
         self.kind = "none" if head is None else str(head.kind)
         self.eval().requires_grad_(False)
 
@@ -62,6 +73,11 @@ class WholeModel(nn.Module):
         """Names of the arguments of `forward`, in order."""
         names = ("input_ids", "attention_mask", "token_type_ids")
         return names if self.encoder.config.type_vocab_size else names[:2]
+
+    @property
+    def first_axis(self) -> str:
+        """What the first axis of an input counts."""
+        return "windows" if self.pools_windows else "batch"
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -90,7 +106,7 @@ class WholeModel(nn.Module):
             token_type_ids: Segment of each token, int64, same shape; None for segment 0.
 
         Returns:
-            Logits (B, C) of classes or options; numbers (B,); logits (B, T) and (B, T) of the first
+            Logits (B, C) of classes or options; numbers (B,), B being 1 for the windows of a text; logits (B, T) and (B, T) of the first
             and the last token of an answer, the lowest finite number at padding; logits (B, T, V)
             of tokens. Without a head the hidden states, (B, T, D).
         """
@@ -99,6 +115,8 @@ class WholeModel(nn.Module):
         given = {name: tensor for name, tensor in batch.items() if tensor is not None}
         if self.options is not None:
             given = {name: tensor.flatten(0, 1) for name, tensor in given.items()}  # (B C, T)
+        if self.pools_windows:  # all options have the same windows
+            given["window_of"] = torch.arange(self.options or 1).repeat(input_ids.shape[0])
         if self.head is None:
             return (self.encoder(given).last_hidden_state,)
         return self._answer(self.head, given)
@@ -116,7 +134,8 @@ class WholeEnsemble(WholeModel):
 
     def __init__(self, members: Sequence[WholeModel]) -> None:
         """Combine models with heads of one kind and labels in the same order."""
-        super().__init__(members[0].encoder, members[0].head)
+        first = members[0]
+        super().__init__(first.encoder, first.head, pools_windows=first.pools_windows)
         self.members = nn.ModuleList(members)
 
     def forward(
@@ -132,15 +151,20 @@ class WholeEnsemble(WholeModel):
         return mean.unbind(-1) if self.kind == "span" else (mean,)
 
 
-def load_model(checkpoint: Checkpoint) -> WholeModel:
+def load_model(checkpoint: Checkpoint, *, pools_windows: bool = False) -> WholeModel:
     """The model of a checkpoint with its calibrated weights, on the CPU and in eval mode.
+
+    Args:
+        checkpoint: Of a run.
+        pools_windows: As for `WholeModel`.
 
     Raises:
         CheckpointError: The kind of its head is unknown, or the weights do not fit.
     """
     encoder = Encoder(checkpoint.encoder_config)
     kind = checkpoint.head.get("kind") or "none"
-    model = WholeModel(encoder, None if kind == "none" else _head(checkpoint, str(kind), encoder))
+    head = None if kind == "none" else _head(checkpoint, str(kind), encoder)
+    model = WholeModel(encoder, head, pools_windows=pools_windows)
     checkpoint.load_into(model)
     model.load_state_dict(calibrated(model.state_dict(), checkpoint))
     return model
@@ -172,6 +196,39 @@ class _AtOnce(Additive):
         return self._compare(from_query, from_key)
 
 
+class _OneText(Windows):
+    """The windows of one text, or of the options of one question, which have as many each.
+
+    A graph does not learn from its inputs how many texts there are; the numbers are the same.
+    """
+
+    def __init__(self, texts: int, window_of: Tensor) -> None:
+        """Set how many texts there are: 1, or C options; int64 (W N,) numbers them in turn."""
+        self.count, self.window_of = texts, window_of
+
+    def mean(self, vectors: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Average with weights, (W N, P) and (W N,) -> (N, P)."""
+        weights = torch.ones_like(vectors[:, 0]) if weights is None else weights
+        by_text = self._by_text(weights.float().unsqueeze(1))
+        totals = by_text.sum(dim=0).clamp(min=torch.finfo(by_text.dtype).tiny)
+        return (self._by_text(vectors.float()) * by_text).sum(dim=0) / totals
+
+    def largest(self, vectors: Tensor) -> Tensor:
+        """Take the largest value, (W N, P) -> (N, P)."""
+        return self._by_text(vectors).amax(dim=0)
+
+    def last(self, vectors: Tensor) -> Tensor:
+        """Take the last window's, (W N, P) -> (N, P)."""
+        return self._by_text(vectors)[-1]
+
+    def rows(self, vectors: Tensor) -> tuple[Tensor, None]:
+        """The windows of each text in a row, (N, W, D), all of which there are."""
+        return self._by_text(vectors).transpose(0, 1), None
+
+    def _by_text(self, vectors: Tensor) -> Tensor:
+        return vectors.unflatten(0, (-1, self.count))  # (W, N, P)
+
+
 def without_loops(model: WholeModel) -> WholeModel:
     """A copy whose computation is the same whatever the length is, so that it can be recorded."""
     copied = deepcopy(model)
@@ -184,4 +241,7 @@ def without_loops(model: WholeModel) -> WholeModel:
             for name, reader in list(part.named_children()):
                 if isinstance(reader, Reader):
                     setattr(part, name, RecordedReader(reader))
+        if isinstance(part, PooledHead):
+            for combining in filter(None, (part.windows, part.upper)):
+                combining.group = partial(_OneText, model.options or 1)
     return copied

@@ -1,6 +1,7 @@
 """A run's checkpoint as an ONNX folder: a graph that onnxruntime and others run without torch.
 
-OUT/model.onnx       the graph, for any batch size and length
+OUT/model.onnx       the graph, for any batch size and length; where a run reads the windows of a text
+                     together, for the windows of one text
 OUT/model.int8.onnx  the same with weights in 8 bits, if requested
 OUT/config.json      task, labels, inputs, outputs, and what was measured
 OUT/tokenizer.json   truncates at the run's maximal length and pads; its settings beside it. Where
@@ -20,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from finetune.checkpoints.folder import CONFIG
+from finetune.checkpoints.hf import export_lacks
 from finetune.console.output import counted
-from finetune.errors import ConfigError
+from finetune.errors import CheckpointError, ConfigError
 from finetune.export.card import Terms, write_card
 from finetune.export.model import WholeEnsemble, WholeModel, load_model
 from finetune.export.onnx_example import example
@@ -82,22 +84,19 @@ def export_onnx(
 
     Raises:
         ConfigError: A package of the extra `onnx` is missing, or the run has no weights.
-        CheckpointError: There is no checkpoint; torch cannot trace it; or the graph's outputs
-            differ from the model's.
+        CheckpointError: There is no checkpoint; its head writes texts; torch cannot trace it; or
+            the graph's outputs differ from the model's.
         OSError: It cannot be written.
     """
     check_packages()
     source = find_ensemble(run) if ensemble else find_source(run)
-    if source.long.pools_windows:
-        raise ConfigError(
-            f"{run}: expected a run that answers for one sequence at a time, got window_labels "
-            "document, whose head reads all windows of a text; train with --window-labels window"
-        )
+    _check_head(run, source)
+    load = partial(load_model, pools_windows=source.long.pools_windows)
     if ensemble:
-        model: WholeModel = WholeEnsemble([load_model(one) for one in source.members])
+        model: WholeModel = WholeEnsemble([load(one) for one in source.members])
     else:
         uncalibrated = replace(source.checkpoint, decision={})
-        model = load_model(uncalibrated if source.averages_windows else source.checkpoint)
+        model = load(uncalibrated if source.averages_windows else source.checkpoint)
     tokenizer = source.checkpoint.tokenizer()
     score = partial(score_graphs, data=data) if int8 else None
     with new_folder(out) as folder:
@@ -106,6 +105,21 @@ def export_onnx(
         _write_descriptions(folder, out.name, model, tokenizer, source, measured, terms)
     _report(measured)
     return measured
+
+
+def _check_head(run: Path, source: Source) -> None:
+    """Refuse what no graph computes, and a second level without the windows that it reads."""
+    checkpoint = source.checkpoint
+    if lacking := export_lacks(checkpoint.encoder_config, checkpoint.head, "onnx"):
+        raise CheckpointError(
+            f"{checkpoint.folder}: --format onnx {'; '.join(lacking)}; predict with finetune predict"
+        )
+    if checkpoint.head.get("levels", 1) > 1 and not source.long.pools_windows:
+        raise ConfigError(
+            f"{run}: levels {checkpoint.head['levels']} reads the windows of a text together: "
+            "expected a run with config.yaml, which says how texts are cut, got a checkpoint alone; "
+            "export the run"
+        )
 
 
 def _write_graphs(
@@ -179,10 +193,11 @@ def _write_descriptions(
     mask = (tokenizer.special_tokens["mask_token"], tokenizer.mask_token_id)
     code = example(model.kind, model.inputs, mask=mask, options=model.options)
     if source.long.long != "cut":
-        code = long_example(model.kind, model.options)
+        code = long_example(model.kind, model.options, together=model.pools_windows)
     (folder / EXAMPLE).write_text(code, encoding="utf-8")
     usage = f"`python {EXAMPLE}`:\n\n```python\n{code}```"
-    card = {"title": title, "usage": usage, "notes": _notes(measured), "terms": terms}
+    notes = _notes(measured, source)
+    card = {"title": title, "usage": usage, "notes": notes, "terms": terms}
     write_card(folder, source, library="onnx", **card)
 
 
@@ -208,7 +223,7 @@ def _config(folder: Path, model: WholeModel, source: Source, measured: Measured)
     return config
 
 
-def _notes(measured: Measured) -> list[str]:
+def _notes(measured: Measured, source: Source) -> list[str]:
     """The card's paragraphs about the graph."""
     agreement, scores = measured.agreement, measured.scores
     notes = [
@@ -216,6 +231,8 @@ def _notes(measured: Measured) -> list[str]:
         f"of random tokens, sequences of 1 to {agreement.longest} of them, with and without "
         f"padding: the largest difference was {agreement.largest_difference:.1e}."
     ]
+    if source.long.pools_windows:
+        notes.append("The graph reads all windows of one text at a time, and gives one answer.")
     if scores is not None:
         figures = ", ".join(
             f"{name} {value:.4f} in float32 and {scores.int8[name]:.4f} in 8 bits"

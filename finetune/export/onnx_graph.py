@@ -107,7 +107,7 @@ def _sample(model: WholeModel) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any]
         shape = (batch, min(length, longest))
     if model.options is not None:
         shape = (batch, model.options, shape[-1])
-    axes = {0: Dim("batch", min=1), len(shape) - 1: Dim("length", min=1, max=longest)}
+    axes = {0: Dim(model.first_axis, min=1), len(shape) - 1: Dim("length", min=1, max=longest)}
     ids, mask = torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64)
     sample = (ids, mask, torch.zeros_like(ids))[: len(model.inputs)]
     return sample, (axes,) * len(sample)
@@ -118,7 +118,7 @@ def _symbols(recorded: Any, model: WholeModel) -> dict[str, str]:
     shape = next(
         node.meta["val"].shape for node in recorded.graph.nodes if node.name == model.inputs[0]
     )
-    return {str(shape[0]): "batch", str(shape[-1]): "length"}
+    return {str(shape[0]): model.first_axis, str(shape[-1]): "length"}
 
 
 def _name_axes(graph_model: Any, names: Mapping[str, str]) -> None:

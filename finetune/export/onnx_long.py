@@ -22,7 +22,7 @@ import tokenizers
 here = Path(__file__).parent
 config = json.loads((here / "config.json").read_text(encoding="utf-8"))
 labels, long, template = config["labels"], config["long_texts"], config["template"]
-temperature = config["decision"].get("temperature", 1.0)
+temperature = config["decision"].get("temperature", 1.0)  # 1 where the graph has divided by it
 
 tokenizer = tokenizers.Tokenizer.from_file(str(here / "tokenizer.json"))
 tokenizer.encode_special_tokens = True  # a [SEP] in a text is plain text
@@ -97,37 +97,36 @@ def sequences(first, second=None):
 
 
 texts = ["A text.", "Another one. " * 99]  # of a pair: ("one", "the other")
+'''
+EACH = """\
 rows, owners = [], []
 for number, text in enumerate(texts):
     of_text = sequences(*([text] if isinstance(text, str) else text))
     rows += of_text
     owners += [number] * len(of_text)
 logits, owners = run(padded(rows)), np.array(owners)
-'''
-CLASSES = (
-    TEXTS
-    + """\
+"""
+TOGETHER = """\
+windows = [sequences(*([text] if isinstance(text, str) else text)) for text in texts]
+logits = np.concatenate([run(padded(rows)) for rows in windows])  # the windows of a text at a time
+owners = np.arange(len(texts))
+"""
+CLASSES = """\
 odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-each = odds / odds.sum(axis=1, keepdims=True)  # probabilities of each window
+each = odds / odds.sum(axis=1, keepdims=True)  # probabilities by each row of logits
 means = np.array([each[owners == number].mean(axis=0) for number in range(len(texts))])
 calibrated = means ** (1 / temperature)
 calibrated /= calibrated.sum(axis=1, keepdims=True)
 print([labels[best] for best in calibrated.argmax(axis=1)])
 """
-)
-LABEL_SETS = (
-    TEXTS
-    + """\
-each = 1 / (1 + np.exp(-logits))  # probabilities of each window
+LABEL_SETS = """\
+each = 1 / (1 + np.exp(-logits))  # probabilities by each row of logits
 means = np.array([each[owners == number].mean(axis=0) for number in range(len(texts))])
 calibrated = 1 / (1 + (1 / means - 1) ** (1 / temperature))
 thresholds = np.array([config["decision"].get(f"threshold/{label}", 0.5) for label in labels])
 print([[label for label, yes in zip(labels, row) if yes] for row in calibrated > thresholds])
 """
-)
-NUMBERS = (
-    TEXTS + "print([float(logits[owners == number].mean()) for number in range(len(texts))])\n"
-)
+NUMBERS = "print([float(logits[owners == number].mean()) for number in range(len(texts))])\n"
 OPTIONS = '''
 
 def sequences(passage, seconds):
@@ -151,18 +150,19 @@ BODIES = {
     "multi_label": LABEL_SETS,
     "regression": NUMBERS,
 }
-"""Kind of a head -> the rest of the example."""
+"""Kind of a head -> what is done with the logits: a row for each owner, or several."""
 
 
-def long_example(kind: str, options: int | None) -> str:
+def long_example(kind: str, options: int | None, *, together: bool = False) -> str:
     """Write example.py of a run that reads long texts.
 
     Args:
         kind: Kind of the head: of a text, or `choice`.
         options: C of a multiple-choice head.
+        together: The graph reads the windows of a text together.
     """
     if options is None:
-        return START + BODIES[kind]
+        return START + TEXTS + (TOGETHER if together else EACH) + BODIES[kind]
     return START + OPTIONS.format(options=[f"option {number}" for number in range(1, options + 1)])
 
 

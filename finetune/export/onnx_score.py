@@ -11,12 +11,16 @@ import torch
 from finetune.console.output import counted
 from finetune.errors import ConfigError, FinetuneError
 from finetune.export.onnx_graph import Session
+from finetune.heads.protocol import mask_choices
 from finetune.jobs.scoring import Scorer, load_scorer
 from finetune.metrics.semantics import goodness
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder, note, say
 from finetune.task import decision
 from finetune.training.answering import in_order
+
+SEQUENCES = ("input_ids", "attention_mask", "token_type_ids")
+"""What of a batch has a row for each sequence."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +104,17 @@ def score_graph(scorer: Scorer, session: Session, split: str) -> dict[str, float
         Metric -> fraction.
     """
     outputs, order = [], []
+    read = _text_by_text if scorer.task.long.pools_windows else _logits
     for batch in scorer.data.loader(split):
-        logits = _logits(session, batch, scorer.task.sequences_per_example)
+        logits = read(session, batch, scorer.task.sequences_per_example)
+        if "choices" in batch:
+            logits = mask_choices(logits, batch["choices"])
         outputs.append(scorer.module.outputs(logits, batch))
         order.append(batch["index"])
     task, data = scorer.task, scorer.data
     given = (task, in_order(outputs, order), data.examples(split), data.features(split))
     numbers = scorer.module.decision
-    if not task.long.has_windows:  # otherwise the graph has divided by the temperature itself
+    if not task.long.averages_windows:  # otherwise the graph has divided by the temperature itself
         numbers = numbers | {decision.TEMPERATURE: 1.0}
     return task.score(decision.answers(*given, numbers))
 
@@ -125,3 +132,16 @@ def _logits(session: Session, batch: Mapping[str, torch.Tensor], rows: int) -> t
     arrays_out = session({name: each.numpy() for name, each in arrays.items()})
     logits = [torch.from_numpy(each) for each in arrays_out]
     return logits[0] if len(logits) == 1 else torch.stack(logits, dim=-1)
+
+
+def _text_by_text(session: Session, batch: Mapping[str, torch.Tensor], rows: int) -> torch.Tensor:
+    """A batch's logits, of a graph that reads the windows of one text."""
+    tensors = {name: batch[name] for name in SEQUENCES if name in batch}
+    owners = batch.get("window_of", torch.arange(len(batch["input_ids"]))) // rows
+    texts = (owners == text for text in owners.unique())
+    return torch.cat(
+        [
+            _logits(session, {name: each[own] for name, each in tensors.items()}, rows)
+            for own in texts
+        ]
+    )

@@ -55,7 +55,7 @@ class Source:
     @property
     def averages_windows(self) -> bool:
         """Whether an answer is the average of windows, which comes before the temperature."""
-        return self.long.has_windows and not self.members
+        return self.long.averages_windows and not self.members
 
     @property
     def thresholds(self) -> dict[str, float]:

@@ -9,6 +9,8 @@ of two texts, is averaged over the windows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +19,7 @@ from finetune.encoder.block import transformer_block
 from finetune.encoder.contexts import contexts_of
 from finetune.encoder.norms import make_norm
 from finetune.errors import ConfigError
-from finetune.heads.pooling import AttentionPooling, Pooling
+from finetune.heads.pooling import AttentionPooling, Pooling, mean_over_tokens
 
 BLOCKS = 2
 """Blocks of the transformer over windows."""
@@ -29,6 +31,7 @@ class WindowPooling:
     def __init__(self, name: str, pool: Pooling, *, causal: bool) -> None:
         """Keep the pooling, its name, and whether it reads the last token in place of the first."""
         self.name, self.pool, self.causal = name, pool, causal
+        self.group: Callable[[Tensor], Windows] = Windows
 
     def __call__(
         self, vectors: Tensor, hidden: Tensor, attention_mask: Tensor | None, window_of: Tensor
@@ -45,7 +48,7 @@ class WindowPooling:
         Returns:
             (N, P).
         """
-        combine = Windows(window_of)
+        combine = self.group(window_of)
         if self.name == "concat":
             end, largest, mean = vectors.chunk(3, dim=-1)
             ends = combine.last(end) if self.causal else combine.mean(end)
@@ -70,7 +73,7 @@ def _tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 
 class Windows:
-    """Sums, maxima and last ones over the windows of each text."""
+    """What is taken over the windows of each text: means, maxima, the last ones, or all in a row."""
 
     def __init__(self, window_of: Tensor) -> None:
         """Keep which text each window belongs to, int64 (S,)."""
@@ -83,6 +86,18 @@ class Windows:
         sums = sums.index_add(0, self.window_of, vectors.float() * weights[:, None].float())
         totals = sums.new_zeros(self.count).index_add(0, self.window_of, weights.float())
         return sums / totals.clamp(min=torch.finfo(totals.dtype).tiny)[:, None]
+
+    def rows(self, vectors: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The windows of each text in a row, (N, W, D), and where there is one, bool (N, W)."""
+        counts = self.window_of.bincount()
+        order = self.window_of.argsort(stable=True)
+        text = self.window_of[order]
+        starts = counts.cumsum(0) - counts
+        column = torch.arange(len(vectors), device=vectors.device) - starts[text]
+        widest = int(counts.max())
+        rows = vectors.new_zeros(len(counts), widest, vectors.shape[1])
+        rows = rows.index_put((text, column), vectors[order])
+        return rows, torch.arange(widest, device=vectors.device) < counts[:, None]
 
     def largest(self, vectors: Tensor) -> Tensor:
         """Take the largest value, (S, P) -> (N, P)."""
@@ -128,6 +143,7 @@ class WindowEncoder(nn.Module):
         )
         self.blocks = nn.ModuleList(transformer_block(self.config, n) for n in range(BLOCKS))
         self.norm = make_norm(self.config, config.hidden_size)
+        self.group: Callable[[Tensor], Windows] = Windows
 
     def forward(self, vectors: Tensor, window_of: Tensor | None) -> Tensor:
         """Read the windows of each text together.
@@ -142,26 +158,11 @@ class WindowEncoder(nn.Module):
         """
         if window_of is None:
             window_of = torch.arange(len(vectors), device=vectors.device)
-        hidden, mask = _in_rows(vectors, window_of)
+        hidden, mask = self.group(window_of).rows(vectors)
         bias, rotary, distances = contexts_of(self.config, hidden, mask, None)[False]
         for block in self.blocks:
             hidden, _ = block(hidden, bias, rotary, distances)
-        attended = mask.unsqueeze(-1)  # (N, W, 1)
-        mean: Tensor = (self.norm(hidden) * attended).sum(dim=1) / attended.sum(dim=1)
-        return mean
-
-
-def _in_rows(vectors: Tensor, window_of: Tensor) -> tuple[Tensor, Tensor]:
-    """The windows of each text in a row, (N, W, D), and where there is one, bool (N, W)."""
-    counts = window_of.bincount()
-    order = window_of.argsort(stable=True)
-    text = window_of[order]
-    starts = counts.cumsum(0) - counts
-    column = torch.arange(len(vectors), device=vectors.device) - starts[text]
-    widest = int(counts.max())
-    rows = vectors.new_zeros(len(counts), widest, vectors.shape[1])
-    rows = rows.index_put((text, column), vectors[order])
-    return rows, torch.arange(widest, device=vectors.device) < counts[:, None]
+        return mean_over_tokens(self.norm(hidden), mask)
 
 
 ONE_VECTOR = ("cls", "last", "mean", "max", "attention")

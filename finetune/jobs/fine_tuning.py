@@ -237,15 +237,13 @@ def _train(
     """Train and score, in a folder that is open for the run."""
     run, module, data = preparation.run, preparation.module, preparation.data
     task, start = data.task, preparation.start
-    settings = module.head.settings() or dataclasses.asdict(run.head)
-    head = {"kind": module.head.kind, **settings}
     session = Session(
         run,
         folder,
         module,
         data,
         preparation.tokenizer,
-        head=head,
+        head=preparation.head,
         task=task,
         seeds_to_come=seeds_to_come,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from finetune.checkpoints.folder import Checkpoint, find_tokenizer
 from finetune.checkpoints.hf import exports_as
@@ -79,20 +80,15 @@ class Preparation:
             cached = sizes(self.choice, width, self.run.caching.cache_precision)
             say(plan_table(self.plan, self.run.unfreezing.policy, cached))
         if self.run.dry_run:
-            self._show_exports()
-
-    def _show_exports(self) -> None:
-        """Print which formats the network can be exported to."""
-        head = self.module.head
-        if head.generates:
-            say("export formats: none (a head that writes has no class in transformers)")
-        elif head.all_layers:
-            say("export formats: ONNX (--layers mix has none in transformers)")
-        else:
             family = None if self.start is None else self.start.source.get("family")
-            pooling = str(getattr(getattr(head, "config", None), "pooling", "cls"))
             config = self.module.encoder.config
-            say(exports_as(config, head.kind, pooling, first=family, reasons=True))
+            say(exports_as(config, self.head, first=family, reasons=True))
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What a checkpoint says of the head."""
+        head = self.module.head
+        return {"kind": head.kind, **(head.settings() or dataclasses.asdict(self.run.head))}
 
     def inputs(self) -> Inputs:
         """What the run reads, by content; a resumed run must read the same."""

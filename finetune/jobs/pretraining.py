@@ -136,7 +136,7 @@ def _pretrain(run: PretrainRun) -> Results:
     check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
     if line := config.without_effect():
         say(line)
-    say(exports_as(config, "masked_lm"))  # when nothing can be refused any more
+    say(exports_as(config, {"kind": "masked_lm"}))  # when nothing can be refused any more
     seed_weights(run.seed)
     with first_weights(run.trainer):
         module = Pretrainer(

@@ -46,7 +46,7 @@ def test_what_only_attention_has_is_refused_in_a_line(
 ) -> None:
     pattern = "attention weights: expected block transformer, got lstm, which has no attention"
     refuses(pattern, "inspect", "attention", recurrent, "the cat", "--out", tmp_path / "seen")
-    pattern = ".*: --format hf expects block transformer, got block lstm, .*; use --format onnx"
+    pattern = ".*: --format hf has block 'transformer' only, got 'lstm'; use --format onnx"
     refuses(pattern, "export", recurrent, "--format", "hf", "--out", tmp_path / "hf")
 
 

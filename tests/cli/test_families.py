@@ -225,12 +225,19 @@ def test_beams_are_chosen_when_a_run_is_used(
     refuses(message, "evaluate", runs["classify"], "--beams", 2)
 
 
-def test_the_decoder_is_counted(runs: dict[str, Path], call: Call) -> None:
+def test_the_decoder_is_counted_and_not_exported(
+    runs: dict[str, Path], call: Call, refuses: Refuses, tmp_path: Path
+) -> None:
     (counts,) = call("describe", runs["write"], "--json").json.values()
     weights = load_checkpoint(runs["write"]).weights()
     own = sum(tensor.numel() for name, tensor in weights.items() if name.startswith("head."))
     assert counts["task_head"]["parameters"] == own
-    assert "The decoder has" in call("describe", runs["write"]).out
+    described = call("describe", runs["write"]).out
+    assert "The decoder has" in described
+    assert "export formats: none (ONNX lacks a head that writes texts" in described
+    for form in ("hf", "onnx"):
+        message = f".*: --format {form} lacks a head that writes texts; predict with finetune predict"
+        refuses(message, "export", runs["write"], "--format", form, "--out", tmp_path / "out")
 
 
 def test_questions_with_unequally_many_options_go_all_the_way(

@@ -87,9 +87,9 @@ def test_layers_are_mixed_over_a_frozen_encoder_too(
     assert call("evaluate", tmp_path / "run").json["metrics"] == score
     dry = call(*world.glue(tmp_path / "dry", *words), "--dry-run")
     assert "export formats: ONNX (" in dry.out + dry.err
+    assert "export formats: ONNX (" in call("describe", tmp_path / "run").out
     refuses(
-        ".*--format hf expects a head that reads the last layer, got layers: mix; use --format "
-        "onnx",
+        ".*--format hf has layers 'last' only, got 'mix'; use --format onnx",
         *("export", tmp_path / "run", "--format", "hf", "--out", tmp_path / "out"),
     )
 

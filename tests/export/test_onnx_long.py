@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,16 +12,30 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import finetune
+from finetune.encoder import Encoder
 from finetune.export import onnx_score
+from finetune.export.model import WholeModel, without_loops
 from finetune.export.onnx import export_onnx
-from finetune.export.onnx_graph import PACKAGES
+from finetune.export.onnx_graph import PACKAGES, Session, check_graph, write_graph
 from finetune.export.onnx_long import long_example, templates
+from finetune.heads import (
+    ALL_POOLINGS,
+    Classification,
+    HeadConfig,
+    MultipleChoice,
+    head_logits,
+    states_for,
+)
+from finetune.heads.windows import ONE_VECTOR
+from finetune.runs.folder import RunFolder
 from finetune.text.features.choices import encode_choices
 from finetune.text.features.long_texts import LongConfig
 from finetune.text.features.pairs import Features, encode_pairs
 from tests.made.commands import Call, Refuses
+from tests.made.nets import tiny_config
 from tests.made.texts import small_tokenizer
 from tests.made.world import World
 
@@ -68,13 +84,28 @@ def test_sequences_are_those_of_the_run(long: LongConfig) -> None:
             )
 
 
-def test_example_answers_as_the_run(world: World, call: Call, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--window-labels", "document", "--pooling", "attention", "--levels", 2),
+        pytest.param(
+            ("--window-labels", "document", "--pooling", "concat"), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_example_answers_as_the_run(
+    flags: tuple[Any, ...], world: World, call: Call, tmp_path: Path
+) -> None:
     for package in PACKAGES:
         pytest.importorskip(package, reason="needs the extra: pip install 'finetune[onnx]'")
     run, out = tmp_path / "run", tmp_path / "onnx"
-    words = ("--max-length", 8, "--no-baselines", "--long", "windows", "--stride", 2)
+    words = ("--max-length", 8, "--no-baselines", "--long", "windows", "--stride", 2, *flags)
     assert call(*world.glue(run, *words)).status == 0
-    export_onnx(run, out)
+    measured = export_onnx(run, out, int8=True)
+    metrics = RunFolder(run).read_results()["metrics"]
+    assert measured.scores is not None
+    assert measured.scores.fp32 == pytest.approx(metrics, abs=1e-6)
     texts = ["the cat sees the good dog and a bird", "a bad tree", "good " * 20]
     code = (out / "example.py").read_text()
     (line,) = [line for line in code.splitlines() if line.startswith("texts = ")]
@@ -86,18 +117,63 @@ def test_example_answers_as_the_run(world: World, call: Call, tmp_path: Path) ->
     model = finetune.load(run)
     expected = [list(row["probabilities"].values()) for row in model.predict(texts)]
     for row, right in zip(ast.literal_eval(done.stdout), expected, strict=True):
-        assert row == pytest.approx(right, abs=1e-4)
+        assert row == pytest.approx(right, abs=1e-5)
+    axes = json.loads((out / "config.json").read_text())
+    of_one = "windows" if flags else "batch"
+    assert axes["inputs"]["input_ids"] == [of_one, "length"]
+    assert axes["outputs"]["logits"] == [1 if flags else "batch", 2]
 
 
-def test_a_run_that_pools_windows_is_refused(
+@pytest.mark.parametrize("levels", [1, 2])
+@pytest.mark.parametrize("options", [None, 3])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("pooling", ALL_POOLINGS)
+def test_windows_of_one_text_are_combined_as_those_of_many(
+    pooling: str, causal: bool, options: int | None, levels: int
+) -> None:
+    if (pooling == "cls" and causal) or (levels == 2 and pooling not in ONE_VECTOR):
+        pytest.skip("there is no such head")
+    config = tiny_config(causal=causal, initializer_range=0.3)
+    torch.manual_seed(1)
+    made = HeadConfig(pooling, levels=levels)
+    head = Classification(config, made, 2) if options is None else MultipleChoice(config, made, 3)
+    model = WholeModel(Encoder(config), head, pools_windows=True)
+    shape = (4, 9) if options is None else (4, options, 9)
+    ids, types = (torch.randint(2, size, shape) for size in (config.vocab_size, 2))
+    mask = torch.arange(9) < torch.randint(1, 10, shape[:-1]).unsqueeze(-1)
+    for given in ((ids, mask.long(), types), (ids, None, types)):
+        expected, recorded = model(*given), without_loops(model)(*given)
+        torch.testing.assert_close(recorded[0], expected[0], atol=1e-6, rtol=1e-5)
+    batch = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    flat = {name: tensor.view(-1, 9) for name, tensor in batch.items()}
+    flat["window_of"] = torch.arange(options or 1).repeat(4)
+    right = head_logits(head, states_for(head, model.encoder, flat), flat)
+    torch.testing.assert_close(model(ids, mask.long(), types)[0], right)
+
+
+def test_windows_of_a_question_are_a_graph(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs the extra: pip install 'finetune[onnx]'")
+    config = tiny_config(causal=True, initializer_range=0.3)  # concat is BPT3C then
+    head = MultipleChoice(config, HeadConfig("concat"), 3)
+    model = WholeModel(Encoder(config), head, pools_windows=True)
+    write_graph(model, tmp_path / "model.onnx")
+    assert check_graph(model, Session(tmp_path / "model.onnx"), None).largest_difference < 1e-5
+
+
+def test_a_second_level_is_not_exported_without_its_windows(
     world: World, call: Call, refuses: Refuses, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxscript", reason="needs the extra: pip install 'finetune[onnx]'")
-    run = tmp_path / "run"
+    run, alone = tmp_path / "run", tmp_path / "alone"
     words = ("--max-length", 8, "--long", "windows", "--stride", 2, "--window-labels", "document")
-    assert call(*world.glue(run, *words, "--no-baselines", "--max-epochs", 1)).status == 0
+    words += ("--levels", 2, "--no-baselines", "--max-epochs", 1)
+    assert call(*world.glue(run, *words)).status == 0
+    shutil.copytree(run / "checkpoints" / "best", alone)
     out = tmp_path / "out"
-    refuses(".*window_labels document.*", "export", run, "--format", "onnx", "--out", out)
+    pattern = ".*levels 2 reads the windows of a text together: .* got a checkpoint alone; .*"
+    refuses(pattern, "export", alone, "--format", "onnx", "--out", out)
+    assert "export formats: ONNX (transformers has levels 1 only" in call("describe", run).out
+    refuses(".*has levels 1 only, got 2; .*", "export", run, "--format", "hf", "--out", out)
 
 
 @pytest.mark.parametrize(("long", "kept"), [("windows", 2.0), ("head-tail", 1.0)])

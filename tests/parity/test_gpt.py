@@ -137,13 +137,13 @@ def test_an_encoder_of_ours_with_the_settings_of_gpt_2_is_exported_as_it() -> No
         "embedding_norm": False,
         "lm_transform": False,
     }
-    assert exports_as(tiny_config(**settings), "masked_lm").startswith(
+    assert exports_as(tiny_config(**settings), {"kind": "masked_lm"}).startswith(
         "export formats: transformers (as gpt2)"
     )
-    told = exports_as(tiny_config(causal=True), "masked_lm", reasons=True)
+    told = exports_as(tiny_config(causal=True), {"kind": "masked_lm"}, reasons=True)
     assert "norm_position 'pre' only, got 'post'" in told
     wide = tiny_config(**settings | {"norm_position": "post", "intermediate_size": 48})
-    told = exports_as(wide, "masked_lm", reasons=True)
+    told = exports_as(wide, {"kind": "masked_lm"}, reasons=True)
     assert "has intermediate_size 64 only, got 48" in told
 
 

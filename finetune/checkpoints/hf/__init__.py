@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from finetune.checkpoints.hf.form import Form
     from finetune.checkpoints.hf.forms import FORMS, OWN
     from finetune.checkpoints.hf.reading import Imported, read_hf
-    from finetune.checkpoints.hf.writing import export_form, exports_as, their_weights
+    from finetune.checkpoints.hf.writing import (
+        export_form,
+        export_lacks,
+        exports_as,
+        their_weights,
+    )
 
 __all__ = [
     "FORMS",
@@ -22,6 +27,7 @@ __all__ = [
     "Form",
     "Imported",
     "export_form",
+    "export_lacks",
     "exports_as",
     "is_hf_folder",
     "read_hf",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finetune.checkpoints.hf.form import POSITIONS, Form
 from finetune.checkpoints.hf.forms import FORMS, OWN
 from finetune.encoder import EncoderConfig
 from finetune.errors import CheckpointError
+from finetune.heads.config import HeadConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,26 +48,49 @@ def export_form(
     return OWN, lacking
 
 
+def export_lacks(config: EncoderConfig, head: Mapping[str, Any], form: str) -> list[str]:
+    """What an export format lacks to compute a network.
+
+    Args:
+        config: Shape of the encoder.
+        head: What a checkpoint says of the head; {} without one.
+        form: `hf` (a class of `transformers`, or the code that is exported) or `onnx`.
+
+    Returns:
+        Phrases that follow the name of the format; [] if it computes the same.
+    """
+    if head.get("kind") == "seq2seq":
+        return ["lacks a head that writes texts"]
+    if form == "onnx":
+        return []
+    lacking = OWN.lacks(config)
+    for name, usual in (("layers", "last"), ("levels", 1)):
+        if (value := head.get(name, usual)) != usual:
+            lacking.append(f"has {name} {usual!r} only, got {value!r}")
+    return lacking
+
+
 def exports_as(
     config: EncoderConfig,
-    head: str | None = None,
-    pooling: str = "cls",
+    head: Mapping[str, Any],
     *,
     first: str | None = None,
     reasons: bool = False,
 ) -> str:
-    """Say in a line which formats a network can be exported to; arguments as in `export_form`.
+    """Say in a line which formats a network can be exported to; what `export` asks, too.
 
     Args:
         config: Shape of the encoder.
-        head: Kind of the head, or None.
-        pooling: That of the head, where it pools.
+        head: What a checkpoint says of the head; {} without one.
         first: The family that is tried first, where it is known.
         reasons: Whether to say what each family of `transformers` lacks.
     """
-    if config.block != "transformer":
-        return f"export formats: ONNX (no class of transformers has block {config.block})"
-    form, lacking = export_form(config, head, pooling, first=first)
+    if lacking := export_lacks(config, head, "onnx"):
+        return f"export formats: none (ONNX {'; '.join(lacking)}, and so does transformers)"
+    if lacking := export_lacks(config, head, "hf"):
+        return f"export formats: ONNX (transformers {'; '.join(lacking)})"
+    kind, pooling = head.get("kind"), HeadConfig.from_dict(head).resolved(config).pooling
+    form, lacking = export_form(config, kind, str(pooling), first=first)
     if form is not OWN:
         return f"export formats: transformers (as {form.name}), ONNX"
     why = f": {'; '.join(lacking)}" if reasons else ""

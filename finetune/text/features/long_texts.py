@@ -75,6 +75,11 @@ class LongConfig:
         return self.has_windows and self.window_labels == "document"
 
     @property
+    def averages_windows(self) -> bool:
+        """Whether an answer is the average of those of a text's windows."""
+        return self.has_windows and not self.pools_windows
+
+    @property
     def key(self) -> str:
         """What of this decides features; "" where texts are cut, as they always were."""
         if self.long == "cut":

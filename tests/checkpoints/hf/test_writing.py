@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from finetune.checkpoints.hf import FORMS, OWN, export_form, exports_as, read_hf, their_weights
+from finetune.checkpoints.hf import (
+    FORMS,
+    OWN,
+    export_form,
+    export_lacks,
+    exports_as,
+    read_hf,
+    their_weights,
+)
 from finetune.checkpoints.hf.form import POOLED, shapes
 from finetune.errors import CheckpointError
 from tests.made.nets import tiny_config
@@ -214,11 +222,31 @@ def test_tensors_that_do_not_fit_are_named() -> None:
 
 
 def test_formats_are_said_in_one_line_and_why_where_asked() -> None:
-    assert exports_as(SMALL) == "export formats: transformers (as bert), ONNX"
+    assert exports_as(SMALL, {}) == "export formats: transformers (as bert), ONNX"
     config = replace(SMALL, position="rotary", norm_position="pre")
-    line = exports_as(config)
+    line = exports_as(config, {})
     assert line.startswith("export formats: transformers with trust_remote_code=True (")
     assert line.endswith("as no class of transformers computes this), ONNX")
-    why = exports_as(config, "classification", "mean", reasons=True)
+    head = {"kind": "classification", "pooling": "mean"}
+    why = exports_as(config, head, reasons=True)
     assert "computes this: bert has position 'learned' only, got 'rotary', has norm_" in why
     assert "pools by 'cls' only, got 'mean'; electra has" in why
+
+@pytest.mark.parametrize(
+    ("config", "head", "reason"),
+    [
+        ({"local_attention": 2, "local_pattern": "strided"}, {}, "has local_pattern 'window' only"),
+        ({"local_attention": 2, "global_tokens": "cls"}, {}, "has global_tokens 'none' only"),
+        ({"block": "conv"}, {}, "has block 'transformer' only, got 'conv'"),
+        ({}, {"kind": "classification", "levels": 2}, "has levels 1 only, got 2"),
+        ({}, {"kind": "span", "layers": "mix"}, "has layers 'last' only, got 'mix'"),
+    ],
+)
+def test_what_no_transformers_folder_computes_is_not_promised(
+    config: dict[str, Any], head: dict[str, Any], reason: str
+) -> None:
+    shape = replace(SMALL, **config)
+    assert exports_as(shape, head).startswith(f"export formats: ONNX (transformers {reason}")
+    assert reason in export_lacks(shape, head, "hf")[0]
+    assert export_lacks(shape, head, "onnx") == []
+
