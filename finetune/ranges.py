@@ -10,12 +10,12 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from finetune.console.output import quoted
-from finetune.errors import ConfigError
+from finetune.errors import ConfigError, nearest
 
 MOST_STEPS = 10**12
 """Steps, epochs or batches: more than any run takes, and far from where whole numbers overflow."""
@@ -91,7 +91,7 @@ def within(
 
 
 def check_values(instance: Any) -> None:
-    """Refuse a value of another type than its field, outside its range, or that no file can hold.
+    """Refuse a value of another type than its field, outside its range or table, or unwritable.
 
     Args:
         instance: A dataclass whose annotations are those that `finetune.settings.values` knows; its
@@ -106,11 +106,28 @@ def check_values(instance: Any) -> None:
         allowed = each.metadata.get("range")
         if not _fits(value, annotation) or not _in_range(value, allowed):
             raise _refused(each.name, value, annotation, allowed)
+        words = each.metadata.get("words")
+        if words and isinstance(value, str) and value not in words:
+            raise not_among(each.name, value, words)
         if any(not can_be_written(text) for text in _texts(value)):
             raise ConfigError(
                 f"{each.name} must be text without NUL or half characters (lone surrogates), "
                 f"got {quoted(value)}"
             )
+
+
+def not_among(name: str, value: object, words: Iterable[str]) -> ConfigError:
+    """The error of a value that is none of a table's words.
+
+    Args:
+        name: Of what has the value, as it is written.
+        value: The value.
+        words: The table's.
+    """
+    words = list(words)
+    near = nearest(str(value), words)
+    hint = f"; {near}" if near.startswith("did you mean") else ""
+    return ConfigError(f"{name} must be one of {', '.join(words)}, got {quoted(value)}{hint}")
 
 
 def _fits(value: object, annotation: Any) -> bool:

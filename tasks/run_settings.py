@@ -127,7 +127,7 @@ class WriteRun(OwnRun):
 class ClassifyRun(OwnRun):
     """Fine-tune an encoder to classify texts or text pairs, or to predict a number for each."""
 
-    dataset: str | None = field(default=None, metadata={"words": _text_sets})
+    dataset: str | None = field(default=None, metadata={"offers": _text_sets})
     """Public data set, instead of your own files: imdb, trec6, trec50 or agnews."""
     table: ClassifyConfig = field(default_factory=ClassifyConfig)
     long_texts: LongConfig = field(default_factory=LongConfig)

@@ -169,3 +169,18 @@ def test_a_field_within_a_range_keeps_its_other_metadata() -> None:
     assert Toy().heads == 2
     with pytest.raises(ConfigError, match="heads must be .* from 1 to 4, got 5; choose 2"):
         Toy(heads=5)
+
+def test_a_word_that_is_not_in_the_table_is_refused_with_the_choices() -> None:
+    @dataclasses.dataclass
+    class Toy:
+        pooling: str | None = dataclasses.field(default=None, metadata={"words": ("cls", "mean")})
+
+        def __post_init__(self) -> None:
+            check_values(self)
+
+    assert Toy().pooling is None
+    with pytest.raises(ConfigError, match="^pooling must be one of cls, mean, got 'x'$"):
+        Toy("x")
+    with pytest.raises(ConfigError, match="got 'meen'; did you mean 'mean'\\?$"):
+        Toy("meen")
+

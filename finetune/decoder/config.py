@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from finetune.encoder.config import SCORE_NAMES, EncoderConfig
-from finetune.errors import ConfigError, nearest
+from finetune.errors import ConfigError
 from finetune.ranges import MOST_TOKENS, check_values, within
 
 LONGEST_TARGET = 64
@@ -41,11 +41,6 @@ class DecoderConfig:
         if self.decoder_from and self.decoder_layers:
             raise ConfigError(
                 f"decoder_from {self.decoder_from} brings its own blocks; leave decoder_layers out"
-            )
-        if self.cross_score not in (None, *SCORE_NAMES):
-            raise ConfigError(
-                f"unknown cross_score '{self.cross_score}'; "
-                f"{nearest(str(self.cross_score), SCORE_NAMES)}"
             )
 
     def shape(self, encoder: EncoderConfig) -> EncoderConfig:

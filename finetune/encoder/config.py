@@ -6,7 +6,7 @@ They are read without torch: the names of variants are here, what computes them 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,14 +146,6 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         """Refuse what no encoder can be made from."""
         check_values(self)
-        _check_name("block", self.block, BLOCK_NAMES)
-        _check_name("hidden_act", self.hidden_act, (*ACTIVATION_NAMES, *GATED_ACTIVATIONS))
-        _check_name("attention_score", self.attention_score, SCORE_NAMES)
-        _check_name("position", self.position, POSITIONS)
-        _check_name("norm_position", self.norm_position, NORM_POSITIONS)
-        _check_name("norm", self.norm, NORM_NAMES)
-        _check_name("local_pattern", self.local_pattern, PATTERN_NAMES)
-        _check_name("global_tokens", self.global_tokens, GLOBAL_TOKENS)
         self._check_globals()
         self._check_padding()
         # As a tuple, which a file has as a list.
@@ -367,7 +359,3 @@ class EncoderConfig:
                 f"{self.word_embedding_size}; choose an even embedding_size."
             )
 
-
-def _check_name(field: str, value: str, choices: Collection[str]) -> None:
-    if value not in choices:
-        raise ConfigError(f"unknown {field} '{value}'; {nearest(str(value), choices)}")

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from finetune.encoder.config import EncoderConfig
-from finetune.errors import ConfigError, nearest
 from finetune.ranges import MOST_TOKENS, check_values, within
 
 PAIR_POOLINGS = ("segments", "align")
@@ -48,12 +47,6 @@ class HeadConfig:
     def __post_init__(self) -> None:
         """Refuse what no head can be made from."""
         check_values(self)
-        if self.layers not in LAYERS:
-            raise ConfigError(f"unknown layers '{self.layers}'; {nearest(self.layers, LAYERS)}")
-        if self.pooling is not None and self.pooling not in ALL_POOLINGS:
-            raise ConfigError(
-                f"unknown pooling '{self.pooling}'; {nearest(self.pooling, ALL_POOLINGS)}"
-            )
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> HeadConfig:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finetune.errors import ConfigError, nearest
 from finetune.heads.pooling import POOLINGS, find_pooling
 from finetune.jobs.sources import Model, Sequences
+from finetune.ranges import not_among
 from finetune.runs.folder import cache_folder
 from finetune.text.features.pairs import length_batches
 from finetune.training.answering import UnitBatches
@@ -148,7 +148,7 @@ def check_pooling(name: str, *more: str) -> None:
         ConfigError: The name is unknown.
     """
     if name not in (*more, *POOLINGS):
-        raise ConfigError(f"unknown pooling '{name}'; {nearest(name, [*more, *POOLINGS])}")
+        raise not_among("--pooling", name, [*more, *POOLINGS])
 
 
 def layer_names(count: int) -> list[str]:

@@ -12,7 +12,7 @@ from finetune.checkpoints.hf import exports_as
 from finetune.checkpoints.hub import find_checkpoint, head_left_out, origin
 from finetune.checkpoints.stored import check_vocabulary
 from finetune.encoder import Encoder, EncoderConfig
-from finetune.errors import CheckpointError, ConfigError, DataError, nearest
+from finetune.errors import CheckpointError, ConfigError, DataError
 from finetune.heads import MaskedLM, PooledHead, Regression, Seq2Seq
 from finetune.jobs.baselines import Scores, scored
 from finetune.jobs.caching import Choice, choose, row_sets, sizes
@@ -27,6 +27,7 @@ from finetune.jobs.inputs import (
 from finetune.jobs.pretraining import check_length, with_dropout
 from finetune.jobs.scoring import task_data
 from finetune.jobs.word_vectors import check_vectors, start_from_vectors, vector_input
+from finetune.ranges import not_among
 from finetune.runs.folder import say
 from finetune.runs.inputs import Inputs
 from finetune.runs.settings import FitRun
@@ -136,7 +137,7 @@ def prepare(run: FitRun, task: Task, trivial: Scores | None = None) -> Preparati
         data.features(split)
     trivial = trivial or _trivial(data)
     if run.monitor is not None and run.monitor not in (monitors := [*trivial, "loss"]):
-        raise ConfigError(f"unknown monitor '{run.monitor}'; {nearest(run.monitor, monitors)}")
+        raise not_among("--monitor", run.monitor, monitors)
     module = _module(run, data, config, start)
     start_from_vectors(module.encoder, run.word_vectors, tokenizer)
     plan = put_plan(run, module, data)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.encoder import EncoderConfig
-from finetune.errors import ConfigError, nearest
+from finetune.errors import ConfigError
 from finetune.heads import HeadConfig
 from finetune.ranges import MOST_SEED, MOST_STEPS, MOST_TOKENS, check_values, within
 from finetune.runs.families import family_of
@@ -182,10 +182,6 @@ class AdaptRun:
     def __post_init__(self) -> None:
         """Check the values; each section has checked its own."""
         check_values(self)
-        if self.objective not in (None, *OBJECTIVES):
-            raise ConfigError(
-                f"unknown objective '{self.objective}'; {nearest(self.objective, OBJECTIVES)}"
-            )
 
 
 def default_folder(task: str) -> str:

@@ -9,7 +9,8 @@ What a field's metadata may say:
 - `{"flag": "--encoder"}` names its flag otherwise than by the field;
 - `{"hidden": True}` gives it (or, for a section, all that is in it) no flag, only a YAML key;
 - `{"alone": "1"}` is what its flag means where no value follows;
-- `{"words": ("cls", "mean")}`: values that a shell may offer, or a function that gives them;
+- `{"words": ("cls", "mean")}`: the texts that it may be; `finetune.ranges` checks them, too;
+- `{"offers": ("cpu", "gpu")}`: some that it may be, which a shell offers; or what gives them;
 - `{"instead_of": ("max_epochs",)}`: where the file or a flag sets it, the settings named (of the
   same section) that a lower layer had set become none;
 - `{"range": Range(1, 64)}`: the numbers that it may have, see `finetune.ranges`, which checks them.
@@ -34,7 +35,7 @@ from typing import Any, TypeVar
 from finetune.console.output import quoted
 from finetune.errors import ConfigError, nearest
 from finetune.settings.renames import add_old_flags, new_value, our_flag, with_new_names
-from finetune.settings.values import convert, expected, is_list, load, show, without_none, write
+from finetune.settings.values import converted, is_list, load, narrowed, show, without_none, write
 
 T = TypeVar("T")
 _MISSING = dataclasses.MISSING
@@ -122,6 +123,8 @@ class Setting:
     section_doc: str
     alone: str | None = None
     words: tuple[str, ...] = ()
+    allowed: Any = None
+    """The type, narrowed to the words where it may be nothing else."""
 
     @property
     def section(self) -> str:
@@ -142,8 +145,9 @@ def settings_of(
         if inner is None:
             flag = None if hide else _flag(field)
             alone = field.metadata.get("alone")
-            text, words = docs.get(field.name, ""), _words(field, types[field.name])
-            yield Setting(key, types[field.name], value, text, flag, doc, alone, words)
+            kind, text = types[field.name], docs.get(field.name, "")
+            more = alone, _words(field, kind), narrowed(kind, field.metadata.get("words"))
+            yield Setting(key, kind, value, text, flag, doc, *more)
         else:
             heading = docs.get(field.name) or (inner.__doc__ or "").partition("\n")[0]
             start = None if value is _MISSING else value
@@ -157,7 +161,7 @@ def _words(field: dataclasses.Field[Any], annotation: Any) -> tuple[str, ...]:
     value = without_none(annotation)
     if typing.get_origin(value) is typing.Literal:
         return tuple(map(show, typing.get_args(value)))
-    words = field.metadata.get("words", ())
+    words = field.metadata.get("words") or field.metadata.get("offers", ())
     return tuple(words() if callable(words) else words)
 
 
@@ -264,7 +268,11 @@ def _checked(cls: type[Any], mapping: Any, prefix: str, source: _Source) -> dict
     if not isinstance(mapping, dict):
         where = f"{prefix[:-1]}: " if prefix else ""
         raise ConfigError(f"{source.name}: {where}expected keys with values, got {quoted(mapping)}")
-    types = {field.name: typing.get_type_hints(cls)[field.name] for field in _fields(cls)}
+    hints = typing.get_type_hints(cls)
+    types = {
+        field.name: narrowed(hints[field.name], field.metadata.get("words"))
+        for field in _fields(cls)
+    }
     checked: dict[str, Any] = {}
     for name, value in mapping.items():
         if name not in types:
@@ -293,16 +301,8 @@ def _nest_flags(cls: type[Any], flags: Mapping[str, object]) -> dict[str, Any]:
         for part in sections:
             section = section.setdefault(part, {})
         value = new_value(key, text, warn=True)
-        section[name] = converted(value, setting.type, setting.flag or key)
+        section[name] = converted(value, setting.allowed, setting.flag or key)
     return nested
-
-
-def converted(value: object, annotation: Any, where: str) -> Any:
-    """A value as the type that a setting has; `where` names it in the error."""
-    try:
-        return convert(value, annotation)
-    except ValueError as error:
-        raise ConfigError(f"{where}: expected {expected(annotation)}, {error}") from None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from finetune.errors import ConfigError, nearest
-from finetune.settings.fields import Setting, converted, plain, settings_of
+from finetune.settings.fields import Setting, plain, settings_of
 from finetune.settings.renames import new_value, our_flag
+from finetune.settings.values import converted
 
 
 def from_keywords(cls: type[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def from_keywords(cls: type[Any], keywords: Mapping[str, Any]) -> dict[str, Any]
             setting = names[name]
             value = os.fspath(value) if isinstance(value, os.PathLike) else value
             value = new_value(setting.key, value, warn=True)
-            single[setting.key] = converted(value, setting.type, name)
+            single[setting.key] = converted(value, setting.allowed, name)
         else:
             raise _unknown(name, names)
     return {**sections, **single}

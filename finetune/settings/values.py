@@ -16,7 +16,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,23 @@ def convert(value: object, annotation: Any) -> Any:
     if annotation not in _CONVERTERS:
         raise TypeError(f"a setting cannot be of type {annotation}")
     return _CONVERTERS[annotation](value)
+
+
+def converted(value: object, annotation: Any, where: str) -> Any:
+    """A value as the type that a setting has; `where` names it in the error."""
+    try:
+        return convert(value, annotation)
+    except ValueError as error:
+        raise ConfigError(f"{where}: expected {expected(annotation)}, {error}") from None
+
+
+def narrowed(annotation: Any, words: Collection[str] | None) -> Any:
+    """The annotation of a text that is one of some words; any other as it is."""
+    if not words:
+        return annotation
+    literal: Any = typing.Literal
+    one_of = literal[tuple(words)]
+    return one_of | None if is_optional(annotation) else one_of
 
 
 def expected(annotation: Any) -> str:

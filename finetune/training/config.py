@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from finetune.errors import ConfigError, nearest
+from finetune.errors import ConfigError
 from finetune.ranges import MOST_STEPS, check_values, within
 
 PRECISIONS = ("fp32", "bf16")
@@ -55,15 +55,15 @@ class TrainerConfig:
     1.0
     """
 
-    accelerator: str = field(default="auto", metadata={"words": ("auto", "cpu", "gpu")})
+    accelerator: str = field(default="auto", metadata={"offers": ("auto", "cpu", "gpu")})
     """Device type, as Lightning names it: auto, cpu or gpu."""
     devices: int = within(1, 1024, default=1)
     """Number of processes on this machine, each with one device."""
-    strategy: str = field(default="auto", metadata={"words": ("auto", "ddp", "fsdp")})
+    strategy: str = field(default="auto", metadata={"offers": ("auto", "ddp", "fsdp")})
     """Strategy for several processes: auto or ddp, or fsdp (FSDP2) for an encoder that is too large
     for one device: each stores a part of the weights, gradients and optimizer state."""
     precision: str = field(
-        default="32-true", metadata={"words": ("32-true", "bf16-mixed", "16-mixed")}
+        default="32-true", metadata={"offers": ("32-true", "bf16-mixed", "16-mixed")}
     )
     """Precision, as Lightning names it: 32-true, bf16-mixed or 16-mixed."""
     deterministic: bool = False
@@ -137,9 +137,6 @@ class CacheConfig:
             ConfigError: A value is out of range.
         """
         check_values(self)
-        if self.cache_precision not in PRECISIONS:
-            choice = nearest(self.cache_precision, PRECISIONS)
-            raise ConfigError(f"unknown cache_precision '{self.cache_precision}'; {choice}")
 
 
 @dataclass

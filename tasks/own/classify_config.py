@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from finetune.errors import ConfigError, nearest
+from finetune.errors import ConfigError
 from finetune.ranges import MOST_SEED, check_values, within
 from tasks.own.label_column import MISSING
 from tasks.own.label_kinds import KINDS, MULTI_LABEL
@@ -35,7 +35,7 @@ class ClassifyConfig:
     """Kind of task: auto, classes (one per row), multi_label (several per row) or regression."""
     separator: str | None = None
     """Separator between the classes of a row in a multi-label table, such as ';'."""
-    class_weights: str = "none"
+    class_weights: str = field(default="none", metadata={"words": CLASS_WEIGHTS})
     """none, or balanced: each class is weighted by N / (classes x examples of the class)."""
     missing: str = field(default="error", metadata={"words": MISSING})
     """Rows without a label (an empty cell, null, nan, '-', or -1 beside 0, 1, 2 …) or whose text is
@@ -60,15 +60,6 @@ class ClassifyConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         check_values(self)
-        for name, value, legal in (
-            ("kind", self.kind, ("auto", *KINDS)),
-            ("missing", self.missing, MISSING),
-            ("unknown_label", self.unknown_label, UNKNOWN_LABEL),
-            ("class_weights", self.class_weights, CLASS_WEIGHTS),
-            ("thresholds", self.thresholds, THRESHOLDS),
-        ):
-            if value not in legal:
-                raise ConfigError(f"unknown {name} '{value}'; {nearest(value, legal)}")
         if self.separator == "":
             raise ConfigError("separator is empty; name the text between two classes, such as ';'")
         if self.separator is not None and self.kind not in ("auto", MULTI_LABEL):

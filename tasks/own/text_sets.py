@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.errors import ConfigError, DataError, nearest
+from finetune.errors import ConfigError, DataError
+from finetune.ranges import not_among
 from tasks.own.label_kinds import CLASSES
 from tasks.own.text import ClassifyConfig, ClassifyTask
 from tasks.own.text_set_files import AgNews, Imdb, TextSet, Trec6, Trec50
@@ -86,7 +87,7 @@ def text_set_task(
     """
     key = set_key(name)
     if key not in TEXT_SETS:
-        raise ConfigError(f"unknown data set '{name}'; {nearest(key, TEXT_SETS)}")
+        raise not_among("--dataset", name, TEXT_SETS)
     config = config or ClassifyConfig()
     columns = (config.text_column, config.pair_column, config.label_column, config.id_column)
     own_only = (*columns, config.separator, config.holdout)

@@ -112,7 +112,7 @@ def test_adapting_turns_a_causal_encoder_and_back(
     assert call("generate", again, "the cat").status == 0
     assert find_checkpoint(adapt(world.pretrained, "clm")).encoder_config.causal
     words = ["adapt", "--encoder", causal, "--corpus", world.corpus, "--out", tmp_path / "other"]
-    refuses("unknown objective 'nsp'; .*", *words, "--objective", "nsp")
+    refuses("--objective: expected one of mlm, clm or none, got 'nsp'.*", *words, "--objective", "nsp")
 
 
 def test_the_language_model_is_an_auxiliary_objective_of_a_task(

@@ -83,7 +83,7 @@ def test_a_plan_is_shown_and_nothing_is_written(
     short = world.glue(out, "--unfreeze", "gradual", "--max-epochs", "2")
     refuses("the 4 phases of gradual need more than 3 epochs, got 2; .*", *short)
     refuses(
-        ".*unknown policy 'gradul'; did you mean 'gradual'\\?",
+        ".*unfreeze must be one of .*, got 'gradul'; did you mean 'gradual'\\?",
         *world.glue(out, "--unfreeze", "gradul"),
     )
     refuses("mixout must be a number from 0 to below 1, got 1.0", *world.glue(out, "--mixout", "1"))

@@ -223,8 +223,8 @@ def test_global_tokens_are_cls_and_the_shorter_text(texts: dict[str, Tensor]) ->
     [
         ({"global_tokens": "cls", "causal": True}, "global_tokens cls: expected an encoder that"),
         ({"global_tokens": "question", "type_vocab_size": 0}, "expected segments"),
-        ({"global_tokens": "qls"}, "unknown global_tokens 'qls'"),
-        ({"local_pattern": "windows"}, "unknown local_pattern 'windows'"),
+        ({"global_tokens": "qls"}, "global_tokens must be one of .*, got 'qls'"),
+        ({"local_pattern": "windows"}, "local_pattern must be one of window, .*, got 'windows'"),
     ],
 )
 def test_what_does_not_fit_is_refused(tiny: Tiny, changes: dict[str, Any], message: str) -> None:

@@ -202,11 +202,11 @@ def test_kinds_are_the_names_in_a_checkpoint() -> None:
     [
         (
             {"pooling": "average"},
-            "unknown pooling 'average'; choose one of align, attention, cls, concat, last, "
-            "max, mean, segments",
+            "pooling must be one of cls, last, mean, max, concat, attention, segments, align, got "
+            "'average'$",
         ),
-        ({"pooling": "meen"}, "unknown pooling 'meen'; did you mean 'mean'?"),
-        ({"layers": "mixed"}, "unknown layers 'mixed'; did you mean 'mix'?"),
+        ({"pooling": "meen"}, "pooling must be one of .*, got 'meen'; did you mean 'mean'"),
+        ({"layers": "mixed"}, "layers must be one of last, mix, got 'mixed'; did you mean 'mix'"),
         ({"head_dropout": 1.0}, r"head_dropout must be a number from 0 to below 1.*, got 1\.0"),
         ({"head_dropout": "no"}, r"head_dropout must be a number from 0 to below 1.*, got 'no'"),
     ],

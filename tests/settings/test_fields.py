@@ -9,6 +9,7 @@ import pytest
 
 from finetune.errors import ConfigError
 from finetune.settings import fields as settings
+from finetune.settings.keywords import from_keywords
 from finetune.settings.values import convert
 
 
@@ -104,6 +105,16 @@ class Clash:
 
     one: Rates = dataclasses.field(default_factory=Rates)
     two: Rates = dataclasses.field(default_factory=Rates)
+
+
+@dataclasses.dataclass
+class Worded:
+    """Settings that are words."""
+
+    pooling: str | None = dataclasses.field(default=None, metadata={"words": ("cls", "mean")})
+    """How to pool."""
+    device: str = dataclasses.field(default="auto", metadata={"offers": ("cpu", "gpu")})
+    """What to compute on."""
 
 
 def read(text: str, tmp_path: Path, **flags: object) -> Toy:
@@ -282,6 +293,21 @@ def test_wrong_flag_names_the_flag() -> None:
         settings.read(Toy, None, parse("--learning-rate", "fast"))
     with pytest.raises(ConfigError, match="^--schedule: expected one of .* did you mean 'linear'"):
         settings.read(Toy, None, parse("--schedule", "liner"))
+
+
+def test_a_word_that_is_not_in_the_table_names_flag_or_key_and_the_choices(tmp_path: Path) -> None:
+    problem = "pooling: expected one of cls, mean or none, got 'meen'; did you mean 'mean'?"
+    file = write("pooling: meen", tmp_path)
+    for given, name in (((None, {"pooling": "meen"}), "--"), ((file,), f"{file}: ")):
+        with pytest.raises(ConfigError) as error:
+            settings.read(Worded, *given)  # type: ignore[misc]
+        assert str(error.value) == f"{name}{problem}"
+    with pytest.raises(ConfigError, match="^pooling: expected one of"):
+        from_keywords(Worded, {"pooling": "meen"})
+    made = settings.read(Worded, None, {"pooling": "none", "device": "mps"})
+    assert made == Worded(None, "mps")
+    offered = {one.key: one.words for one in settings.settings_of(Worded)}
+    assert offered == {"pooling": ("cls", "mean"), "device": ("cpu", "gpu")}
 
 
 def test_unknown_setting_from_code_is_refused() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from finetune.console.output import are, counted
-from finetune.errors import ConfigError, DataError, nearest
+from finetune.errors import DataError
 from finetune.files.cache_folder import named_by
 from finetune.files.writing import write_json
 from finetune.ranges import MOST_TOKENS, check_values, within
@@ -88,10 +88,6 @@ class CorpusConfig:
             ConfigError: A setting is out of its range.
         """
         check_values(self)
-        if self.documents not in DOCUMENTS:
-            raise ConfigError(
-                f"documents '{self.documents}' is unknown; {nearest(self.documents, DOCUMENTS)}"
-            )
 
 
 @dataclass(frozen=True)

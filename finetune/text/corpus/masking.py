@@ -41,7 +41,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.errors import ConfigError, nearest
+from finetune.errors import ConfigError
 from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.corpus.counter_rng import mix, random_bits, uniform
 from finetune.text.features.pairs import IGNORED
@@ -85,12 +85,6 @@ class MaskingConfig:
             ConfigError: A name is unknown or a number out of its range.
         """
         check_values(self)
-        for name, value, legal in (
-            ("masking", self.masking, MASKING),
-            ("masks", self.masks, MASKS),
-        ):
-            if value not in legal:
-                raise ConfigError(f"{name} '{value}' is unknown; {nearest(value, legal)}")
         fractions = (self.replace_mask_share, self.replace_random_share)
         if sum(fractions) > 1:
             raise ConfigError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from finetune.errors import ConfigError, nearest
+from finetune.errors import ConfigError
 from finetune.ranges import MOST_TOKENS, check_values, within
 
 LONG = ("cut", "head-tail", "windows")
@@ -53,11 +53,6 @@ class LongConfig:
                 learned from without windows.
         """
         check_values(self)
-        if self.long not in LONG:
-            raise ConfigError(f"unknown long '{self.long}'; {nearest(self.long, LONG)}")
-        if self.window_labels not in WINDOW_LABELS:
-            choice = nearest(self.window_labels, WINDOW_LABELS)
-            raise ConfigError(f"unknown window_labels '{self.window_labels}'; {choice}")
         if self.window_labels == "document" and not self.has_windows:
             raise ConfigError(
                 f"window_labels document: expected --long windows, got --long {self.long}; set it, "

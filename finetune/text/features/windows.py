@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.errors import ConfigError, nearest
+from finetune.errors import ConfigError
 from finetune.ranges import MOST_TOKENS, check_values, within
 from finetune.text.features.long_texts import cut
 from finetune.text.features.pairs import IGNORED, Features, Span
@@ -59,11 +59,6 @@ class WindowConfig:
                 answer is unknown.
         """
         check_values(self)
-        if self.without_answer not in WITHOUT_ANSWER:
-            raise ConfigError(
-                f"without_answer '{self.without_answer}' is unknown; "
-                f"{nearest(self.without_answer, WITHOUT_ANSWER)}"
-            )
 
     def drops(self, *, unanswerable: bool) -> bool:
         """Say whether windows without the answer are left out of training.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from finetune.errors import ConfigError, DataError, nearest
+from finetune.errors import ConfigError, DataError
 from finetune.ranges import MOST_STEPS, check_values, within
 from finetune.text.tokenizer.stated import ROLES
 from finetune.text.tokenizer.tokenizer import Tokenizer, is_empty, tokenizer_threads
@@ -67,10 +67,6 @@ class TokenizerConfig:
             ConfigError: The algorithm is unknown or a number lies outside its range.
         """
         check_values(self)
-        if self.algorithm not in ALGORITHMS:
-            raise ConfigError(
-                f"algorithm '{self.algorithm}' is unknown; {nearest(self.algorithm, ALGORITHMS)}"
-            )
 
 
 def train_tokenizer(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from finetune.console.output import counted
 from finetune.errors import ConfigError, nearest
-from finetune.ranges import MOST_STEPS, check_values, within
+from finetune.ranges import MOST_STEPS, check_values, not_among, within
 from finetune.training.optimizer import group_rates
 from finetune.training.unfreezing.plan import Phase, Plan, exact, group_names
 
@@ -42,7 +42,7 @@ class UnfreezeConfig:
 
     unfreeze: str = field(
         default="all",
-        metadata={"instead_of": ("phases",), "words": lambda: [*POLICIES, "top:2"]},
+        metadata={"instead_of": ("phases",), "offers": lambda: [*POLICIES, "top:2"]},
     )
     """Policy: all, head, gradual (ULMFiT), chain (chain-thaw), lp-ft (head, then all), top:N."""
     phase_epochs: float = within(0, MOST_STEPS, above=True, default=1.0)
@@ -84,8 +84,8 @@ class UnfreezeConfig:
 
 def _unknown_policy(name: str) -> ConfigError:
     if name.startswith("top"):
-        return ConfigError(f"unfreeze: expected top:N with a whole number N, got '{name}'")
-    return ConfigError(f"unfreeze: unknown policy '{name}'; {nearest(name, [*POLICIES, 'top:N'])}")
+        return ConfigError(f"unfreeze must be top:N with a whole number N, got '{name}'")
+    return not_among("unfreeze", name, [*POLICIES, "top:N"])
 
 
 def _everything(config: UnfreezeConfig, num_blocks: int) -> list[Phase]:

@@ -442,8 +442,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("config", "message"),
         [
-            ({"kind": "class"}, "unknown kind 'class'; did you mean 'classes'?"),
-            ({"class_weights": "yes"}, "unknown class_weights 'yes'; choose one of balanced, none"),
+            ({"kind": "class"}, "kind must be one of auto, .*, got 'class'; did you mean 'classes'"),
+            ({"class_weights": "yes"}, "class_weights must be one of none, balanced, got 'yes'"),
             ({"separator": ""}, "separator is empty"),
             ({"separator": ";", "kind": "classes"}, "separator ';' joins the classes"),
         ],

@@ -265,7 +265,7 @@ def test_error_in_a_file_leaves_no_cache(wordpiece: Tokenizer, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"documents": "seperate"}, "'seperate' is unknown; did you mean 'separate'?"),
+        ({"documents": "seperate"}, "got 'seperate'; did you mean 'separate'"),
         ({"validation_fraction": 1.0}, "validation_fraction must be a number from 0 to below 1"),
         ({"max_length": 2}, "max_length must be a whole number from 3 to .*, got 2"),
         ({"tokenize_workers": -1}, "tokenize_workers must be .*, got -1"),

@@ -269,8 +269,8 @@ def test_block_without_ordinary_tokens_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("masking", "words", "masking 'words' is unknown; did you mean 'word'?"),
-        ("masks", "fixed", "masks 'fixed' is unknown; choose one of dynamic, static"),
+        ("masking", "words", "masking must be one of .*, got 'words'; did you mean 'word'"),
+        ("masks", "fixed", "masks must be one of dynamic, static, got 'fixed'"),
         ("mask_rate", 0.0, "mask_rate must be a number above 0 and at most 1, got 0.0"),
         (
             "span_geometric_p",

@@ -133,9 +133,9 @@ def test_windows_that_would_not_move_on_are_refused(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"long": "window"}, "unknown long 'window'; did you mean 'windows'"),
+        ({"long": "window"}, "long must be one of cut, head-tail, windows, got 'window'; did you mean 'windows'"),
         ({"window_labels": "document"}, "expected --long windows, got --long cut"),
-        ({"long": "windows", "window_labels": "text"}, "unknown window_labels 'text'"),
+        ({"long": "windows", "window_labels": "text"}, "window_labels must be one of window, document, got 'text'"),
         ({"max_windows": 0}, "max_windows"),
     ],
 )

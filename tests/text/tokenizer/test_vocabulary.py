@@ -126,7 +126,7 @@ def test_corpus_without_text_is_an_error(algorithm: str) -> None:
 
 
 def test_unknown_algorithm_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="'wordpeice' is unknown; did you mean 'wordpiece'?"):
+    with pytest.raises(ConfigError, match="got 'wordpeice'; did you mean 'wordpiece'"):
         TokenizerConfig(algorithm="wordpeice")
 
 
