@@ -85,6 +85,8 @@ def test_an_answer_is_the_average_of_the_windows_everywhere(
     predicted = [list(row["probabilities"].values()) for row in model.predict(texts)]
     assert np.array(predicted) == pytest.approx(np.array(written), rel=1e-5)
     results = json.loads((run / "results.json").read_text())
+    epochs = results["examples_per_second"] * results["train_seconds"]
+    assert epochs == pytest.approx(2 * results["data"]["train"]["examples"])  # texts, not windows
     likelihoods = [row["probabilities"][row["label"]] for row in answers(run)]
     told = results["calibration"]["validation"]["nll"]["after"]
     assert told == pytest.approx(-np.log(likelihoods).mean(), rel=1e-4)

@@ -113,7 +113,7 @@ class Session:
         self.ranks = ALONE
         """The processes that train; of a run that has ended there is one."""
         self.seconds = 0.0
-        self.rows_seen, self.largest_gib = 0, 0.0
+        self.examples_seen, self.largest_gib = 0, 0.0
         self.best: float | None = None
         """Value of the monitored metric by which the best checkpoint was chosen."""
 
@@ -180,7 +180,7 @@ class Session:
             watch.load_state_dict(state["callbacks"][watch.state_key])
             self.seconds = float(state["seconds"])
         fill(self.module)
-        self.rows_seen, self.largest_gib = watch.rows_seen, watch.largest_gib
+        self.examples_seen, self.largest_gib = watch.examples_seen, watch.largest_gib
         self.best = checkpointer.best
 
     @contextmanager
@@ -293,6 +293,7 @@ class Session:
         )
 
     def _monitor(self, length: RunLength, task: str, unigram_entropy: float | None) -> Monitor:
+        data = self.data
         return Monitor(
             length,
             self.run.trainer.log_every_steps,
@@ -300,6 +301,7 @@ class Session:
             ceiling_gflops=self._ceiling(),
             unigram_entropy=unigram_entropy,
             peak_gib=self._peak_gib,
+            examples_per_unit=data.examples_per_unit if isinstance(data, TaskData) else 1.0,
             show_progress=self.run.trainer.progress,
             title=task,
         )
@@ -350,7 +352,7 @@ class Session:
             **({"extended_epochs": self.length.extension.epochs} if self.length.extension else {}),
             "parameters": sum(p.numel() for p in self.module.parameters()),
             "train_seconds": self.seconds,
-            "examples_per_second": self.rows_seen / self.seconds if self.seconds else 0.0,
+            "examples_per_second": self.examples_seen / self.seconds if self.seconds else 0.0,
             "peak_gib": max(self.largest_gib, self._peak_gib()),
             **circumstances(),
         }

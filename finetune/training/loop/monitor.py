@@ -53,6 +53,7 @@ class Monitor(pl.Callback):
         ceiling_gflops: float | None = None,
         unigram_entropy: float | None = None,
         peak_gib: Callable[[], float] | None = None,
+        examples_per_unit: float = 1.0,
         show_progress: bool = True,
         title: str = "",
     ) -> None:
@@ -65,18 +66,21 @@ class Monitor(pl.Callback):
             ceiling_gflops: What this machine's matrix products reach, measured at the start.
             unigram_entropy: Entropy of the corpus, nats: what knowing frequencies alone gives.
             peak_gib: Gives the most memory that the process has used so far, GiB.
+            examples_per_unit: Examples that one of a batch's `index` stands for: less than 1 where
+                texts are read in several windows.
             show_progress: Show a bar if stderr is a terminal, and now and then a line if not.
             title: What stands before the bar.
         """
         self.length, self.every = length, every_steps
         self.flops_per_token, self.ceiling = flops_per_token, ceiling_gflops
         self.unigram_entropy, self.peak_gib = unigram_entropy, peak_gib
+        self.examples_per_unit = examples_per_unit
         self.losses: list[float] = []
         self.tokens_seen = 0
         """Tokens since the start of the run, without padding, up to the last line."""
         self.largest_gib = 0.0
         """Most memory that one of the processes has used, GiB, when training ended."""
-        self._rows_before = 0  # examples up to the last line
+        self._rows_before = 0  # units up to the last line
         self._since_validation = (0.0, 0.0)  # sum of losses and count, up to the last line
         self._warned = False
         self._step = 0
@@ -98,8 +102,13 @@ class Monitor(pl.Callback):
 
     @property
     def rows_seen(self) -> int:
-        """Examples since the start of the run; in the end those of all processes."""
+        """Units since the start of the run; in the end those of all processes."""
         return self._rows_before + self._examples
+
+    @property
+    def examples_seen(self) -> int:
+        """The same in examples, of which each window is a part."""
+        return round(self.rows_seen * self.examples_per_unit)
 
     def _gather(self) -> None:
         """Move the windows of all processes, which must all ask, into that of the first one."""
@@ -203,7 +212,7 @@ class Monitor(pl.Callback):
         self._loss.add(mean, labelled(batch["labels"]))
         self._places += ids.numel()
         self._rows += len(ids)
-        self._examples += len(batch.get("index", ids))  # an example may be several sequences
+        self._examples += len(batch.get("index", ids))  # a unit may be several sequences
         padded = (
             mask is not None and mask.ndim == 2
         )  # (B, T, T) keeps documents apart, without padding
@@ -258,9 +267,9 @@ class Monitor(pl.Callback):
         self.tokens_seen += tokens
         figures = {
             "perf/tokens_per_second": rate,
-            "perf/examples_per_second": self._examples / seconds,
+            "perf/examples_per_second": self._examples * self.examples_per_unit / seconds,
             "perf/padding": 1 - tokens / self._places,
-            "data/examples_seen": self.rows_seen,
+            "data/examples_seen": self.examples_seen,
             "data/tokens_seen": self.tokens_seen,
         }
         if self.flops_per_token and self.ceiling:

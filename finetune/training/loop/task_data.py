@@ -204,6 +204,13 @@ class TaskData(OrderedData):
         features = self.features(self.train_split, training=True)
         return self._units(features).sizes(lengths_of(features))
 
+    @property
+    def examples_per_unit(self) -> float:
+        """Examples to train on, in units: less than 1 where some are read in several."""
+        features = self.features(self.train_split, training=True)
+        numbers = {number for number, _ in examples_of(features, self.task.sequences_per_example)}
+        return len(numbers) / len(self._units(features))
+
     def order(self, epoch: int) -> list[Indices]:
         """Training batches of units of like length, in a seeded order."""
         size = self.config.batch_size

@@ -180,6 +180,13 @@ def test_an_example_of_several_sequences_is_one(time: FakeTime) -> None:
     assert run.log.lines[4]["data/examples_seen"] == 8
 
 
+def test_windows_are_counted_as_the_texts_that_they_are_of(time: FakeTime) -> None:
+    run = Run(time)
+    run.train(Monitor(LENGTH, 2, show_progress=False, examples_per_unit=0.25), [1.0, 1.0])
+    assert run.log.lines[2]["perf/examples_per_second"] == pytest.approx(4 / 4 / 2)
+    assert run.log.lines[2]["data/examples_seen"] == 1
+
+
 def test_the_time_of_a_validation_does_not_count(time: FakeTime) -> None:
     run = Run(time)
     monitor = started(run)
