@@ -63,7 +63,14 @@ def compare(
     differences = [_difference(a, b, name, over_examples) for name in names]
     notes = (*a.notes, *b.notes, *_degenerate(a), *_degenerate(b))
     comparison = Comparison(
-        a.task, a.split, a.name, b.name, a.seeds, b.seeds, tuple(differences), notes
+        a.task,
+        a.split,
+        a.name,
+        b.name,
+        a.seeds,
+        () if b.is_baseline else b.seeds,
+        tuple(differences),
+        notes,
     )
     return corrected([comparison])[0]
 
@@ -103,7 +110,8 @@ def _holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def _judged(difference: Difference, comparison: Comparison) -> Difference:
-    outcome, verdict = judge(difference, *short_names(comparison.a, comparison.b))
+    names = short_names(comparison.a, comparison.b)
+    outcome, verdict = judge(difference, *names, baseline=not comparison.seeds_b)
     return replace(difference, outcome=outcome, verdict=verdict)
 
 

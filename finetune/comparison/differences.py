@@ -59,7 +59,7 @@ class Comparison:
     seeds_a: tuple[int, ...]
     """Seeds of the first group."""
     seeds_b: tuple[int, ...]
-    """Seeds of the second group."""
+    """Seeds of the second group; () for a baseline, which has none."""
     differences: tuple[Difference, ...]
     """One for each metric."""
     notes: tuple[str, ...] = ()

@@ -29,6 +29,10 @@ from finetune.comparison.seeds import holm
 from finetune.comparison.weighted import WeightedScores
 from finetune.errors import DataError
 
+FEWEST_EXAMPLES = 2
+"""For a bootstrap: resamples of one example are all the same."""
+TOO_FEW = "at least two are needed"
+
 
 class Tested(NamedTuple):
     """Tests over the examples of one metric."""
@@ -78,8 +82,9 @@ class ExampleTests:
         recorded = [group.values(metric) for group in self._groups]
         values = example_values(rows, recorded, name, self._score)
         if values is not None:
-            bootstrap = bootstrap_values(values, seed=self._seed, resamples=self._resamples)
-            return Tested(bootstrap, self._mcnemar(values), ())
+            return self._of_means(metric, values)
+        if len(rows[0][0]) < FEWEST_EXAMPLES:
+            return _untested(metric, TOO_FEW)
         if self._score is not None:
             if name not in self._score(rows[0][0]):
                 return _untested(metric, "the function that scores them does not return it")
@@ -91,6 +96,14 @@ class ExampleTests:
         if name == "accuracy":
             raise self._stale(split, name)
         return _untested(metric, "it is not a mean over them, and no scoring function was given")
+
+    def _of_means(self, metric: str, values: Sequence[Floats]) -> Tested:
+        """Tests of a metric that is a mean over examples."""
+        mcnemar = self._mcnemar(values)
+        if np.count_nonzero(~np.isnan(values[0][0])) < FEWEST_EXAMPLES:
+            return Tested(None, mcnemar, _untested(metric, TOO_FEW).notes)
+        bootstrap = bootstrap_values(values, seed=self._seed, resamples=self._resamples)
+        return Tested(bootstrap, mcnemar, ())
 
     def _read(self, split: str) -> list[list[Sequence[Answer]]]:
         """The answers of each seed of each group, all in the order of the first run's."""
@@ -183,8 +196,11 @@ def unpaired_bootstrap(
         resamples: How many, or fewer where scoring them would take more than minutes.
 
     Returns:
-        Interval and p; None where not even 1,000 resamples can be scored.
+        Interval and p; None where a set has fewer than two examples, or not even 1,000 resamples
+        can be scored.
     """
+    if min(len(rows[0]) for rows in groups) < FEWEST_EXAMPLES:
+        return None
     values = [
         example_values([rows], [scores], metric, score)
         for rows, scores in zip(groups, recorded, strict=True)
@@ -192,6 +208,8 @@ def unpaired_bootstrap(
     if all(value is not None for value in values):
         means = [value[0].mean(axis=0) for value in values if value is not None]
         data = [mean[~np.isnan(mean)] for mean in means]
+        if min(map(len, data)) < FEWEST_EXAMPLES:
+            return None
         return bootstraps(data, _mean_difference, seed=seed, resamples=resamples)[0]
     weighted = WeightedScores(groups, score)
     found = weighted.bootstrap(metric, seed=seed, resamples=resamples, paired=False)

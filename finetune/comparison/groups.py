@@ -65,6 +65,8 @@ class Group:
     """Remarks on where the runs come from."""
     data: str = ""
     """Digest of the scored examples; empty where it is not known."""
+    is_baseline: bool = False
+    """Whether its runs are a baseline of others, beside each of their seeds."""
 
     def is_like(self, other: Group) -> bool:
         """Whether the scores of both are of the same task, or of the same examples."""

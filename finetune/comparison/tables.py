@@ -121,6 +121,8 @@ def _mean(metric: str, values: Spread) -> str:
 
 
 def _seeds(seeds: Sequence[int]) -> str:
+    if not seeds:
+        return "a baseline"
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 

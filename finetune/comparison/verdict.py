@@ -31,32 +31,37 @@ def short_names(a: str, b: str) -> tuple[str, str]:
     return "/".join(first[shared:]), "/".join(second[shared:])
 
 
-def judge(difference: Difference, a: str, b: str) -> tuple[Outcome, str]:
+def judge(
+    difference: Difference, a: str, b: str, *, baseline: bool = False
+) -> tuple[Outcome, str]:
     """Decide what follows from the tests.
 
     Args:
         difference: The difference, with its p-values corrected.
         a: Name of the first group.
         b: Name of the second.
+        baseline: Whether the second is a baseline, which has no seeds.
 
     Returns:
         The outcome for the first group, and a sentence.
     """
     fewest = min(len(difference.a.values), len(difference.b.values))
     if fewest < FEWEST_SEEDS:
-        return "not enough seeds", _too_few(difference, a, b)
+        return "not enough seeds", _too_few(difference, a, b, baseline=baseline)
     if difference.adjusted_p is None:
         return "undecided", _untestable(difference, a, b)
     if difference.adjusted_p < ALPHA:
         won = goodness(difference.metric, difference.seeds.difference) > 0
         return ("better" if won else "worse"), _decided(difference, *((a, b) if won else (b, a)))
-    return "undecided", _undecided(difference, a, b)
+    return "undecided", _undecided(difference, a, b, baseline=baseline)
 
 
-def _too_few(difference: Difference, a: str, b: str) -> str:
+def _too_few(difference: Difference, a: str, b: str, *, baseline: bool) -> str:
     """What the examples say, if there are answers to them; then that the seeds say nothing."""
-    counts = f"{len(difference.a.values)} and {len(difference.b.values)}"
-    needed = f"at least {FEWEST_SEEDS} per side are needed, {BETTER_SEEDS} are better"
+    count = len(difference.a.values)
+    counts = str(count) if baseline else f"{count} and {len(difference.b.values)}"
+    seeds = "seed does" if counts == "1" else "seeds do"
+    needed = f"at least {FEWEST_SEEDS}{_sides(baseline)} are needed, {BETTER_SEEDS} are better"
     metric, bootstrap = difference.metric, difference.bootstrap
     if bootstrap is None:
         return (
@@ -74,7 +79,12 @@ def _too_few(difference: Difference, a: str, b: str) -> str:
         size = _in_points(metric, shown(metric, abs(difference.seeds.difference)))
         text = f"{winner} is better than {loser} in {metric} on these examples by {size}"
         text = f"{text} ({evidence})"
-    return f"{text}; that is of these trained models, and {counts} seeds do not say more: {needed}."
+    return f"{text}; that is of these trained models, and {counts} {seeds} not say more: {needed}."
+
+
+def _sides(baseline: bool) -> str:
+    """What stands behind a number of seeds: a baseline has none."""
+    return "" if baseline else " per side"
 
 
 def on_examples(difference: Difference) -> Outcome | None:
@@ -112,7 +122,8 @@ def _turned(interval: tuple[float, float], turned: bool) -> tuple[float, float]:
     return (-interval[1], -interval[0]) if turned else interval
 
 
-def _undecided(difference: Difference, a: str, b: str) -> str:
+def _undecided(difference: Difference, a: str, b: str, *, baseline: bool) -> str:
+    sides = _sides(baseline)
     text = (
         f"No difference in {difference.metric} between {a} and {b} was found: {_size(difference)} "
         f"({_evidence(difference)})"
@@ -122,10 +133,10 @@ def _undecided(difference: Difference, a: str, b: str) -> str:
     if difference.seeds.t_p is not None and difference.seeds.t_p < ALPHA:
         return f"{text}, which is not enough among {difference.comparisons} comparisons."
     if needed is None or needed > MOST_SEEDS:
-        return f"{text}; to show one this small takes more than {MOST_SEEDS} seeds per side."
+        return f"{text}; to show one this small takes more than {MOST_SEEDS} seeds{sides}."
     if needed <= most:  # sides of different sizes
         return f"{text}; run {most} seeds on both sides to decide."
-    return f"{text}; not enough seeds: to show one of this size takes about {needed} per side."
+    return f"{text}; not enough seeds: to show one of this size takes about {needed}{sides}."
 
 
 def _size(difference: Difference) -> str:

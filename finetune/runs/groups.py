@@ -100,7 +100,7 @@ def baseline_group(group: Group, name: str) -> Group:
         Run(run.seed, one[wanted], read=partial(_baseline_rows, run.folder, wanted))
         for run, one in zip(group.runs, scores, strict=True)
     ]
-    return replace(group, name=label(wanted), runs=tuple(runs), notes=())
+    return replace(group, name=label(wanted), runs=tuple(runs), notes=(), is_baseline=True)
 
 
 def _baseline_rows(folder: Path | None, name: str, split: str) -> list[Answer] | None:

@@ -161,10 +161,13 @@ def test_run_is_compared_with_a_baseline_over_the_same_examples(
     bar = RunFolder(several).read_results()["runs"][0]["baselines"]["bag_of_words"]["accuracy"]
     assert difference["b"]["mean"] == pytest.approx(bar)
     assert [one["seed"] for one in difference["mcnemar"]] == ["1", "2", "3"]
+    assert (found["seeds_a"], found["seeds_b"]) == ([1, 2, 3], [])
     assert difference["bootstrap"]["interval"][1] < 0
     for place in (single, several / "seed-2"):  # whose baselines lie in the folder above
         text = call("compare", place, "--baseline", "bag_of_words").out
         assert "bag of words is better than" in text
+        assert "B: bag of words (a baseline)" in text
+        assert "1 seed does not say more: at least 3 are needed" in " ".join(text.split())
     assert "has no answers" in call("compare", single, "--baseline", "trivial").out
     refuses(".*no baseline 'bag'; .*bag_of_words.*", "compare", single, "--baseline", "bag")
     refuses("compare: name a second run, or a baseline.*", "compare", single)

@@ -20,6 +20,7 @@ from finetune.comparison import (
     corrected,
     summary,
 )
+from finetune.comparison.examples import Score
 from finetune.comparison.verdict import short_names
 from finetune.errors import ConfigError, DataError
 from finetune.runs.groups import compare_folders
@@ -198,6 +199,41 @@ def test_metric_that_is_no_mean_is_tested_over_seeds_only_without_a_score() -> N
         "given",
     )
     assert difference.verdict
+
+
+@pytest.mark.parametrize("score", [None, both])
+def test_one_example_is_compared_without_an_interval(score: Score | None) -> None:
+    a, b = (with_squared(make_group(name, 0.5, [1], examples=1)) for name in "ab")
+    for difference in compare(a, b, score=score).differences:
+        assert difference.bootstrap is None
+        assert "no test of" in difference.notes[0]
+        assert difference.verdict.startswith("Not enough seeds to say whether a or b is better")
+
+
+def test_a_metric_that_one_example_has_is_compared_without_an_interval() -> None:
+    def first(rows: Sequence[Answer]) -> dict[str, float]:
+        chosen = [row for row in rows if row["id"] == 0]
+        return {"first": accuracy_of(chosen)} if chosen else {}
+
+    groups = []
+    for name, level in (("a", 0.8), ("b", 0.3)):
+        group = make_group(name, level, [1])
+        runs = (replace(run, metrics=first(run.answers["validation"])) for run in group.runs)
+        groups.append(replace(group, runs=tuple(runs)))
+    (difference,) = compare(*groups, score=first).differences
+    assert difference.notes == ("no test of first over examples: at least two are needed",)
+
+
+def test_a_baseline_has_no_seeds() -> None:
+    seeds = [0.9, 0.8]
+    a, bar = values_group("a", seeds), replace(values_group("bar", [0.7] * 2), is_baseline=True)
+    comparison = compare(a, bar)
+    assert comparison.seeds_b == ()
+    assert "B: bar (a baseline)" in as_text(comparison)
+    assert comparison.verdict == (
+        "Not enough seeds to say whether a or bar is better in accuracy: 2; at least 3 are needed, "
+        "5 are better; the difference is +15.00 points."
+    )
 
 
 def test_score_that_lacks_the_metric_is_said() -> None:
