@@ -116,7 +116,8 @@ def _fraction(preparation: Preparation, boundary: int) -> float:
     part = training_flops_per_token(
         config, length, frozen=frozen, cached=cached, first_only=first_only
     )
-    return part / whole
+    decoder = 3 * module.head.flops_per_token(length)  # never frozen; 0 of other heads
+    return (part + decoder) / (whole + decoder)
 
 
 def _validation_size(preparation: Preparation) -> float:

@@ -14,8 +14,11 @@ from finetune.decoder import DecoderConfig, SearchConfig
 from finetune.encoder import EncoderConfig
 from finetune.errors import ConfigError, DataError
 from finetune.heads import Seq2Seq
+from finetune.jobs import estimate
 from finetune.jobs.preparation import Preparation, prepare
 from finetune.runs.families import make_task
+from finetune.training.config import CacheConfig
+from finetune.training.unfreezing.policies import UnfreezeConfig
 from tasks.__main__ import main
 from tasks.run_settings import WriteRun
 from tests.made.families import write_row
@@ -132,3 +135,12 @@ def test_without_a_tokenizer_one_of_the_pairs_is_trained_each_time_the_same(tmp_
 def test_blocks_are_those_of_the_causal_run_alone() -> None:
     with pytest.raises(ConfigError, match="brings its own blocks; leave decoder_layers out"):
         DecoderConfig(decoder_from="runs/gpt", decoder_layers=2)
+
+
+def test_the_decoder_is_part_of_the_estimate(world: World, tmp_path: Path) -> None:
+    frozen = {"unfreezing": UnfreezeConfig("head"), "caching": CacheConfig(cache=False)}
+    made = prepared(tmp_path, world.pretrained, DecoderConfig(), **frozen)
+    estimate.batch_cost(made.module, made.data, made.run.trainer)
+    # Of three passes of the encoder one is left; the decoder, which is as large, has all three.
+    assert 0.5 < estimate._fraction(made, made.plan[0]["boundary"]) < 1
+
