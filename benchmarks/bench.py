@@ -133,7 +133,7 @@ def finetuning(options: argparse.Namespace, scale: Scale, folder: Path) -> list[
 
 def memory(options: argparse.Namespace, scale: Scale, folder: Path) -> list[Contest]:
     """The largest memory of fine-tuning steps as long as RACE's."""
-    from peak_memory import contests
+    from memory import contests
 
     return contests(options.encoder, *scale.memory_batch)
 

@@ -14,21 +14,17 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
+from turns import in_own_process, reset_peak, status
 
 from finetune.console.tables import table
 from finetune.encoder import Encoder, EncoderConfig
 from finetune.encoder.benchmark import median_step_ms
 from finetune.encoder.feedforward import feed_forward
 
-T = TypeVar("T")
 CPU = torch.device("cpu")
 ATTENTION, LOCAL, FEED_FORWARD = "attention", "local attention, 32 a side", "feed-forward alone"
 KINDS = (ATTENTION, LOCAL, "LSTM, both directions", "convolution, widths 3 to 5", FEED_FORWARD)
@@ -71,30 +67,11 @@ def measure(kind: str, size: int, tokens: int, length: int, seconds: float) -> t
     return median_step_ms(passes, CPU, seconds=seconds), gib
 
 
-def reset_peak() -> int:
-    """Let the kernel count this process's peak from now on; its memory now, in KiB."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return status("VmRSS")
-
-
-def status(name: str) -> int:
-    """A size of this process in KiB, by its name in /proc/self/status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
-
-
 def slope(costs: Sequence[float], lengths: Sequence[int]) -> str:
     """The power of T by which a text's cost grows at the end; costs are of all tokens."""
     if len(lengths) < 2 or min(costs[-2:]) <= 0:
         return ""
     return f"{1 + math.log(costs[-1] / costs[-2]) / math.log(lengths[-1] / lengths[-2]):.2f}"
-
-
-def in_own_process(function: Callable[..., T], *what: object) -> T:
-    """What a function gives in a process of its own, whose memory is no other's."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(function, *what).result()
 
 
 def main(words: Sequence[str] | None = None) -> None:

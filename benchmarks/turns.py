@@ -16,13 +16,15 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
+T = TypeVar("T")
 OURS, LIMIT = "ours", "limit"
 Turn = Callable[[], float]
 Settings = dict[str, Any]
@@ -227,9 +229,26 @@ def _own_output() -> IO[bytes]:
 def peak_gib() -> float:
     """Largest resident memory of this process, GiB; not that of the process which started it."""
     try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
-        return int(peak) / 2**20
-    except (OSError, ValueError):  # no Linux
+        return status("VmHWM") / 2**20
+    except (OSError, StopIteration):  # no Linux
         unit = 2**30 if sys.platform == "darwin" else 2**20
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+def reset_peak() -> int:
+    """Let the kernel count this process's peak from now on; its memory now, in KiB."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
+
+
+def status(name: str) -> int:
+    """A size of this process in KiB, by its name in /proc/self/status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def in_own_process(function: Callable[..., T], *what: object) -> T:
+    """What a function gives in a process of its own, whose memory is no other's."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *what).result()
+

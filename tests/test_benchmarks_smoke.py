@@ -103,6 +103,11 @@ def test_each_saving_of_memory_has_its_figure(
     monkeypatch.setattr(memory, "in_own_process", lambda _, name, *__: float(len(name)))
     memory.main(["--lengths", "8", "16"])
     assert re.search(r"float32 +7.00 +7.00\n", capsys.readouterr().out)
+    monkeypatch.setattr(
+        memory, "apart", lambda given: {"gib": float(len(given["contestant"])), "seconds": 1.0}
+    )
+    memory.main(["trainer", "--rows", "2"])
+    assert "ours / hf-best: 0.57 of the memory" in capsys.readouterr().out
 
 
 def test_sentences_say_who_belongs_to_whom(monkeypatch: pytest.MonkeyPatch) -> None:
