@@ -131,9 +131,8 @@ def _pretrain(run: PretrainRun) -> Results:
     check_inputs(folder, run, inputs)  # before a corpus that has changed is tokenized
     corpus = build_corpus(run.corpus, tokenizer, run.data, run.seed, cache, digests=digests)
     check_memory(config, run.data, corpus)
-    parts = run.trainer.devices * machines_of(run.trainer) * run.loader.micro_batches
-    sequences = -(-min(run.loader.batch_size, len(corpus.train)) // parts)
-    check_training(config, run.trainer, language_model=True, batch=(sequences, run.data.max_length))
+    batch = _sequences(run, corpus), run.data.max_length
+    check_training(config, run.trainer, language_model=True, batch=batch)
     if line := config.without_effect():
         say(line)
     say(exports_as(config, {"kind": "masked_lm"}))  # when nothing can be refused any more
@@ -152,6 +151,12 @@ def _pretrain(run: PretrainRun) -> Results:
         return train_language_model(
             run, module, tokenizer, corpus, run.data, "pretrain", run.corpus
         )
+
+
+def _sequences(run: PretrainRun, corpus: Corpus) -> int:
+    """Sequences that a process reads at once."""
+    parts = run.trainer.devices * machines_of(run.trainer) * run.loader.micro_batches
+    return -(-min(run.loader.batch_size, len(corpus.train)) // parts)
 
 
 def train_language_model(
