@@ -234,6 +234,7 @@ def peak_gib() -> float:
         unit = 2**30 if sys.platform == "darwin" else 2**20
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
+
 def reset_peak() -> int:
     """Let the kernel count this process's peak from now on; its memory now, in KiB."""
     Path("/proc/self/clear_refs").write_text("5")
@@ -251,4 +252,3 @@ def in_own_process(function: Callable[..., T], *what: object) -> T:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *what).result()
-

@@ -32,7 +32,7 @@ class ConfigError(FinetuneError):
     >>> from finetune import HeadConfig
     >>> HeadConfig(pooling="meen")
     Traceback (most recent call last):
-    finetune.errors.ConfigError: pooling must be one of cls, last, ..., got 'meen'; did you mean 'mean'?
+    finetune.errors.ConfigError: pooling must be one of ..., got 'meen'; did you mean 'mean'?
     """
 
 

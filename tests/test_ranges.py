@@ -106,6 +106,17 @@ def test_a_number_that_means_nothing_is_refused(cls: type[Any], key: str) -> Non
             read(cls, key, value)
 
 
+@pytest.mark.parametrize("cls", RUNS)
+def test_a_word_of_no_table_names_the_flag_and_every_choice(cls: type[Any]) -> None:
+    flags = {one.key: one.flag or one.key for one in settings.settings_of(cls)}
+    for key, field, _ in leaves(cls):
+        if words := field.metadata.get("words"):
+            with pytest.raises(ConfigError) as refused:
+                settings.read(cls, None, {key: words[0][:-1] + "#"})
+            text = str(refused.value)
+            assert text.startswith(f"{flags[key]}: expected one of {', '.join(words)}"), text
+
+
 @pytest.mark.parametrize(("cls", "key"), owners({str, Path}), ids=name_of)
 def test_a_text_that_no_file_can_hold_is_refused(cls: type[Any], key: str) -> None:
     for value in NO_TEXTS:
@@ -170,6 +181,7 @@ def test_a_field_within_a_range_keeps_its_other_metadata() -> None:
     with pytest.raises(ConfigError, match="heads must be .* from 1 to 4, got 5; choose 2"):
         Toy(heads=5)
 
+
 def test_a_word_that_is_not_in_the_table_is_refused_with_the_choices() -> None:
     @dataclasses.dataclass
     class Toy:
@@ -183,4 +195,3 @@ def test_a_word_that_is_not_in_the_table_is_refused_with_the_choices() -> None:
         Toy("x")
     with pytest.raises(ConfigError, match="got 'meen'; did you mean 'mean'\\?$"):
         Toy("meen")
-

@@ -31,9 +31,7 @@ def short_names(a: str, b: str) -> tuple[str, str]:
     return "/".join(first[shared:]), "/".join(second[shared:])
 
 
-def judge(
-    difference: Difference, a: str, b: str, *, baseline: bool = False
-) -> tuple[Outcome, str]:
+def judge(difference: Difference, a: str, b: str, *, baseline: bool = False) -> tuple[Outcome, str]:
     """Decide what follows from the tests.
 
     Args:

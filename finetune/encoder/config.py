@@ -358,4 +358,3 @@ class EncoderConfig:
                 "position 'sinusoidal' fills pairs of numbers, but an embedding has "
                 f"{self.word_embedding_size}; choose an even embedding_size."
             )
-

@@ -97,9 +97,7 @@ def _check_network(checkpoint: Checkpoint) -> None:
     if lacking := export_lacks(config, head, "hf"):
         has_other = not export_lacks(config, head, "onnx")
         remedy = "use --format onnx" if has_other else "predict with finetune predict"
-        raise CheckpointError(
-            f"{checkpoint.folder}: --format hf {'; '.join(lacking)}; {remedy}"
-        )
+        raise CheckpointError(f"{checkpoint.folder}: --format hf {'; '.join(lacking)}; {remedy}")
 
 
 def _card_notes(written: Written) -> list[str]:

@@ -106,9 +106,10 @@ class WholeModel(nn.Module):
             token_type_ids: Segment of each token, int64, same shape; None for segment 0.
 
         Returns:
-            Logits (B, C) of classes or options; numbers (B,), B being 1 for the windows of a text; logits (B, T) and (B, T) of the first
+            Logits (B, C) of classes or options; numbers (B,); logits (B, T) and (B, T) of the first
             and the last token of an answer, the lowest finite number at padding; logits (B, T, V)
-            of tokens. Without a head the hidden states, (B, T, D).
+            of tokens. Without a head the hidden states, (B, T, D). For the windows of a text B is 1
+            in all of these.
         """
         batch = {"input_ids": input_ids, "token_type_ids": token_type_ids}
         batch["attention_mask"] = None if attention_mask is None else attention_mask != 0
@@ -226,7 +227,7 @@ class _OneText(Windows):
         return self._by_text(vectors).transpose(0, 1), None
 
     def _by_text(self, vectors: Tensor) -> Tensor:
-        return vectors.unflatten(0, (-1, self.count))  # (W, N, P)
+        return vectors.view(-1, self.count, vectors.shape[1])  # (W, N, P)
 
 
 def without_loops(model: WholeModel) -> WholeModel:
@@ -242,6 +243,8 @@ def without_loops(model: WholeModel) -> WholeModel:
                 if isinstance(reader, Reader):
                     setattr(part, name, RecordedReader(reader))
         if isinstance(part, PooledHead):
-            for combining in filter(None, (part.windows, part.upper)):
-                combining.group = partial(_OneText, model.options or 1)
+            one_text = partial(_OneText, model.options or 1)
+            part.windows.group = one_text
+            if part.upper is not None:
+                part.upper.group = one_text
     return copied

@@ -1,7 +1,7 @@
 """A run's checkpoint as an ONNX folder: a graph that onnxruntime and others run without torch.
 
-OUT/model.onnx       the graph, for any batch size and length; where a run reads the windows of a text
-                     together, for the windows of one text
+OUT/model.onnx       the graph, for any batch size and length; of a run that reads the windows of a
+                     text together, for any windows of one text
 OUT/model.int8.onnx  the same with weights in 8 bits, if requested
 OUT/config.json      task, labels, inputs, outputs, and what was measured
 OUT/tokenizer.json   truncates at the run's maximal length and pads; its settings beside it. Where
@@ -111,13 +111,14 @@ def _check_head(run: Path, source: Source) -> None:
     """Refuse what no graph computes, and a second level without the windows that it reads."""
     checkpoint = source.checkpoint
     if lacking := export_lacks(checkpoint.encoder_config, checkpoint.head, "onnx"):
+        why = "; ".join(lacking)
         raise CheckpointError(
-            f"{checkpoint.folder}: --format onnx {'; '.join(lacking)}; predict with finetune predict"
+            f"{checkpoint.folder}: --format onnx {why}; predict with finetune predict"
         )
     if checkpoint.head.get("levels", 1) > 1 and not source.long.pools_windows:
         raise ConfigError(
             f"{run}: levels {checkpoint.head['levels']} reads the windows of a text together: "
-            "expected a run with config.yaml, which says how texts are cut, got a checkpoint alone; "
+            "expected a run, whose config.yaml says how texts are cut, got a checkpoint alone; "
             "export the run"
         )
 

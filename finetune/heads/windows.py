@@ -73,7 +73,7 @@ def _tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 
 class Windows:
-    """What is taken over the windows of each text: means, maxima, the last ones, or all in a row."""
+    """What is taken over the windows of each text: means, maxima, the last, or all in a row."""
 
     def __init__(self, window_of: Tensor) -> None:
         """Keep which text each window belongs to, int64 (S,)."""

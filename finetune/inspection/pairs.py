@@ -141,13 +141,18 @@ class SentenceScorer:
         """The tokens of both sentences of each pair, special ones aside.
 
         Raises:
-            DataError: A sentence is longer than the encoder reads.
+            DataError: A sentence has no token, or is longer than the encoder reads.
         """
         sides = ([pair.good for pair in pairs], [pair.bad for pair in pairs])
         goods, bads = (map(tuple, self.tokenizer.encode_ids(side)) for side in sides)
         encoded = list(zip(goods, bads, strict=True))
         frame = len(self.prefix) + len(self.suffix)
         for pair, both in zip(pairs, encoded, strict=True):
+            if not all(both):  # whose probability would be 1
+                raise DataError(
+                    f"{pair.where}: expected two sentences that the tokenizer reads, got one of "
+                    "which no token is left; leave the pair out"
+                )
             if (longest := max(map(len, both)) + frame) > self.max_length:
                 raise DataError(
                     f"{pair.where}: expected sentences of at most {self.max_length} tokens, which "

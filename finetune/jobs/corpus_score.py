@@ -159,8 +159,11 @@ def score_tokens(
 
     Raises:
         ConfigError: A window cannot score so many, or has a memory and shall score fewer.
+        DataError: There is no token to predict.
     """
     prefix = text_prefix(model.tokenizer)
+    if len(ids) < 2 and not prefix:
+        raise DataError("expected a text of two tokens or more, as nothing is before the first one")
     memory, stride = model.module.new_memory(), usual_stride(model, stride)
     windows = sliding_windows(len(ids), model.max_length, stride, len(prefix))
     if memory:  # also the last one, so that no token is read twice

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from finetune.errors import ConfigError
 from finetune.ranges import MOST_STEPS, check_values, within
 
 PRECISIONS = ("fp32", "bf16")

@@ -112,7 +112,8 @@ def test_adapting_turns_a_causal_encoder_and_back(
     assert call("generate", again, "the cat").status == 0
     assert find_checkpoint(adapt(world.pretrained, "clm")).encoder_config.causal
     words = ["adapt", "--encoder", causal, "--corpus", world.corpus, "--out", tmp_path / "other"]
-    refuses("--objective: expected one of mlm, clm or none, got 'nsp'.*", *words, "--objective", "nsp")
+    pattern = "--objective: expected one of mlm, clm or none, got 'nsp'.*"
+    refuses(pattern, *words, "--objective", "nsp")
 
 
 def test_the_language_model_is_an_auxiliary_objective_of_a_task(

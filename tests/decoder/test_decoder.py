@@ -143,5 +143,5 @@ def test_heads_beside_a_recurrent_encoder_divide_its_width() -> None:
 
 
 def test_an_unknown_score_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cross_score must be one of .*, got 'additve'; did you mean 'additive'"):
+    with pytest.raises(ConfigError, match="cross_score must .* did you mean 'additive'"):
         DecoderConfig(cross_score="additve")

@@ -106,7 +106,7 @@ def test_embedding_settings_follow_the_hidden_ones_unless_set() -> None:
         ),
         ({"hidden_act": "gellu"}, "hidden_act must be one of .*, got 'gellu'; did you mean 'gelu'"),
         ({"attention_score": "cosine"}, "attention_score must be one of .*additive, got 'cosine'"),
-        ({"position": "rotory"}, "position must be one of learned, .*, got 'rotory'; did you mean 'rotary'"),
+        ({"position": "rotory"}, "position must be .*, got 'rotory'; did you mean 'rotary'"),
         (
             {"norm_position": "both"},
             "norm_position must be one of post, pre, output, got 'both'",

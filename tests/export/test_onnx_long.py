@@ -139,7 +139,7 @@ def test_windows_of_one_text_are_combined_as_those_of_many(
     head = Classification(config, made, 2) if options is None else MultipleChoice(config, made, 3)
     model = WholeModel(Encoder(config), head, pools_windows=True)
     shape = (4, 9) if options is None else (4, options, 9)
-    ids, types = (torch.randint(2, size, shape) for size in (config.vocab_size, 2))
+    ids, types = (torch.randint(size, shape) for size in (config.vocab_size, 2))
     mask = torch.arange(9) < torch.randint(1, 10, shape[:-1]).unsqueeze(-1)
     for given in ((ids, mask.long(), types), (ids, None, types)):
         expected, recorded = model(*given), without_loops(model)(*given)

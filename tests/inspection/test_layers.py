@@ -77,7 +77,7 @@ def test_without_room_the_same_vectors_are_computed(model: Model, sequences: Seq
 
 
 def test_unknown_pooling_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--pooling must be one of .*, got 'meen'; did you mean 'mean'"):
+    with pytest.raises(ConfigError, match="--pooling must .*, got 'meen'; did you mean 'mean'"):
         check_pooling("meen")
     check_pooling("tokens", "tokens")
     with pytest.raises(ConfigError, match="one of cls, last, mean, max, concat, got"):

@@ -123,6 +123,16 @@ def test_a_tie_is_wrong(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert judged["unknown_tokens"] == 4
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_sentence_without_a_token_is_not_the_more_probable_one(
+    causal: bool, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    run = saved(tmp_path / "run", tokenizer, causal=causal)
+    file = blimp(tmp_path / "it.jsonl", [row("the cat", "cat the"), row("\u200b", "the cat")])
+    with pytest.raises(DataError, match="it.jsonl:2: expected two sentences .* no token is left"):
+        judge_pairs(run, [file])
+
+
 def test_groups_without_names_are_those_of_the_files(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()

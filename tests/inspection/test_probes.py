@@ -119,7 +119,7 @@ def test_task_without_classes_is_refused(model: Model, data: Path) -> None:
 
 
 def test_wrong_words_are_refused(model: Model, data: Path) -> None:
-    with pytest.raises(ConfigError, match="--pooling must be one of .*, got 'meen'; did you mean 'mean'"):
+    with pytest.raises(ConfigError, match="--pooling must .*, got 'meen'; did you mean 'mean'"):
         ProbeConfig(pooling="meen")
     with pytest.raises(ConfigError, match="at least one seed"):
         ProbeConfig(seeds=())

@@ -143,4 +143,3 @@ def test_the_decoder_is_part_of_the_estimate(world: World, tmp_path: Path) -> No
     estimate.batch_cost(made.module, made.data, made.run.trainer)
     # Of three passes of the encoder one is left; the decoder, which is as large, has all three.
     assert 0.5 < estimate._fraction(made, made.plan[0]["boundary"]) < 1
-

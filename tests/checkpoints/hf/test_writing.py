@@ -232,6 +232,7 @@ def test_formats_are_said_in_one_line_and_why_where_asked() -> None:
     assert "computes this: bert has position 'learned' only, got 'rotary', has norm_" in why
     assert "pools by 'cls' only, got 'mean'; electra has" in why
 
+
 @pytest.mark.parametrize(
     ("config", "head", "reason"),
     [
@@ -249,4 +250,3 @@ def test_what_no_transformers_folder_computes_is_not_promised(
     assert exports_as(shape, head).startswith(f"export formats: ONNX (transformers {reason}")
     assert reason in export_lacks(shape, head, "hf")[0]
     assert export_lacks(shape, head, "onnx") == []
-

@@ -133,9 +133,9 @@ def test_windows_that_would_not_move_on_are_refused(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"long": "window"}, "long must be one of cut, head-tail, windows, got 'window'; did you mean 'windows'"),
+        ({"long": "window"}, "long must .* cut, head-tail, windows, got 'window'; did you mean"),
         ({"window_labels": "document"}, "expected --long windows, got --long cut"),
-        ({"long": "windows", "window_labels": "text"}, "window_labels must be one of window, document, got 'text'"),
+        ({"long": "windows", "window_labels": "text"}, "window_labels must be one .*, got 'text'"),
         ({"max_windows": 0}, "max_windows"),
     ],
 )

