@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from finetune.encoder.attention import SelfAttention
@@ -16,6 +19,7 @@ from finetune.encoder.feedforward import feed_forward
 from finetune.encoder.layout import PADDED, Padded, Rows
 from finetune.encoder.norms import make_norm
 from finetune.encoder.recurrent import Recurrent
+from finetune.errors import ConfigError
 
 
 class ResidualBlock(nn.Module):
@@ -181,3 +185,38 @@ BLOCKS: dict[str, Callable[[EncoderConfig, int], nn.Module]] = {
     "conv": conv_block,
 }
 """Name in a config -> what makes block number n, from 0."""
+
+
+def call_compiled(block: nn.Module, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+    """Call a block as torch.compile has compiled it.
+
+    Args:
+        block: Any number of blocks of one form share what is compiled.
+        inputs: The block's.
+        options: The block's.
+
+    Raises:
+        ConfigError: Torch's compiler, or the one that it calls, does not work here.
+    """
+    from torch._dynamo.exc import TorchDynamoException  # here: the compiler takes a second
+
+    try:
+        outputs: tuple[Tensor, Tensor | None] = _compiled()(block, *inputs, **options)
+    except TorchDynamoException as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ConfigError(
+            f"compile: expected blocks that torch.compile can compile on this machine, got: "
+            f"{reason}; leave compile out"
+        ) from error
+    return outputs
+
+
+@cache
+def _compiled() -> Callable[..., tuple[Tensor, Tensor | None]]:
+    # Dynamic from the start: batches have many lengths, each of which would be compiled apart.
+    return torch.compile(_call, dynamic=True)
+
+
+def _call(block: nn.Module, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+    outputs: tuple[Tensor, Tensor | None] = block(*inputs, **options)
+    return outputs

@@ -98,7 +98,7 @@ def drop_on_cpu(inputs: Tensor, p: float) -> Tensor:
     Returns:
         The thinned inputs, same shape and dtype.
     """
-    if inputs.numel() >= MANY and not torch.compiler.is_compiling():
+    if inputs.numel() >= MANY:
         thinned: Tensor = _Drop.apply(inputs, p)  # type: ignore[no-untyped-call]
         return thinned
     lowest, scale = _kept_from(p)
@@ -137,7 +137,8 @@ class Dropout(nn.Module):
         """Thin the inputs, any shape, if the module is in training mode."""
         if not self.training or self.p == 0.0:
             return inputs
-        if inputs.device.type == "cpu":
+        # The compiler knows no draws of integers, and fuses those of torch.
+        if inputs.device.type == "cpu" and not torch.compiler.is_compiling():
             return drop_on_cpu(inputs, self.p)
         return F.dropout(inputs, self.p)
 

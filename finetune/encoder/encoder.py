@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from finetune.console.output import counted
-from finetune.encoder.block import BLOCKS
+from finetune.encoder.block import BLOCKS, call_compiled
 from finetune.encoder.cache import Cache
 from finetune.encoder.config import EncoderConfig
 from finetune.encoder.contexts import contexts_of
@@ -90,6 +91,7 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(
             BLOCKS[config.block](config, number) for number in range(config.num_hidden_layers)
         )
+        self._compiles = False
         self.final_norm: nn.Module = nn.Identity()
         if config.norm_position != "post":  # the blocks leave a sum that is not normalized
             self.final_norm = make_norm(config, config.hidden_size)
@@ -236,6 +238,20 @@ class Encoder(nn.Module):
         ).last_hidden_state  # fmt: skip
         return hidden[:, :1] if first_only else hidden  # all tokens, where no block ran
 
+    def compile_blocks(self) -> None:
+        """Train with blocks that torch.compile has compiled, for batches of any size.
+
+        Weights, their names and what is computed in evaluation stay as they are.
+
+        Raises:
+            ConfigError: The blocks are no transformers.
+        """
+        if self.config.block != "transformer":
+            raise ConfigError(
+                f"compile: expected block transformer, got {self.config.block}; leave compile out"
+            )
+        self._compiles = True
+
     def layer_groups(self) -> dict[str, list[nn.Module]]:
         """Group the modules by depth, from the input up; each parameter is in one group.
 
@@ -311,11 +327,15 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Run block number `depth` (from 1); the last one takes the final norm with it."""
         block = self.blocks[depth - 1]
+        trains = block.training and torch.is_grad_enabled()
+        run: Callable[..., tuple[Tensor, Tensor | None]] = block
+        if self._compiles and trains:  # to compile it for evaluation as well takes as long again
+            run = partial(call_compiled, block)
         # Not reentrant: that form gives no gradients where no input has any (frozen embeddings).
-        if self.config.gradient_checkpointing and block.training and torch.is_grad_enabled():
-            hidden, weights = checkpoint(block, hidden, *context, use_reentrant=False, **options)
+        if self.config.gradient_checkpointing and trains:
+            hidden, weights = checkpoint(run, hidden, *context, use_reentrant=False, **options)
         else:
-            hidden, weights = block(hidden, *context, **options)
+            hidden, weights = run(hidden, *context, **options)
         return self.final_norm(hidden) if depth == len(self.blocks) else hidden, weights
 
     def _layout(

@@ -42,6 +42,7 @@ from finetune.training.loop.trainer import (
     FREEZING,
     MIXED,
     build_trainer,
+    check_compiler,
     flush_denormals,
     fraction_done,
     quiet_lightning,
@@ -58,10 +59,11 @@ def check_machine(run: PretrainRun | AdaptRun | FitRun) -> None:
     """Refuse a device, a precision or a logger that is not to be had, before anything is written.
 
     Raises:
-        ConfigError: Lightning refuses the settings of `run.trainer`, or a package is missing; or a
-            batch has fewer examples than parts.
+        ConfigError: Lightning refuses the settings of `run.trainer`, a package or a compiler is
+            missing, or a batch has fewer examples than parts.
     """
     tracking.check_packages(run.tracking)
+    check_compiler(run.trainer)
     with quiet_lightning():
         build_trainer(run.trainer, run.length.or_default(), callbacks=[], loggers=[])
     check_parts(run.loader, run.trainer.devices * machines_of(run.trainer))
@@ -101,7 +103,10 @@ class Session:
 
         Raises:
             CheckpointError: That state is damaged.
+            ConfigError: Blocks are to be compiled that cannot be.
         """
+        if run.trainer.compile:
+            module.encoder.compile_blocks()
         self.run, self.folder, self.module, self.data = run, folder, module, data
         self.task, self.saver = task, Saver(tokenizer, head, task)
         self.trainer: pl.Trainer | None = None

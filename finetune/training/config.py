@@ -67,6 +67,9 @@ class TrainerConfig:
     """Precision, as Lightning names it: 32-true, bf16-mixed or 16-mixed."""
     deterministic: bool = False
     """Same seed, same numbers, bit for bit, on a GPU too; slower (a CPU needs no such setting)."""
+    compile: bool = False
+    """Train with transformer blocks compiled by torch.compile: minutes at the start, and numbers
+    equal to rounding only; for long runs on a GPU, where it is not measured yet."""
     gradient_clip: float | None = within(0, 1e12, default=1.0)
     """Maximum norm of the gradient over all weights; none = no clipping."""
     log_every_steps: int | None = within(1, MOST_STEPS, default=None)

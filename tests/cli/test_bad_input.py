@@ -190,6 +190,19 @@ def test_a_logger_that_is_not_installed_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("start", STARTS)
+def test_compiled_blocks_without_a_compiler_are_refused_before_anything_is_written(
+    start: str, world: World, tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    words = words_of(start, world, tmp_path / "run")
+    more = ["--compile", "--accelerator", "cpu", "--cache-dir", tmp_path / "c"]
+    refuses(
+        "compile: expected a C\\+\\+ compiler, .* none named no-such-compiler; .*", *words, *more
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 # The corpus
 
 

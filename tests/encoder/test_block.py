@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
 from finetune.encoder import EncoderConfig
+from finetune.encoder import block as blocks
 from finetune.encoder.block import EncoderBlock
 from finetune.encoder.config import NORM_POSITIONS
+from finetune.encoder.layout import Chosen, Unpadded
+from finetune.errors import ConfigError
 
 Tiny = Callable[..., EncoderConfig]
 
@@ -53,3 +58,44 @@ def test_dropout_thins_both_sublayers_but_not_the_residual(tiny: Tiny) -> None:
     assert unchanged > 0.95
     block.eval()
     assert not (block(hidden)[0] == hidden).any()
+
+
+def options_of(layout: str) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Hidden states of 2 sequences of 6 tokens in a layout, and the block's options for it."""
+    hidden = torch.randn(2, 6, 16)
+    if layout == "unpadded":
+        unpadded = Unpadded.from_mask(torch.arange(6) < torch.tensor([[6], [3]]), 1)
+        return unpadded.unpad(hidden), {"layout": unpadded}
+    queries = CHOSEN if layout == "chosen" else None
+    return hidden, {"queries": queries}
+
+
+TRACED = torch.compile(blocks._call, dynamic=True, fullgraph=True, backend="eager")
+CHOSEN = Chosen.from_positions(torch.tensor([1, 2, 8]), 2, 6)
+
+
+@pytest.mark.parametrize("layout", ["padded", "chosen", "unpadded"])
+def test_a_block_is_traced_as_one_graph_and_gives_the_same(tiny: Tiny, layout: str) -> None:
+    block = EncoderBlock(tiny(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    hidden, options = options_of(layout)
+    bias = torch.zeros(2, 1, 1, 6)
+    expected = block(hidden, bias, **options)[0]
+    torch.testing.assert_close(TRACED(block, hidden, bias, **options)[0], expected)
+
+
+def test_dropout_is_part_of_the_graph(tiny: Tiny) -> None:
+    block, hidden = EncoderBlock(tiny(hidden_dropout_prob=0.5)), torch.randn(2, 5, 16)
+    one, other = (TRACED(block, hidden)[0] for _ in range(2))
+    assert not torch.equal(one, other)
+    assert torch.equal(TRACED(block.eval(), hidden)[0], block(hidden)[0])
+
+
+def test_what_the_compiler_says_is_one_line(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*inputs: Any) -> None:
+        raise TorchDynamoException("no ninja\nmore of it")
+
+    monkeypatch.setattr(blocks, "_compiled", lambda: fails)
+    with pytest.raises(
+        ConfigError, match=r"^compile: expected .* got: no ninja; leave compile out$"
+    ):
+        blocks.call_compiled(EncoderBlock(tiny()), torch.randn(2, 5, 16))

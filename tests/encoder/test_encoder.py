@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import block as blocks
 from finetune.encoder.block import BLOCKS
 from finetune.encoder.config import GATED_ACTIVATIONS, NORM_POSITIONS, POSITIONS
 from finetune.encoder.feedforward import ACTIVATIONS
@@ -439,3 +440,60 @@ def test_attention_weights_of_a_block_without_attention_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"expected block transformer, got {block}, which has no"):
         make(tiny(block=block))(batch, output_attentions=True)
+
+
+def test_compiled_blocks_train_and_nothing_else(
+    tiny: Tiny, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[nn.Module] = []
+    monkeypatch.setattr(
+        blocks,
+        "_compiled",
+        lambda: lambda block, *more, **words: calls.append(block) or block(*more, **words),
+    )
+    encoder = Encoder(tiny())
+    names = list(encoder.state_dict())
+    encoder.compile_blocks()
+    encoder(batch)
+    assert calls == list(encoder.blocks)
+    encoder.blocks[0].eval()  # frozen
+    encoder(batch)
+    assert calls[2:] == [encoder.blocks[1]]
+    encoder.eval()(batch)
+    with torch.no_grad():
+        encoder.train()(batch)
+    assert len(calls) == 3
+    assert list(encoder.state_dict()) == names
+
+
+def test_other_blocks_are_not_compiled(tiny: Tiny) -> None:
+    with pytest.raises(ConfigError, match="compile: expected block transformer, got lstm"):
+        Encoder(tiny(block="lstm")).compile_blocks()
+
+
+@pytest.mark.slow  # half a minute for the compiler
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # as torch is imported
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_compiled_blocks_give_the_losses_of_plain_ones(tiny: Tiny, checkpointing: bool) -> None:
+    config = tiny(
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        gradient_checkpointing=checkpointing,
+    )
+    losses: dict[bool, list[float]] = {}
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        encoder = Encoder(config).train()
+        if compiles:
+            encoder.compile_blocks()
+        optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+        losses[compiles] = []
+        for length in (7, 9, 12, 7):
+            ids = torch.arange(3 * length).view(3, length) % config.vocab_size
+            loss = (encoder({"input_ids": ids}).last_hidden_state[..., 0] - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[compiles].append(loss.item())
+    assert losses[True] == pytest.approx(losses[False], abs=1e-5)
+    assert losses[True][-1] < losses[True][0]

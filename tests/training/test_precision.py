@@ -18,7 +18,7 @@ from torch import nn
 
 from finetune import jobs as runs
 from finetune.checkpoints.folder import load_checkpoint
-from finetune.encoder import Encoder, EncoderConfig
+from finetune.encoder import Encoder, EncoderConfig, block
 from finetune.errors import ConfigError
 from finetune.jobs import session
 from finetune.runs.settings import PretrainRun
@@ -265,3 +265,20 @@ def test_a_gpus_ceiling_is_that_of_the_precision_that_the_run_computes_in(
     made: Any = SimpleNamespace(task=None, run=run)
     assert session.Session._ceiling(made) is not None
     assert asked == [dtype]
+
+
+def test_a_run_that_compiles_asks_the_encoder_for_it(
+    plain: Callable[..., PretrainRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[nn.Module] = []
+    monkeypatch.setattr(
+        block,
+        "_compiled",
+        lambda: lambda one, *more, **words: calls.append(one) or one(*more, **words),
+    )
+    one, two = plain("one"), plain("two", compile=True)
+    runs.pretrain(one)
+    assert not calls
+    runs.pretrain(two)
+    assert len(calls) == 2 * 3  # blocks, steps
+    assert_close(weights(two), weights(one))

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import logging
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -261,6 +262,23 @@ def quiet_lightning() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def check_compiler(config: TrainerConfig) -> None:
+    """Refuse compiled blocks on a CPU that has no C++ compiler.
+
+    Raises:
+        ConfigError: Torch would find none.
+    """
+    if not config.compile or pick_device(config.accelerator).type != "cpu":
+        return
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as torch
+    if shutil.which(compiler) is None:
+        raise ConfigError(
+            "compile: expected a C++ compiler, which torch.compile needs on a CPU, got none named "
+            f"{compiler}; install one, or name it in the environment variable CXX, or leave "
+            "compile out"
+        )
 
 
 def check_training(
