@@ -90,6 +90,8 @@ def test_an_answer_is_the_average_of_the_windows_everywhere(
     likelihoods = [row["probabilities"][row["label"]] for row in answers(run)]
     told = results["calibration"]["validation"]["nll"]["after"]
     assert told == pytest.approx(-np.log(likelihoods).mean(), rel=1e-4)
+    probed = call("inspect", "probe", run, "--seeds", 1, "--out", tmp_path / "probe")
+    assert probed.status == 0, probed.err  # which reads the beginning of each text
     about = results["data"]["validation"]
     assert about["in_windows"] == np.mean(np.bincount(owners) > 1)
 

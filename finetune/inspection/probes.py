@@ -107,7 +107,7 @@ def probe(
     Raises:
         ConfigError: The task does not have one class for each text.
     """
-    data = open_task(model, choice)
+    data = open_task(model, choice, windows=False)  # a vector a text
     train, validation = both = _splits(data, choice, config)
     trivial = data.task.score(data.task.baseline_answers(train.examples, validation.examples))
     vectors = [layer_vectors(model, split.sequences, config.pooling, **cache) for split in both]

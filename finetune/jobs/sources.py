@@ -17,6 +17,7 @@ from finetune.runs.families import family_of, make_task
 from finetune.runs.fits import read_fit
 from finetune.runs.folder import RunFolder
 from finetune.runs.settings import FitRun, fit_settings
+from finetune.text.features.long_texts import CUT
 from finetune.text.features.pairs import Features, encode_pairs
 from finetune.text.features.rows import read_rows
 from finetune.text.tokenizer.tokenizer import Tokenizer
@@ -178,13 +179,21 @@ def without_label(feature: Features) -> Features:
     return Features(feature.input_ids, feature.token_type_ids, trimmed=feature.trimmed)
 
 
-def open_task(model: Model, choice: TextChoice) -> TaskData:
+def open_task(model: Model, choice: TextChoice, *, windows: bool = True) -> TaskData:
     """The splits of the task that was named, or of the task that the run was fine-tuned on.
+
+    Args:
+        model: Has the tokenizer, and the run.
+        choice: Names the task.
+        windows: False to read the beginning of a long text where the run reads it in windows.
 
     Raises:
         ConfigError: None was named and the run was fine-tuned on none; or no such family.
     """
     run = _settings(model, choice)
+    if not windows and getattr(run, "long_texts", CUT).has_windows:
+        cut: dict[str, Any] = {"long_texts": CUT}
+        run = replace(run, **cut)
     length = choice.max_length or run.max_length
     if choice.max_length is None and model.encoder.config.position == "learned":
         length = min(length, model.encoder.config.max_position_embeddings)
