@@ -79,7 +79,8 @@ def visible_tokens(
     if window:
         near = PATTERNS[pattern](rows, positions, window)  # (Q, T)
         if is_global is not None:
-            near = near | is_global[:, None, None] | is_global[:, None, -len(rows) :, None]
+            looks = is_global[:, -rows.shape[0] :]  # not len, which a graph would take as fixed
+            near = near | is_global[:, None, None] | looks[:, None, :, None]
         mask = mask & near
     return mask | ~mask.any(dim=-1, keepdim=True)
 

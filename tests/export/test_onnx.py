@@ -66,7 +66,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "hidden_act": "swiglu",
     },
     # Without segment ids: the texts of a pair are known by the separators.
-    "align": {"kind": "choice", "position": "relative", "type_vocab_size": 0, "layers": "mix"},
+    "align": {
+        "kind": "choice",
+        "position": "relative",
+        "type_vocab_size": 0,
+        "layers": "mix",
+        "num_hidden_layers": 2,
+        "local_attention": 2,
+        "global_every": 2,
+        "local_pattern": "strided",
+        "global_tokens": "cls",
+    },
 }
 SLOW: dict[str, dict[str, Any]] = {
     "max": {"kind": "choice", "position": "none", "attention_score": "dot", "hidden_act": "relu"},
