@@ -99,3 +99,20 @@ def test_what_the_compiler_says_is_one_line(tiny: Tiny, monkeypatch: pytest.Monk
         ConfigError, match=r"^compile: expected .* got: no ninja; leave compile out$"
     ):
         blocks.call_compiled(EncoderBlock(tiny()), torch.randn(2, 5, 16))
+
+
+def test_one_compilation_serves_all_blocks_and_lengths(tiny: Tiny) -> None:
+    graphs: list[object] = []
+
+    def backend(graph: Any, inputs: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(blocks._call, dynamic=True, backend=backend)
+    some = [EncoderBlock(tiny()) for _ in range(2)]
+    for batch, length in ((2, 6), (3, 9), (4, 7)):
+        positions = torch.arange(0, batch * length, 3)
+        queries = Chosen.from_positions(positions, batch, length)
+        for block in some:
+            compiled(block, torch.randn(batch, length, 16), queries=queries)
+    assert len(graphs) == 1

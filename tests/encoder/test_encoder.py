@@ -472,7 +472,7 @@ def test_other_blocks_are_not_compiled(tiny: Tiny) -> None:
 
 
 @pytest.mark.slow  # half a minute for the compiler
-@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # as torch is imported
+@pytest.mark.filterwarnings("ignore")  # those of the compiler about itself
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_compiled_blocks_give_the_losses_of_plain_ones(tiny: Tiny, checkpointing: bool) -> None:
     config = tiny(
