@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from finetune.console.output import quoted
 from finetune.console.tables import table
 from finetune.errors import DataError
 from finetune.jobs.sources import drawn, load_language_model, longest_text
@@ -79,16 +80,20 @@ def _files(places: Sequence[str | Path]) -> Iterator[str]:
 
 
 def _pair(name: str, where: str, row: Mapping[str, Any]) -> Pair:
-    good, bad = (row.get(field) for field in (GOOD, BAD))
-    if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
-        raise DataError(
-            f"{where}: expected a sentence in each of {GOOD} and {BAD}, got "
-            f"{', '.join(map(str, row)) or 'no field'}"
-        )
+    good, bad = (_sentence(row, field, where) for field in (GOOD, BAD))
     if good == bad:
         raise DataError(f"{where}: expected two sentences that differ, got {good[:40]!r} twice")
     paradigm = str(row.get(PARADIGM) or name)
     return Pair(where, good, bad, str(row.get(PHENOMENON) or paradigm), paradigm)
+
+
+def _sentence(row: Mapping[str, Any], field: str, where: str) -> str:
+    value = row.get(field)
+    if not isinstance(value, str) or not value.strip():
+        fields = ", ".join(map(str, row)) or "no field"
+        got = f"the fields {fields}" if value is None else quoted(value)
+        raise DataError(f"{where}: expected a sentence in {field}, got {got}")
+    return value
 
 
 def wilson(right: int, count: int) -> tuple[float, float]:
