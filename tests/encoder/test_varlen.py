@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import varlen as torch_varlen
 
 from finetune.encoder import Encoder, EncoderConfig, varlen
 from finetune.encoder.cache import Cache
@@ -169,6 +170,7 @@ def test_a_frozen_part_in_eval_mode_goes_by_sequence_beside_one_that_drops(kerne
     hidden = encoder.prefix(batch_of(TEXTS), 1)
     assert kernel.calls == 1
     encoder.suffix(hidden, TEXTS, 1)
+    encoder(batch_of(TEXTS))
     assert kernel.calls == 1
 
 
@@ -207,9 +209,20 @@ def test_what_the_kernel_does_not_do_is_computed_with_padding(
     batch["attention_mask"] = MASKS.get(mask, TEXTS)
     if mask == "none":
         del batch["attention_mask"]
-    if wanted.get("cache"):
-        wanted = {"cache": Cache(2)}
-    assert encoder(batch, **wanted).last_hidden_state.shape[:2] == (3, 6)
+    states = []
+    for kernel.is_there in (True, False):
+        torch.manual_seed(1)  # of dropout
+        more = {"cache": Cache(2)} if wanted.get("cache") else wanted
+        states.append(encoder(batch, **more).last_hidden_state)
+    assert kernel.calls == 0
+    torch.testing.assert_close(*states, atol=0, rtol=0)
+
+
+def test_a_graph_that_is_recorded_is_computed_with_padding(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    make()(batch_of(TEXTS))
     assert kernel.calls == 0
 
 
@@ -251,8 +264,17 @@ def test_a_batch_of_one_token_is_a_sequence() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_torch_takes_what_its_kernel_is_given(causal: bool) -> None:
+def test_torch_takes_what_its_kernel_is_given(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the device `meta`, where shapes and arguments are checked and nothing is computed."""
+    given: dict[str, Any] = {}
+    original = torch_varlen.varlen_attn
+    monkeypatch.setattr(
+        torch_varlen,
+        "varlen_attn",
+        lambda *args, **more: given.update(more) or original(*args, **more),
+    )
     rows = [
         torch.empty(11, 2, 8, dtype=torch.bfloat16, device="meta", requires_grad=True)
         for _ in range(3)
@@ -262,6 +284,7 @@ def test_torch_takes_what_its_kernel_is_given(causal: bool) -> None:
     mixed = varlen.attend(query, key, value, bounds, 6, scale=0.5, causal=causal)
     mixed.sum().backward()
     assert mixed.shape == (11, 2, 8)
+    assert given == {"scale": 0.5, "window_size": (-1, 0 if causal else -1)}
     assert all(one.grad is not None and one.grad.shape == one.shape for one in rows)
 
 
