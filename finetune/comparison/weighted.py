@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -94,14 +95,17 @@ class WeightedScores:
         }
 
     def _equal_ones(self, metrics: Sequence[Sequence[Sequence[_Metrics]]]) -> dict[str, int]:
-        known: dict[str, npt.NDArray[np.bool_]] = {}
-        for group, of_group in zip(self._groups, metrics, strict=True):
-            for rows, of_run in zip(group, of_group, strict=True):
-                if not of_run:
-                    return {}
-                for name, equal in _compare(rows, of_run, self._score).items():
-                    known[name] = known.get(name, np.True_) & equal
-        return {name: int(equal.argmax()) for name, equal in known.items() if equal.any()}
+        if not all(of_run for of_group in metrics for of_run in of_group):
+            return {}
+        runs = zip(chain(*self._groups), chain(*metrics), strict=True)
+        equal = [_compare(rows, of_run, self._score) for rows, of_run in runs]
+        # Answers of one side may have no probabilities, or name fewer classes.
+        known = {
+            name: np.all([one[name] for one in equal], axis=0)
+            for name, variants in equal[0].items()
+            if all(name in one and one[name].shape == variants.shape for one in equal)
+        }
+        return {name: int(variants.argmax()) for name, variants in known.items() if variants.any()}
 
     def _needed(self, of_run: Sequence[_Metrics], count: int) -> list[_Metrics]:
         """Without what only gives metrics that the task has not: ranks take most of the time."""

@@ -169,6 +169,34 @@ def test_ranks_are_not_computed_for_a_task_without_areas(monkeypatch: pytest.Mon
     assert weighted.bootstrap("f1", seed=0, resamples=1_000) is not None
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_side_without_probabilities_has_no_area_but_all_else(order: int) -> None:
+    """A baseline's answers may lack them."""
+
+    def score(rows: Sequence[Answer]) -> dict[str, float]:
+        scores = of_classes([{"probabilities": dict.fromkeys(CLASSES, 0.0), **row} for row in rows])
+        return scores if "probabilities" in rows[0] else {"f1": scores["f1"]}
+
+    lacking = [{k: v for k, v in row.items() if k != "probabilities"} for row in class_rows(2)]
+    lacking[0]["prediction"] = CLASSES[-1]  # the only one of this class
+    weighted = WeightedScores([[class_rows(1)], [lacking]][::order], score)
+    assert weighted.bootstrap("f1", seed=0, resamples=9) is not None
+    assert weighted.bootstrap("auc", seed=0, resamples=9) is None
+
+
+def test_sides_that_name_other_classes_are_scored_row_by_row() -> None:
+    def score(rows: Sequence[Answer]) -> dict[str, float]:
+        said, true = ([int(row[key] == "b") for row in rows] for key in ("prediction", "label"))
+        return {"f1": METRICS["f1"](said, true)}
+
+    one, other = (
+        [{"id": row["id"], "label": row["label"], "prediction": said} for row in class_rows(1)]
+        for said in "bd"
+    )
+    weighted = WeightedScores([[one], [other]], score)
+    assert weighted.bootstrap("f1", seed=0, resamples=9) is None
+
+
 def test_average_over_all_classes_is_told_from_that_over_those_drawn() -> None:
     """They differ in resamples without a class alone, as few of a class of six examples are."""
     groups: list[list[list[Answer]]] = [[set_rows(1, 400)], [set_rows(2, 400)]]
