@@ -81,7 +81,7 @@ class Text:
         """Read the documents of files as pretraining does.
 
         Raises:
-            DataError: There is no document in them, or one cannot be read.
+            DataError: There is no token of a document in them, or one cannot be read.
         """
         ids: list[int] = []
         words = size = 0
@@ -90,8 +90,9 @@ class Text:
             size += sum(len(text.encode()) for text in part)
             for encoded in tokenizer.encode_ids(part):
                 ids += [*encoded, tokenizer.sep_token_id]
-        if not words:
-            raise DataError(f"{', '.join(files)}: expected text to score, got none")
+        if not words or set(ids) == {tokenizer.sep_token_id}:
+            message = "expected text to score, got none that the tokenizer reads"
+            raise DataError(f"{', '.join(files)}: {message}; name other files")
         unknown = ids.count(tokenizer.unk_token_id)
         return cls(np.array(ids, dtype=np.int64), words, size, unknown)
 
@@ -159,11 +160,8 @@ def score_tokens(
 
     Raises:
         ConfigError: A window cannot score so many, or has a memory and shall score fewer.
-        DataError: There is no token to predict.
     """
     prefix = text_prefix(model.tokenizer)
-    if len(ids) < 2 and not prefix:
-        raise DataError("expected a text of two tokens or more, as nothing is before the first one")
     memory, stride = model.module.new_memory(), usual_stride(model, stride)
     windows = sliding_windows(len(ids), model.max_length, stride, len(prefix))
     if memory:  # also the last one, so that no token is read twice

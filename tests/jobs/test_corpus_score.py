@@ -126,6 +126,7 @@ def test_a_stride_beyond_the_context_and_an_empty_text_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=r"stride \(13\) must not exceed 12"):
         score_tokens(model, text.ids, stride=13)
-    (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(DataError, match="expected text to score, got none"):
-        Text.read([str(tmp_path / "empty.txt")], tokenizer)
+    for content in ("\n\n", "\x01\x02\n"):  # control characters: WordPiece reads none
+        (tmp_path / "empty.txt").write_text(content)
+        with pytest.raises(DataError, match="expected text to score, got none that the tokenizer"):
+            Text.read([str(tmp_path / "empty.txt")], tokenizer)
