@@ -17,7 +17,7 @@ import torch
 import finetune
 from finetune.encoder import Encoder
 from finetune.export import onnx_score
-from finetune.export.model import WholeModel, without_loops
+from finetune.export.model import WholeEnsemble, WholeModel, without_loops
 from finetune.export.onnx import export_onnx
 from finetune.export.onnx_graph import PACKAGES, Session, check_graph, write_graph
 from finetune.export.onnx_long import long_example, templates
@@ -156,6 +156,21 @@ def test_windows_of_a_question_are_a_graph(tmp_path: Path) -> None:
     config = tiny_config(causal=True, initializer_range=0.3)  # concat is BPT3C then
     head = MultipleChoice(config, HeadConfig("concat"), 3)
     model = WholeModel(Encoder(config), head, pools_windows=True)
+    write_graph(model, tmp_path / "model.onnx")
+    assert check_graph(model, Session(tmp_path / "model.onnx"), None).largest_difference < 1e-5
+
+
+def test_an_ensemble_reads_windows_together_where_its_members_do(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs the extra: pip install 'finetune[onnx]'")
+    config = tiny_config(initializer_range=0.3)
+    members = [
+        WholeModel(
+            Encoder(config), Classification(config, HeadConfig("max"), 2), pools_windows=True
+        )
+        for _ in range(2)
+    ]
+    model = WholeEnsemble(members)
+    assert (model.pools_windows, model.first_axis) == (True, "windows")
     write_graph(model, tmp_path / "model.onnx")
     assert check_graph(model, Session(tmp_path / "model.onnx"), None).largest_difference < 1e-5
 
