@@ -210,6 +210,11 @@ def test_one_example_is_compared_without_an_interval(score: Score | None) -> Non
         assert difference.verdict.startswith("Not enough seeds to say whether a or b is better")
 
 
+def test_two_examples_have_an_interval() -> None:
+    a, b = (with_squared(make_group(name, 0.5, [1], examples=2)) for name in "ab")
+    assert all(difference.bootstrap for difference in compare(a, b, score=both).differences)
+
+
 def test_a_metric_that_one_example_has_is_compared_without_an_interval() -> None:
     def first(rows: Sequence[Answer]) -> dict[str, float]:
         chosen = [row for row in rows if row["id"] == 0]

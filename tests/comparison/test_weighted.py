@@ -54,6 +54,10 @@ def of_classes(rows: Sequence[Answer]) -> dict[str, float]:
     }
 
 
+def of_right(rows: Sequence[Answer]) -> dict[str, float]:
+    return {"accuracy": float(np.mean([row["prediction"] == row["label"] for row in rows]))}
+
+
 def set_rows(seed: int, count: int = 40) -> list[Answer]:
     rng, golds = np.random.default_rng(seed), np.random.default_rng(0)
     rows = []
@@ -226,3 +230,14 @@ def test_two_sets_of_other_examples_are_resampled_each_by_itself() -> None:
     ]
     assert result is not None
     assert result.interval == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=1e-9)
+
+
+@pytest.mark.parametrize(("metric", "score"), [("accuracy", of_right), ("macro_f1", of_classes)])
+@pytest.mark.parametrize("counts", [(1, 30), (30, 1), (2, 30)])
+def test_a_set_of_one_example_is_not_resampled(
+    metric: str, score: Score, counts: tuple[int, int]
+) -> None:
+    first, second = ([class_rows(1, count)] for count in counts)
+    recorded = [score(first[0])[metric]], [score(second[0])[metric]]
+    found = unpaired_bootstrap((first, second), recorded, metric, score, resamples=50)
+    assert (found is None) == (1 in counts)
