@@ -181,11 +181,12 @@ def bench(arguments: list[str]) -> int:
 def _exports(config: EncoderConfig, checkpoint: Checkpoint | None) -> str:
     """Which formats the network of a checkpoint, or an encoder alone, can be exported to."""
     from finetune.checkpoints.hf import exports_as
+
+    if checkpoint is None:  # settings are described without torch
+        return exports_as(config, {}, reasons=True)
     from finetune.export.source import Source
     from finetune.runs.folder import RunFolder
 
-    if checkpoint is None:
-        return exports_as(config, {}, reasons=True)
     run = RunFolder.of_checkpoint(checkpoint.folder)
     results = run.read_results() if run is not None and run.results_file.is_file() else {}
     family = Source(checkpoint, results).family

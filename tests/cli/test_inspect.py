@@ -205,7 +205,13 @@ def test_bad_words_are_one_line(world: World, tmp_path: Path, refuses: Refuses) 
     refuses(".*fine-tuning run.*--task glue/sst2", "inspect", "heads", world.pretrained, *out)
     refuses(".*fine-tuning run.*--task glue/sst2", "inspect", "similarity", world.pretrained, *out)
     refuses(
-        ".*unknown pooling 'meen'.*", "inspect", "probe", world.tuned, "--pooling", "meen", *out
+        "--pooling must be one of cls, .*, got 'meen'; did you mean 'mean'.*",
+        "inspect",
+        "probe",
+        world.tuned,
+        "--pooling",
+        "meen",
+        *out,
     )
     refuses(
         ".*--seeds: expected a whole number from 0 .*, got 'x'.*",
