@@ -27,7 +27,7 @@ check: $(INSTALLED)  ## format, lint, types, tests
 	$(BIN)/mypy --strict finetune tasks benchmarks
 	$(BIN)/pytest --numprocesses $(WORKERS)
 
-bench: $(INSTALLED)  ## this project beside its peers, in one table; 40 minutes on a quiet machine
+bench: $(INSTALLED)  ## this project beside its peers, in one table; 50 minutes on a quiet machine
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/bench.py
 

@@ -1,6 +1,6 @@
 """This project beside its peers, in one table; on a quiet machine.
 
-    make bench                                       about 40 minutes on two cores
+    make bench                                       about 50 minutes on two cores
     python benchmarks/bench.py --quick               about 5
     python benchmarks/bench.py --only mlm,corpus --threads 1 --data data
 

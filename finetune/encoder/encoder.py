@@ -53,6 +53,18 @@ def initialize_weights(module: nn.Module, initializer_range: float) -> None:
             nn.init.zeros_(part.weight[part.padding_idx])  # as torch made it, before normal_
 
 
+def check_compiles(config: EncoderConfig) -> None:
+    """Refuse to compile blocks that torch's compiler was not tried on.
+
+    Raises:
+        ConfigError: The blocks are no transformers.
+    """
+    if config.block != "transformer":
+        raise ConfigError(
+            f"compile: expected block transformer, got {config.block}; leave compile out"
+        )
+
+
 class Encoder(nn.Module):
     """A bidirectional transformer encoder (Devlin et al., 2019, section 3) and its variants.
 
@@ -246,10 +258,7 @@ class Encoder(nn.Module):
         Raises:
             ConfigError: The blocks are no transformers.
         """
-        if self.config.block != "transformer":
-            raise ConfigError(
-                f"compile: expected block transformer, got {self.config.block}; leave compile out"
-            )
+        check_compiles(self.config)
         self._compiles = True
 
     def layer_groups(self) -> dict[str, list[nn.Module]]:

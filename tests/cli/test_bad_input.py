@@ -203,6 +203,15 @@ def test_compiled_blocks_without_a_compiler_are_refused_before_anything_is_writt
     assert list(tmp_path.iterdir()) == []
 
 
+def test_blocks_that_are_not_compiled_are_refused_before_a_corpus_is_read(
+    world: World, tmp_path: Path, refuses: Refuses
+) -> None:
+    words = words_of("pretrain", world, tmp_path / "run")
+    more = ["--compile", "--block", "lstm", "--cache-dir", tmp_path / "c"]
+    refuses("compile: expected block transformer, got lstm; leave compile out", *words, *more)
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
 # The corpus
 
 

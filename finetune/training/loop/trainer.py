@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from finetune.console.output import counted
 from finetune.encoder import EncoderConfig
 from finetune.encoder.cost import activation_bytes, parameters
+from finetune.encoder.encoder import check_compiles
 from finetune.errors import ConfigError
 from finetune.machine.memory import FLOAT, TRAINED, check_fits
 from finetune.machine.processes import place
@@ -289,7 +290,7 @@ def check_training(
     all_trained: bool = True,
     batch: tuple[int, int] | None = None,
 ) -> None:
-    """Refuse an encoder whose training cannot fit this machine, before any of it is made.
+    """Refuse an encoder that cannot be trained on this machine, before any of it is made.
 
     Args:
         config: The encoder.
@@ -300,8 +301,11 @@ def check_training(
 
     Raises:
         ConfigError: The weights with gradients and Adam's moments, or what the backward pass
-            keeps of one batch, are more than the memory of the machine or of its GPU.
+            keeps of one batch, are more than the memory of the machine or of its GPU; or its blocks
+            are to be compiled and cannot be.
     """
+    if trainer.compile:
+        check_compiles(config)
     weights = parameters(config, language_model=language_model)
     state = weights * (TRAINED if all_trained else FLOAT)
     parts = "weights, gradients and Adam's moments" if all_trained else "weights"
