@@ -14,6 +14,7 @@ import torch
 
 from finetune.checkpoints.folder import Checkpoint, load_checkpoint
 from finetune.encoder import EncoderConfig
+from finetune.errors import ConfigError
 from finetune.jobs.adapting import _shape
 from finetune.runs.settings import AdaptRun
 from finetune.text.corpus.documents import read_documents
@@ -51,6 +52,13 @@ def test_a_memory_is_left_behind_where_a_causal_encoder_is_turned() -> None:
     turned = _shape(AdaptRun("gpt", "run", objective="mlm"), start)
     assert turned == dataclasses.replace(config, causal=False, memory=0)
     assert _shape(AdaptRun("gpt", "run", objective="clm"), start) == config
+
+
+def test_an_lstm_of_two_directions_cannot_be_turned() -> None:
+    start = Checkpoint(Path("run"), EncoderConfig(block="lstm"), {}, None, ())
+    with pytest.raises(ConfigError, match="an LSTM that reads in both directions .* run cannot"):
+        _shape(AdaptRun("run", "out", objective="clm"), start)
+    assert _shape(AdaptRun("run", "out", objective="mlm"), start).block == "lstm"
 
 
 def test_language_modelling_goes_on_from_the_encoder_and_its_head(

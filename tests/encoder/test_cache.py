@@ -101,6 +101,13 @@ def test_a_cache_ends_where_learned_positions_end(tiny: Tiny) -> None:
         encoder({"input_ids": torch.ones(1, 2, dtype=torch.int64)}, cache=cache)
 
 
+@pytest.mark.parametrize("block", ["lstm", "conv"])
+def test_a_block_without_attention_has_no_keys_to_keep(tiny: Tiny, block: str) -> None:
+    encoder = Encoder(tiny(causal=True, block=block, position="none")).eval()
+    with pytest.raises(ConfigError, match=rf"cache: expected block transformer, got {block}, .*"):
+        encoder({"input_ids": torch.ones(1, 2, dtype=torch.int64)}, cache=Cache(2))
+
+
 @torch.no_grad()
 def test_keys_and_values_of_a_memory_are_computed_once(tiny: Tiny) -> None:
     attention, past = SelfAttention(tiny(), memory_size=8).eval(), KeyValues()

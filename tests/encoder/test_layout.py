@@ -167,6 +167,28 @@ def test_training_without_padding_is_the_same_under_the_same_dropout(
         torch.testing.assert_close(gradients[name], gradient, atol=1e-4, rtol=1e-4)
 
 
+def test_training_without_padding_is_nearly_the_same_in_bf16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(1)
+    encoder, dropout = Encoder(EncoderConfig.from_dict(SIZES)).train(), Replayed()
+    batch = {"input_ids": torch.randint(50, (3, 6)), "attention_mask": MASK}
+    dropout.layout, rows = without_padding(MASK), []
+    encoder.blocks[0].feedforward.register_forward_hook(lambda _, args, out: rows.append(out.shape))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        monkeypatch.setattr(layouts, "MUCH", 1.0)
+        monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.draw(inputs))
+        expected, expected_gradients = states_and_gradients(encoder, batch, False)
+        monkeypatch.setattr(layouts, "MUCH", 0.0)
+        monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.repeat(inputs))
+        states, gradients = states_and_gradients(encoder, batch, False)
+    assert rows == [(3, 6, 16), (11, 16)]
+    torch.testing.assert_close(states, expected, atol=1e-3, rtol=1e-3)
+    for name, gradient in expected_gradients.items():
+        scale = float(gradient.abs().max())
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-2 * scale, rtol=0.0)
+
+
 def test_only_training_batches_with_much_padding_are_unpadded() -> None:
     little = torch.ones(3, 6, dtype=torch.bool)
     little[0, 3:] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,7 @@ from finetune.text.features.long_texts import LongConfig
 from finetune.text.features.pairs import Features, encode_pairs
 from tests.made.commands import Call, Refuses
 from tests.made.nets import tiny_config
-from tests.made.texts import small_tokenizer
+from tests.made.texts import WORDS, small_tokenizer, write_lines
 from tests.made.world import World
 
 OURS = small_tokenizer()
@@ -191,16 +192,70 @@ def test_a_second_level_is_not_exported_without_its_windows(
     refuses(".*has levels 1 only, got 2; .*", "export", run, "--format", "hf", "--out", out)
 
 
-@pytest.mark.parametrize(("long", "kept"), [("windows", 2.0), ("head-tail", 1.0)])
+@pytest.mark.parametrize("labels", ["window", "document"])
+def test_a_graph_scores_questions_of_unequal_options(
+    labels: str, runs: dict[str, Path], call: Call, tmp_path: Path
+) -> None:
+    for package in PACKAGES:
+        pytest.importorskip(package, reason="needs the extra: pip install 'finetune[onnx]'")
+    rng, files = random.Random(1), {}
+    for split, count in (("train", 16), ("validation", 24)):
+        rows = []
+        for number in range(count):
+            options = rng.sample(WORDS, 3 - number % 2)
+            words = rng.choices(WORDS, k=rng.randint(4, 40))
+            question = {"question": "which is it", "options": options}
+            answer = {"answer": "ABC"[rng.randrange(len(options))]}
+            rows.append({"context": " ".join(words), **question, **answer})
+        files[split] = write_lines(tmp_path / f"{split}.jsonl", rows)
+    run = tmp_path / "run"
+    words = ["--train", files["train"], "--validation", files["validation"], "--out", run]
+    words += ["--encoder", runs["pretraining"], "--max-length", 16, "--stride", 2, "--no-wandb"]
+    words += ["--long", "windows", "--window-labels", labels, "--max-epochs", 1, "--no-baselines"]
+    assert call("choose", *words, "--batch-size", 8).status == 0
+    measured = export_onnx(run, tmp_path / "onnx", int8=True)
+    assert measured.scores is not None
+    metrics = RunFolder(run).read_results()["metrics"]
+    assert measured.scores.fp32 == pytest.approx(metrics, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("long", "kept"),
+    [
+        (LongConfig(long="windows"), 2.0),
+        (LongConfig(long="windows", window_labels="document"), 1.0),
+        (LongConfig(long="head-tail"), 1.0),
+    ],
+)
 def test_a_graph_of_windows_is_scored_with_the_temperature_that_it_lacks(
-    long: str, kept: float, monkeypatch: pytest.MonkeyPatch
+    long: LongConfig, kept: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
     monkeypatch.setattr(onnx_score.decision, "answers", lambda *given: asked.append(given) or [])
     data = SimpleNamespace(loader=lambda _: [], examples=lambda _: [], features=lambda _: [])
     module = SimpleNamespace(decision={"temperature": 2.0})
-    task = SimpleNamespace(long=LongConfig(long=long), score=lambda _: {})
+    task = SimpleNamespace(long=long, score=lambda _: {})
     monkeypatch.setattr(onnx_score, "in_order", lambda *_: [])
     scorer = SimpleNamespace(data=data, module=module, task=task)
     assert onnx_score.score_graph(scorer, None, "validation") == {}  # type: ignore[arg-type]
     assert asked[0][-1] == {"temperature": kept}
+
+
+def test_a_graph_never_answers_by_an_option_that_a_question_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(onnx_score.decision, "answers", lambda *_: [])
+    monkeypatch.setattr(onnx_score, "in_order", lambda *_: [])
+    ids, there = torch.zeros(4, 3, dtype=torch.int64), torch.tensor([[True, True], [True, False]])
+    batch = {"input_ids": ids, "token_type_ids": ids, "choices": there, "index": torch.arange(2)}
+    data = SimpleNamespace(loader=lambda _: [batch], examples=lambda _: [], features=lambda _: [])
+    module = SimpleNamespace(decision={}, outputs=lambda logits, _: seen.append(logits))
+    task = SimpleNamespace(long=LongConfig(), sequences_per_example=2, score=lambda _: {})
+    scorer = SimpleNamespace(data=data, module=module, task=task)
+
+    def graph(arrays: dict[str, Any]) -> list[Any]:
+        return [torch.tensor([[0.0, 5.0]] * len(arrays["input_ids"])).numpy()]
+
+    onnx_score.score_graph(scorer, graph, "validation")  # type: ignore[arg-type]
+    assert seen[0].argmax(-1).tolist() == [1, 0]

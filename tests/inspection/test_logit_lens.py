@@ -23,7 +23,15 @@ def module_for(tokenizer: Tokenizer, **changes: Any) -> Pretrainer:
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "variant", [{}, {"norm_position": "pre"}, {"norm_position": "output", "causal": True}], ids=str
+    "variant",
+    [
+        {},
+        {"norm_position": "pre"},
+        {"norm_position": "output", "causal": True},
+        {"block": "lstm", "position": "none"},
+        {"block": "conv", "position": "none", "causal": True},
+    ],
+    ids=str,
 )
 def test_each_layer_is_read_by_the_head(variant: dict[str, Any], tokenizer: Tokenizer) -> None:
     module = module_for(tokenizer, **variant)

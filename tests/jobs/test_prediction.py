@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 import finetune
 from finetune.encoder.int8 import Int8Linear
 from finetune.errors import ConfigError, DataError
+from finetune.jobs import prediction
 from finetune.jobs.loading import in_int8
 from finetune.task.interface import Task
 from finetune.training.answering import ReadsAnswers
@@ -97,6 +99,24 @@ def test_rows_make_a_table_of_pandas(reviews: finetune.Predictor) -> None:
     assert table["id"].tolist() == [0, 1]
     wide = pd.json_normalize(reviews.predict(TEXTS))
     assert wide["probabilities.x"].dtype == float
+
+
+def test_rows_are_read_a_bounded_number_ahead_and_answered_in_order(
+    reviews: finetune.Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction, "WINDOW_BATCHES", 2)
+    read = 0
+
+    def rows() -> Iterator[tuple[str, dict[str, str]]]:
+        nonlocal read
+        for number in range(30):
+            read += 1
+            yield f"row {number}", {"review": "a cat " * (number * 7 % 5 + 1)}
+
+    for number, answer in enumerate(reviews.stream(rows())):
+        assert answer["id"] == number
+        assert read <= (number // 8 + 1) * 8  # two batches of four
+    assert read == 30
 
 
 def test_weights_are_not_drawn_where_they_are_read(

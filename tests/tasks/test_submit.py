@@ -250,6 +250,23 @@ class TestSeeds:
             f"glue/rte: {several}/seed-7, seed 7 of 3, 7, 9 (best accuracy on validation, 75.00 %)"
         ) in lines_of(capsys)
 
+    def test_all_seeds_answer_together(
+        self, several: Path, library: Library, tmp_path: Path, capsys: Any
+    ) -> None:
+        for seed in ("seed-3", "seed-7", "seed-9"):
+            with pytest.raises(ConfigError, match=rf"expected 3 seeds that have ended, .* {seed}"):
+                read_entries([several], ensemble=True)
+            best = several / seed / "checkpoints" / "best"
+            best.mkdir(parents=True)
+            (best / "config.json").touch()
+        options = ("--out", tmp_path / "g.zip", "--allow-subset", "--allow-missing", "--ensemble")
+        assert submit(words(several, *options), library) == 0
+        assert library.asked == [("rte", None, "test")]
+        told = f"glue/rte: {several}, seeds 3, 7, 9 together (scores: the mean of the seeds)"
+        assert told in lines_of(capsys)
+        metrics = read_entries([several], ensemble=True)["rte"].run.metrics
+        assert metrics == {"accuracy": pytest.approx(2 / 3)}
+
     def test_its_scores_are_those_of_the_average(self, several: Path) -> None:
         assert read_entries([several])["rte"].run.metrics == {"accuracy": 0.75}
 
