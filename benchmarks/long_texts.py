@@ -129,7 +129,8 @@ def sampled(options: argparse.Namespace, split: str) -> Path:
         return source
     target: Path = options.out / f"{split}.jsonl"
     if not target.is_file():
-        lines = source.read_text(encoding="utf-8").splitlines(keepends=True)
+        with source.open(encoding="utf-8", newline="\n") as file:  # no other sign ends a row
+            lines = list(file)
         target.parent.mkdir(parents=True, exist_ok=True)
         chosen = random.Random(0).sample(lines, min(options.scored, len(lines)))
         target.write_text("".join(chosen), encoding="utf-8")

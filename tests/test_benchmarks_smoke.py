@@ -110,6 +110,38 @@ def test_each_saving_of_memory_has_its_figure(
     assert "ours / hf-best: 0.57 of the memory" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("_torch_as_it_was")
+def test_ways_to_read_long_texts_are_beside_one_another(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    rng = random.Random(1)
+    for split in ("train", "validation", "test"):
+        words = [rng.choices(WORDS, k=rng.choice((4, 140))) for _ in range(12)]
+        rows = [
+            # A sign at which str.splitlines would end the row.
+            {"id": number, "text": "\u2028".join(one), "label": ("neg", "pos")[number % 2]}
+            for number, one in enumerate(words)
+        ]
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        (tmp_path / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    given = ["imdb", "--encoder", world.pretrained, "--files", tmp_path, "--out", tmp_path / "runs"]
+    given += ["--max-length", 16, "--stride", 2, "--examples", 4, "--scored", 8, "--epochs", 1]
+    benchmark = importlib.import_module("long_texts")
+    for arms in ("cut", "cut,windows"):
+        benchmark.main([*map(str, given), "--arms", arms, "--seeds", "1,2"])
+    out = capsys.readouterr().out
+    assert len(re.findall(r"^cut +\d+\.\d ± ", out, re.MULTILINE)) == 2
+    assert len(re.findall(r"^windows +\d+\.\d ± ", out, re.MULTILINE)) == 1
+    counts = [int(count) for count in re.findall(r"to \d+ \((\d+)\)", out)[-3:]]
+    assert 0 < sum(counts) <= 8
+    scored = (tmp_path / "runs" / "test.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    assert len({json.loads(line)["id"] for line in scored}) == 8
+
+
 def test_sentences_say_who_belongs_to_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
     heads = importlib.import_module("syntax_heads")
