@@ -107,14 +107,20 @@ def test_rows_are_read_a_bounded_number_ahead_and_answered_in_order(
     monkeypatch.setattr(prediction, "WINDOW_BATCHES", 2)
     read = 0
 
+    def text_of(number: int) -> str:
+        return "a cat " * (number * 7 % 5 + 1)
+
     def rows() -> Iterator[tuple[str, dict[str, str]]]:
         nonlocal read
         for number in range(30):
             read += 1
-            yield f"row {number}", {"review": "a cat " * (number * 7 % 5 + 1)}
+            yield f"row {number}", {"review": text_of(number)}
 
+    alone = [reviews.predict(text_of(number))[0]["probabilities"] for number in range(30)]
+    assert len({str(row) for row in alone}) > 2
     for number, answer in enumerate(reviews.stream(rows())):
         assert answer["id"] == number
+        assert answer["probabilities"] == pytest.approx(alone[number], rel=1e-5)
         assert read <= (number // 8 + 1) * 8  # two batches of four
     assert read == 30
 
