@@ -220,7 +220,7 @@ def test_a_graph_scores_questions_of_unequal_options(
 
 
 @pytest.mark.parametrize(
-    ("long", "kept"),
+    ("long", "expected"),
     [
         (LongConfig(long="windows"), 2.0),
         (LongConfig(long="windows", window_labels="document"), 1.0),
@@ -228,7 +228,7 @@ def test_a_graph_scores_questions_of_unequal_options(
     ],
 )
 def test_a_graph_of_windows_is_scored_with_the_temperature_that_it_lacks(
-    long: LongConfig, kept: float, monkeypatch: pytest.MonkeyPatch
+    long: LongConfig, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
     monkeypatch.setattr(onnx_score.decision, "answers", lambda *given: asked.append(given) or [])
@@ -238,7 +238,7 @@ def test_a_graph_of_windows_is_scored_with_the_temperature_that_it_lacks(
     monkeypatch.setattr(onnx_score, "in_order", lambda *_: [])
     scorer = SimpleNamespace(data=data, module=module, task=task)
     assert onnx_score.score_graph(scorer, None, "validation") == {}  # type: ignore[arg-type]
-    assert asked[0][-1] == {"temperature": kept}
+    assert asked[0][-1] == {"temperature": expected}
 
 
 def test_a_graph_never_answers_by_an_option_that_a_question_lacks(

@@ -262,8 +262,8 @@ class TestSeeds:
         options = ("--out", tmp_path / "g.zip", "--allow-subset", "--allow-missing", "--ensemble")
         assert submit(words(several, *options), library) == 0
         assert library.asked == [("rte", None, "test")]
-        told = f"glue/rte: {several}, seeds 3, 7, 9 together (scores: the mean of the seeds)"
-        assert told in lines_of(capsys)
+        line = f"glue/rte: {several}, seeds 3, 7, 9 together (scores: the mean of the seeds)"
+        assert line in lines_of(capsys)
         metrics = read_entries([several], ensemble=True)["rte"].run.metrics
         assert metrics == {"accuracy": pytest.approx(2 / 3)}
 
