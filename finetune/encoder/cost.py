@@ -163,7 +163,7 @@ def training_flops_per_token(
     *,
     frozen: int | None = None,
     cached: bool = False,
-    first_only: bool = False,
+    one_token: bool = False,
 ) -> float:
     """Count a training step of an encoder without a head: backward costs two forward passes.
 
@@ -174,7 +174,7 @@ def training_flops_per_token(
         length: Tokens in a sequence, T.
         frozen: Blocks of the frozen prefix, 0 = embeddings alone; None where nothing is frozen.
         cached: Whether the frozen prefix is read and not computed.
-        first_only: Whether the last block computes the first token's state alone.
+        one_token: Whether the last block computes one token of a sequence alone.
 
     Returns:
         Floating-point operations a token.
@@ -182,7 +182,7 @@ def training_flops_per_token(
     embeddings = _embeddings(config).flops
     blocks = [_block(config, depth, length) for depth in range(1, config.num_hidden_layers + 1)]
     trained = sum(blocks[frozen or 0 :])
-    if first_only and trained:
+    if one_token and trained:
         trained -= unread_flops(config, length, 1 / length)
     if frozen is None:
         return 3 * (embeddings + trained)

@@ -219,6 +219,7 @@ class Encoder(nn.Module):
         position_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         first_only: bool = False,
+        positions: Tensor | None = None,
         layout: Padded = PADDED,
     ) -> Tensor:
         """Run the blocks behind a boundary: `suffix(prefix(batch, d), mask, d)` is `forward`.
@@ -231,11 +232,14 @@ class Encoder(nn.Module):
             position_ids: The batch's, int64 (B, T); only rotary positions need them again.
             token_type_ids: The batch's, int64 (B, T); global tokens of a question need them again.
             first_only: Whether only the first token's state is wanted.
+            positions: Tokens whose states are wanted alone, as for `forward`.
             layout: How tokens lie between the blocks: in an unpadded layout of the mask nothing is
-                computed for padding, whose states come out as zeros. Not with `first_only`.
+                computed for padding, whose states come out as zeros. Not with `first_only` or
+                `positions`.
 
         Returns:
-            The hidden state there, (B, T, D); of the first token alone (B, 1, D).
+            The hidden state there, (B, T, D); of the first token alone (B, 1, D), of chosen ones
+            (N, D).
 
         Raises:
             ConfigError: A boundary lies outside 0 .. L.
@@ -246,7 +250,7 @@ class Encoder(nn.Module):
         depths = range(depth + 1, last + 1)
         hidden = self._run(
             hidden, depths, mask, position_ids,
-            segments=token_type_ids, first_only=first_only, layout=layout,
+            segments=token_type_ids, first_only=first_only, positions=positions, layout=layout,
         ).last_hidden_state  # fmt: skip
         return hidden[:, :1] if first_only else hidden  # all tokens, where no block ran
 
@@ -323,7 +327,7 @@ class Encoder(nn.Module):
                 states.append(hidden)
             if weights is not None:
                 attentions.append(weights)
-        if chosen and not read:
+        if chosen and not (read and len(depths)):
             hidden = chosen.take(hidden)
         return EncoderOutput(
             hidden if chosen or (read and len(depths)) else layout.pad(hidden),

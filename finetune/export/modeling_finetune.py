@@ -485,6 +485,13 @@ def pool(pooling: str, causal: bool, hidden: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([pool(name, causal, hidden, mask) for name in three], dim=-1)
 
 
+def attended(query: nn.Module, hidden: Tensor, mask: Tensor) -> Tensor:
+    """Average by the softmax of the products with a query, (B, T, D) and bool (B, T) -> (B, D)."""
+    scores: Tensor = query(hidden)  # (B, T, 1)
+    scores = scores.masked_fill(~mask.unsqueeze(-1), torch.finfo(scores.dtype).min)
+    return (scores.softmax(dim=1) * mask.unsqueeze(-1) * hidden).sum(dim=1)
+
+
 def text_segments(input_ids: Tensor, mask: Tensor) -> Tensor:
     """1 in the first text of a pair, 2 in the second, 0 elsewhere; int64 and bool (B, T) -> (B, T).
 
@@ -541,11 +548,14 @@ class PooledHead(nn.Module):
         layers = [dropout, nn.Linear(size, outputs)]
         if self.pooling == "cls":
             layers = [nn.Linear(size, size), nn.Tanh(), *layers]
+        query = nn.ModuleDict({"query": nn.Linear(size, 1, bias=False)})
         if self.pooling == "attention":
-            self.pool: nn.Module = nn.ModuleDict({"query": nn.Linear(size, 1, bias=False)})
+            self.pool: nn.Module = query
+        if self.pooling == "segments-attention":
+            self.pool = nn.ModuleDict({"each": query})
         if self.pooling == "align":
             self.pool = AlignPooling(config)
-        if self.pooling in ("segments", "align"):
+        if self.pooling in ("segments", "segments-attention", "align"):
             norm = nn.LayerNorm(4 * size, eps=config.layer_norm_eps)
             layers = [norm, dropout, nn.Linear(4 * size, size), nn.ReLU(), *layers]
         if self.pooling == "concat":
@@ -563,13 +573,15 @@ class PooledHead(nn.Module):
     def _pooled(self, hidden: Tensor, input_ids: Tensor, mask: Tensor) -> Tensor:
         """One vector a text or pair, (B, D), or (B, 3D) of `concat` and (B, 4D) of a comparison."""
         if self.pooling == "attention":
-            scores = self.pool.get_submodule("query")(hidden)  # (B, T, 1)
-            scores = scores.masked_fill(~mask.unsqueeze(-1), torch.finfo(scores.dtype).min)
-            pooled: Tensor = (scores.softmax(dim=1) * hidden).sum(dim=1)
-            return pooled
-        if self.pooling == "segments":
+            return attended(self.pool.get_submodule("query"), hidden, mask)
+        if self.pooling in ("segments", "segments-attention"):
             segments = text_segments(input_ids, mask)
-            u, v = (pool("mean", self.causal, hidden, segments == text) for text in (1, 2))
+            texts = (segments == 1, segments == 2)
+            if self.pooling == "segments":
+                u, v = (pool("mean", self.causal, hidden, text) for text in texts)
+            else:
+                query = self.pool.get_submodule("each.query")
+                u, v = (attended(query, hidden, text) for text in texts)
             return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
         if self.pooling == "align":
             compared: Tensor = self.pool(hidden, input_ids, text_segments(input_ids, mask))

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
         TaskHead,
         cross_entropy,
         head_logits,
+        reads_one,
         states_for,
+        suffix_for,
     )
     from finetune.heads.seq2seq import Seq2Seq
     from finetune.heads.span import Span, best_spans
@@ -45,7 +47,9 @@ __all__ = [
     "best_spans",
     "cross_entropy",
     "head_logits",
+    "reads_one",
     "states_for",
+    "suffix_for",
     "text_segments",
 ]
 

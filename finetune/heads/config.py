@@ -10,7 +10,7 @@ from typing import Any
 from finetune.encoder.config import EncoderConfig
 from finetune.ranges import MOST_TOKENS, check_values, within
 
-PAIR_POOLINGS = ("segments", "align")
+PAIR_POOLINGS = ("segments", "segments-attention", "align")
 """Those that compare the two texts of a pair."""
 ALL_POOLINGS = ("cls", "last", "mean", "max", "concat", "attention", *PAIR_POOLINGS)
 """All that a head can pool by; how is in `pooling.py`."""
@@ -33,8 +33,8 @@ class HeadConfig:
     pooling: str | None = field(default=None, metadata={"words": ALL_POOLINGS})
     """cls (first token), last (last token), mean, max, concat (cls or last, max and mean, as in
     ULMFiT), attention (mean weighted by a learned query), or for a pair of texts segments (compares
-    their means) or align (compares each token with its counterparts in the other text); none = cls,
-    or last if the encoder is causal."""
+    their means), segments-attention (their weighted means) or align (compares each token with its
+    counterparts in the other text); none = cls, or last if the encoder is causal."""
     head_dropout: float | None = within(0, 1, below=True, default=None)
     """Dropout before the output layer, in [0, 1); none = hidden_dropout_prob."""
     layers: str = field(default="last", metadata={"words": LAYERS})

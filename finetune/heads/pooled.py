@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from finetune.encoder import Dropout, EncoderConfig, initialize_weights
 from finetune.heads.config import PAIR_POOLINGS, HeadConfig
-from finetune.heads.pooling import AlignPooling, find_mix, find_pooling, first_token
+from finetune.heads.pooling import AlignPooling, find_mix, find_pooling, first_token, last_token
 from finetune.heads.protocol import TaskHead, cross_entropy
 from finetune.heads.windows import WindowPooling, find_upper
 
@@ -38,7 +38,7 @@ def output_layers(config: EncoderConfig, head: HeadConfig, num_outputs: int) -> 
     """Make what stands between a pooled vector and the logits.
 
     cls: BERT's pooler (dense and tanh), dropout, linear. concat: ULMFiT's two blocks of batch
-    normalisation, dropout and linear (Howard and Ruder, 2018, section 3.3). segments, align: layer
+    normalisation, dropout and linear (Howard and Ruder, 2018, section 3.3). Those of pairs: layer
     norm, dropout, a hidden layer, dropout and linear. last, mean, max, attention: dropout and
     linear.
 
@@ -91,6 +91,7 @@ class PooledHead(nn.Module, TaskHead):
         self.mix = find_mix(head.layers, config)
         self.all_layers = head.layers == "mix"
         self.first_only = self.pool is first_token and not self.all_layers
+        self.last_only = self.pool is last_token and not self.all_layers
         self.upper = find_upper(head.levels, str(head.pooling), config)
         self.windows = WindowPooling(str(head.pooling), self.pool, causal=config.causal)
         self.layers = output_layers(config, head, num_outputs)
@@ -132,8 +133,8 @@ class PooledHead(nn.Module, TaskHead):
         """Pool the hidden states and compute the outputs.
 
         Args:
-            hidden: Last hidden states, (B, T, D); (B, 1, D) will do where `first_only` says so.
-                Those of all layers, (L + 1, B, T, D), where `all_layers` says so.
+            hidden: Last hidden states, (B, T, D); (B, 1, D) will do where `first_only` or
+                `last_only` says so. Those of all layers, (L + 1, B, T, D), where `all_layers` does.
             attention_mask: True where there is a token, bool (B, T); None if everywhere.
             input_ids: int64 (B, T); only where `reads_ids` says so.
             window_of: Number of the text that each sequence is a window of, int64 (B,); None where

@@ -19,8 +19,11 @@ def first_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 
 def last_token(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Take the state of the last attended token, (B, T, D) and bool (B, T) -> (B, D)."""
-    if attention_mask is None:
+    """Take the state of the last attended token, (B, T, D) and bool (B, T) -> (B, D).
+
+    Of (B, 1, D) it takes the only one there is, which is the last token's, whatever T is.
+    """
+    if attention_mask is None or hidden.shape[1] == 1:
         return hidden[:, -1]
     position = last_position(attention_mask)[:, None, None]  # (B, 1, 1)
     return hidden.gather(1, position.expand(-1, 1, hidden.shape[-1])).squeeze(1)
@@ -99,9 +102,11 @@ class AttentionPooling(nn.Module):
         self.query = nn.Linear(hidden_size, 1, bias=False)  # a bias is nothing to a softmax
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Average the states, (B, T, D) and bool (B, T) -> (B, D)."""
-        pooled: Tensor = (self._scores(hidden, attention_mask).softmax(dim=1) * hidden).sum(dim=1)
-        return pooled
+        """Average the states, (B, T, D) and bool (B, T) -> (B, D); of a text without tokens 0."""
+        weights = self._scores(hidden, attention_mask).softmax(dim=1)
+        if attention_mask is not None:  # where nothing is attended, its softmax is that of padding
+            weights = weights * attention_mask.unsqueeze(-1)
+        return (weights * hidden).sum(dim=1)
 
     def log_weight(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
         """The logarithm of Σ exp(q · h): what a window counts beside others, (B, T, D) -> (B,)."""
@@ -160,20 +165,44 @@ def given(input_ids: Tensor | None) -> Tensor:
     return input_ids
 
 
-def segment_pair(hidden: Tensor, attention_mask: Tensor | None, input_ids: Tensor | None) -> Tensor:
-    """Compare two texts: [u, v, |u - v|, u * v] of their means (Conneau et al., 2017, section 3.2).
+def segment_pair(
+    hidden: Tensor,
+    attention_mask: Tensor | None,
+    input_ids: Tensor | None,
+    pool: Callable[[Tensor, Tensor], Tensor] = mean_over_tokens,
+) -> Tensor:
+    """Compare two texts: [u, v, |u - v|, u * v] of their means (Conneau et al., 2017, section 3.1).
 
     Args:
         hidden: (B, T, D).
         attention_mask: True where there is a token, bool (B, T); None if everywhere.
         input_ids: int64 (B, T).
+        pool: What makes u and v of the states and the text's mask; of no token zeros.
 
     Returns:
-        (B, 4D); the mean of a text without a token is zero.
+        (B, 4D).
     """
     segments = text_segments(given(input_ids), attention_mask)
-    u, v = (mean_over_tokens(hidden, segments == text) for text in (FIRST, SECOND))  # (B, D)
+    u, v = (pool(hidden, segments == text) for text in (FIRST, SECOND))  # (B, D)
     return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+
+
+class SegmentAttention(nn.Module):
+    """`segment_pair` of attention poolings, as of Conneau et al.'s inner attention (section 3.2.3).
+
+    Both texts are read by the same query.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        """Make the query, of D numbers."""
+        super().__init__()
+        self.each = AttentionPooling(hidden_size)
+
+    def forward(
+        self, hidden: Tensor, attention_mask: Tensor | None, input_ids: Tensor | None
+    ) -> Tensor:
+        """Compare the texts, as in `segment_pair`, -> (B, 4D)."""
+        return segment_pair(hidden, attention_mask, input_ids, self.each)
 
 
 SAME_TOKEN = 4.0
@@ -277,6 +306,8 @@ def find_pooling(name: str, config: EncoderConfig, dropout: float = 0.0) -> Pool
         )
     if name == "attention":
         return AttentionPooling(config.hidden_size)
+    if name == "segments-attention":
+        return SegmentAttention(config.hidden_size)
     if name in PAIR_POOLINGS:
         return AlignPooling(config, dropout) if name == "align" else segment_pair
     return last_max_and_mean if config.causal and name == "concat" else POOLINGS[name]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from finetune.encoder import Encoder
 from finetune.errors import ConfigError
+from finetune.heads.pooling import last_position
 
 IGNORED = -100
 """Label of what takes no part in the loss: a token, an example or a window."""
@@ -23,6 +24,8 @@ class Head(Protocol):
     """Its name in a checkpoint."""
     first_only: bool = False
     """Whether it reads the first token's state alone, so that no other need be computed."""
+    last_only: bool = False
+    """Whether it reads the last token's state alone."""
     all_layers: bool = False
     """Whether it reads the states of all layers: (L + 1, B, T, D) in place of (B, T, D)."""
 
@@ -79,17 +82,65 @@ class TaskHead(Head, Protocol):
         return {}
 
 
-def states_for(head: Head, encoder: Encoder, batch: Mapping[str, Tensor]) -> Tensor:
+def states_for(
+    head: Head, encoder: Encoder, batch: Mapping[str, Tensor], *, all_tokens: bool = False
+) -> Tensor:
     """The hidden states of a batch that a head reads.
 
+    Args:
+        head: The head.
+        encoder: The encoder.
+        batch: As for `Encoder.forward`, with a mask of two dimensions, or none.
+        all_tokens: Whether somebody else reads those of all tokens too.
+
     Returns:
-        (B, T, D) of the last layer; of the first token alone, (B, 1, D), or of all layers,
-        (L + 1, B, T, D), where the head says so.
+        (B, T, D) of the last layer; of the first or the last token alone, (B, 1, D), or of all
+        layers, (L + 1, B, T, D), where the head says so.
     """
     if head.all_layers:
         return torch.stack(encoder(batch, output_hidden_states=True).hidden_states)
-    hidden: Tensor = encoder(batch, first_only=head.first_only).last_hidden_state
+    if _reads_last(head, all_tokens):
+        last: Tensor = encoder(batch, positions=_last_positions(batch)).last_hidden_state
+        return last.unsqueeze(1)
+    hidden: Tensor = encoder(batch, first_only=head.first_only and not all_tokens).last_hidden_state
     return hidden
+
+
+def suffix_for(
+    head: Head,
+    encoder: Encoder,
+    batch: Mapping[str, Tensor],
+    prefix: Tensor,
+    depth: int,
+    *,
+    all_tokens: bool = False,
+) -> Tensor:
+    """The same from the hidden states at a boundary, (B, T, D), for a head that mixes no layers."""
+    mask, segments = batch.get("attention_mask"), batch.get("token_type_ids")
+    if _reads_last(head, all_tokens):
+        last = encoder.suffix(
+            prefix, mask, depth, token_type_ids=segments, positions=_last_positions(batch)
+        )
+        return last.unsqueeze(1)
+    first = head.first_only and not all_tokens
+    return encoder.suffix(prefix, mask, depth, token_type_ids=segments, first_only=first)
+
+
+def reads_one(head: Head, encoder: Encoder, length: int) -> bool:
+    """Whether the last block computes one token of a sequence of `length` tokens alone."""
+    return head.first_only or (head.last_only and encoder.reads_few(1 / length, length))
+
+
+def _reads_last(head: Head, all_tokens: bool) -> bool:
+    # An exported graph is to hold for any mask; which tokens are last must not be a part of it.
+    return head.last_only and not all_tokens and not torch.compiler.is_compiling()
+
+
+def _last_positions(batch: Mapping[str, Tensor]) -> Tensor:
+    """Numbers of the last tokens among all B T, int64 (B,)."""
+    ids, mask = batch["input_ids"], batch.get("attention_mask")
+    starts = torch.arange(0, ids.numel(), ids.shape[1], device=ids.device)
+    return starts + (ids.shape[1] - 1 if mask is None else last_position(mask))
 
 
 def head_logits(head: TaskHead, hidden: Tensor, batch: Mapping[str, Tensor]) -> Tensor:

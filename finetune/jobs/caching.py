@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 
-from finetune.runs.folder import cache_folder, note, say
+from finetune.runs.folder import cache_folder, note
 from finetune.runs.settings import FitRun
 from finetune.training.loop.finetuner import FineTuner
 from finetune.training.loop.task_data import TaskData
@@ -57,11 +58,20 @@ def _epochs(phase: Phase, phases: Phases) -> float:
     return end - phase.start
 
 
-def sizes(choice: Choice, width: int, precision: str) -> dict[int, str]:
-    """Boundary -> the size of its cached states, for the plan's table."""
+def sizes(choice: Choice, width: int, precision: str, *, all_layers: bool) -> dict[int, str]:
+    """Boundary -> the size of the cached states that are read there, for the plan's table.
+
+    Args:
+        choice: What is cached.
+        width: D.
+        precision: Of the cache.
+        all_layers: Whether those below a boundary are read with it.
+    """
     total: dict[int, int] = defaultdict(int)
     for rows, depth in choice:
         total[depth + 1] += rows.tokens * token_bytes(width, precision)
+    if all_layers:
+        total = dict(zip(sorted(total), accumulate(total[at] for at in sorted(total)), strict=True))
     return {boundary: f"{size / GIB:.2f} GiB" for boundary, size in total.items()}
 
 
@@ -69,10 +79,8 @@ def choose(run: FitRun, module: FineTuner, sets: dict[str, RowSet]) -> Choice:
     """What to cache within the budget; nothing where the cache is off."""
     if not run.caching.cache or not sets:
         return []
-    if module.head.all_layers:
-        say("not caching the frozen layers: --layers mix reads the states of every one of them")
-        return []
-    return choose_depths(list(sets.values()), module.encoder.config.hidden_size, run.caching)
+    width, all_layers = module.encoder.config.hidden_size, module.head.all_layers
+    return choose_depths(list(sets.values()), width, run.caching, all_layers=all_layers)
 
 
 def open_caches(

@@ -8,6 +8,7 @@ from typing import Any
 
 from finetune.encoder.benchmark import peak_gib, wait_for
 from finetune.encoder.cost import training_flops_per_token
+from finetune.heads import reads_one
 from finetune.jobs.caching import as_trained
 from finetune.jobs.preparation import Preparation
 from finetune.training.config import TrainerConfig
@@ -109,12 +110,12 @@ def _fraction(preparation: Preparation, boundary: int) -> float:
     """The arithmetic of a step with a frozen part, as a fraction of one without."""
     module, data = preparation.module, preparation.data
     length = round(float(data.lengths(data.train_split, training=True).mean()))
-    config, first_only = module.encoder.config, module.head.first_only
-    whole = training_flops_per_token(config, length, first_only=first_only)
+    config, one_token = module.encoder.config, reads_one(module.head, module.encoder, length)
+    whole = training_flops_per_token(config, length, one_token=one_token)
     frozen = boundary - 1 if boundary > 0 else None
     cached = any(depth + 1 == boundary for _, depth in preparation.choice)
     part = training_flops_per_token(
-        config, length, frozen=frozen, cached=cached, first_only=first_only
+        config, length, frozen=frozen, cached=cached, one_token=one_token
     )
     decoder = 3 * module.head.flops_per_token(length)  # never frozen; 0 of other heads
     return (part + decoder) / (whole + decoder)

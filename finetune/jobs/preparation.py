@@ -77,8 +77,9 @@ class Preparation:
         show_data(self.data)
         # A plan that trains everything all the time is shown only to one who asks for the plan.
         if self.run.dry_run or len(self.plan) > 1 or self.plan[0]["boundary"] > 0:
-            width = self.module.encoder.config.hidden_size
-            cached = sizes(self.choice, width, self.run.caching.cache_precision)
+            width, mixes = self.module.encoder.config.hidden_size, self.module.head.all_layers
+            precision = self.run.caching.cache_precision
+            cached = sizes(self.choice, width, precision, all_layers=mixes)
             say(plan_table(self.plan, self.run.unfreezing.policy, cached))
         if self.run.dry_run:
             family = None if self.start is None else self.start.source.get("family")

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from finetune.checkpoints.folder import load_checkpoint
 from finetune.errors import ConfigError
 from finetune.heads.config import PAIR_POOLINGS
 from finetune.jobs.preparation import check_segments
 from finetune.text.tokenizer.tokenizer import Template
+from finetune.training.prefix.store import list_entries
 from tests.made.commands import Call, Refuses
 from tests.made.texts import write_csv
 from tests.made.world import World
@@ -78,11 +80,15 @@ def test_one_text_alone_is_no_pair(
 def test_layers_are_mixed_over_a_frozen_encoder_too(
     world: World, tmp_path: Path, call: Call, refuses: Refuses
 ) -> None:
-    words = ["--layers", "mix", "--unfreeze", "top:1", "--seed", 1]
-    made = call(*world.glue(tmp_path / "run", *words))
+    words = ["--layers", "mix", "--unfreeze", "head", "--seed", 1]
+    made = call(*world.glue(tmp_path / "run", *words, "--cache-dir", tmp_path / "cache"))
     assert made.status == 0
-    assert "not caching the frozen layers: --layers mix reads the states of every one" in made.err
+    entries = list_entries(tmp_path / "cache" / "hidden")
+    assert sorted(entry.depth for entry in entries) == [1, 1, 2, 2]  # of both splits
     score = made.json["metrics"]
+    assert call(*world.glue(tmp_path / "computed", *words, "--no-cache")).json["metrics"] == score
+    cached, computed = (load_checkpoint(tmp_path / name).weights() for name in ("run", "computed"))
+    assert all(torch.equal(cached[name], weight) for name, weight in computed.items())
     assert load_checkpoint(tmp_path / "run").weights()["head.mix.weights"].any()  # it has learned
     assert call("evaluate", tmp_path / "run").json["metrics"] == score
     dry = call(*world.glue(tmp_path / "dry", *words), "--dry-run")

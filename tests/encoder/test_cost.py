@@ -208,19 +208,25 @@ def test_counts_are_those_of_the_table_as_plain_values() -> None:
     assert EncoderConfig.from_dict(found["encoder"]) == config
 
 
-@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize(
+    ("one_token", "read"),
+    [
+        (False, {}),
+        (True, {"first_only": True}),
+        (True, {"positions": torch.tensor([11, 23, 35])}),
+    ],
+    ids=["all", "first", "last"],
+)
 @pytest.mark.parametrize("frozen", [None, 0, 1])
 def test_a_training_step_costs_what_torch_counts(
-    tiny: Tiny, first_only: bool, frozen: int | None
+    tiny: Tiny, one_token: bool, read: dict[str, Any], frozen: int | None
 ) -> None:
     config = tiny(num_hidden_layers=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.1)
     encoder, ids = Encoder(config).train(), torch.randint(config.vocab_size, (3, 12))
     below = encoder.prefix({"input_ids": ids}, frozen or 0).detach().requires_grad_()
     with FlopCounterMode(display=False) as counter:
-        encoder.suffix(below, None, frozen or 0, first_only=first_only).sum().backward()
-    counted = training_flops_per_token(
-        config, 12, frozen=frozen, cached=True, first_only=first_only
-    )
+        encoder.suffix(below, None, frozen or 0, **read).sum().backward()
+    counted = training_flops_per_token(config, 12, frozen=frozen, cached=True, one_token=one_token)
     assert counter.get_total_flops() / ids.numel() == pytest.approx(counted)
 
 
@@ -251,4 +257,4 @@ def test_a_frozen_prefix_costs_one_pass_or_none(tiny: Tiny) -> None:
     assert whole == pytest.approx(3 * forward_flops_per_token(config, 16, lm_fraction=0.0))
     assert training_flops_per_token(config, 16, frozen=3) == pytest.approx(whole / 4 + whole / 4)
     assert training_flops_per_token(config, 16, frozen=3, cached=True) == pytest.approx(whole / 4)
-    assert training_flops_per_token(config, 16, frozen=4, cached=True, first_only=True) == 0
+    assert training_flops_per_token(config, 16, frozen=4, cached=True, one_token=True) == 0

@@ -198,6 +198,7 @@ def test_reasons_are_all_given_at_once(tokenizer: Tokenizer, tmp_path: Path) -> 
         ("masked_lm", "cls"),
         ("classification", "mean"),
         ("classification", "concat"),
+        ("regression", "segments-attention"),
         ("span", "cls"),
         ("choice", "max"),
     ],

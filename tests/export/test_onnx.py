@@ -50,11 +50,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "causal": True,
         "attention_score": "additive",
     },
-    "last": {
-        "kind": "span",
-        "causal": True,
-        "position": "alibi",
-    },  # no answer is read off the last token
+    "last": {"kind": "classification", "causal": True, "position": "alibi"},
     "mean": {
         "kind": "multi_label",
         "position": "sinusoidal",
@@ -82,6 +78,7 @@ SLOW: dict[str, dict[str, Any]] = {
     "max": {"kind": "choice", "position": "none", "attention_score": "dot", "hidden_act": "relu"},
     "attention": {"kind": "classification", "hidden_act": "silu", "block": "conv"},
     "segments": {"kind": "choice", "type_vocab_size": 0},
+    "segments-attention": {"kind": "regression", "type_vocab_size": 0},
     "cls": {"kind": "regression", "attention_score": "additive", "hidden_act": "gelu_tanh"},
 }
 

@@ -202,7 +202,8 @@ def test_kinds_are_the_names_in_a_checkpoint() -> None:
     [
         (
             {"pooling": "average"},
-            "pooling must be one of cls, last, mean, max, concat, attention, segments, align, got "
+            "pooling must be one of cls, last, mean, max, concat, attention, segments, "
+            "segments-attention, align, got "
             "'average'$",
         ),
         ({"pooling": "meen"}, "pooling must be one of .*, got 'meen'; did you mean 'mean'"),

@@ -28,7 +28,13 @@ from finetune.heads import (
     text_segments,
 )
 from finetune.heads.config import PAIR_POOLINGS
-from finetune.heads.pooling import AlignPooling, AttentionPooling, ScalarMix, segment_pair
+from finetune.heads.pooling import (
+    AlignPooling,
+    AttentionPooling,
+    ScalarMix,
+    SegmentAttention,
+    segment_pair,
+)
 from finetune.text.features.pairs import collate, encode_pairs
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.made.nets import tiny_config
@@ -143,6 +149,22 @@ def test_segments_is_the_papers_comparison_of_two_means(hidden: Tensor) -> None:
         torch.testing.assert_close(pooled[row], expected, atol=1e-12, rtol=0)
 
 
+def test_segments_may_have_attention_poolings_by_one_query(hidden: Tensor) -> None:
+    torch.manual_seed(0)
+    pool, made = SegmentAttention(D).double().requires_grad_(False), batch()
+    (query,) = pool.each.query.weight.copy_(torch.randn(1, D))
+    pooled = pool(hidden, made["attention_mask"], made["input_ids"])
+    for row, texts in enumerate([([1, 2], [4]), ([1], [3, 4, 5])]):
+        vectors = []
+        for text in texts:
+            states = hidden[row, text]
+            weights = torch.exp(states @ query)
+            vectors.append((weights[:, None] * states).sum(0) / weights.sum())
+        u, v = vectors
+        expected = torch.cat([u, v, abs(u - v), u * v])
+        torch.testing.assert_close(pooled[row], expected, atol=1e-12, rtol=0)
+
+
 def test_the_head_of_segments_is_a_norm_and_one_hidden_layer(hidden: Tensor) -> None:
     head = Classification(CONFIG, HeadConfig("segments"), 3).double().eval()
     weights, made = head.state_dict(), batch()
@@ -236,7 +258,7 @@ def test_attention_is_the_softmax_of_a_learned_query(hidden: Tensor) -> None:
         torch.testing.assert_close(pool(hidden, mask)[row], expected, atol=1e-12, rtol=0)
     whole = torch.ones_like(mask)
     torch.testing.assert_close(pool(hidden, None), pool(hidden, whole))
-    assert pool(hidden, torch.zeros_like(mask)).isfinite().all()
+    assert not pool(hidden, torch.zeros_like(mask)).any()
 
 
 @pytest.mark.parametrize("pooling", ["attention", *PAIR_POOLINGS])
@@ -275,6 +297,9 @@ def test_a_text_without_tokens_has_a_mean_of_zeros() -> None:
     u, v, *_ = segment_pair(hidden, None, ids).chunk(4, dim=-1)
     assert not u.any()
     assert v.eq(1).all()
+    u, v, *_ = SegmentAttention(D)(hidden, None, ids).chunk(4, dim=-1)
+    assert not u.any()
+    torch.testing.assert_close(v, torch.ones(1, D))
     mean_u, max_u, mean_v, _ = AlignPooling(CONFIG)(hidden, None, ids).chunk(4, dim=-1)
     assert not mean_u.any()
     assert not max_u.any()

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from finetune.encoder import Encoder
 from finetune.heads import (
     POOLINGS,
     Classification,
@@ -18,6 +20,10 @@ from finetune.heads import (
     Span,
     SpanConfig,
     cross_entropy,
+    head_logits,
+    reads_one,
+    states_for,
+    suffix_for,
 )
 from tests.made.nets import tiny_config
 
@@ -57,7 +63,7 @@ def test_decisions_of_one_example_count_each() -> None:
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_a_head_says_whether_it_reads_the_first_token_alone(pooling: str) -> None:
+def test_a_head_says_whether_it_reads_the_first_or_the_last_token_alone(pooling: str) -> None:
     head = HeadConfig(pooling)
     pooled = (
         Classification(CONFIG, head, 3),
@@ -66,4 +72,74 @@ def test_a_head_says_whether_it_reads_the_first_token_alone(pooling: str) -> Non
         Regression(CONFIG, head),
     )
     assert {one.first_only for one in pooled} == {pooling == "cls"}
-    assert not Span(CONFIG, head, SpanConfig()).first_only
+    assert {one.last_only for one in pooled} == {pooling == "last"}
+    span = Span(CONFIG, head, SpanConfig())
+    assert not span.first_only
+    assert not span.last_only
+
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+ROWS = torch.tensor([[2, 7, 8, 3, 0, 0], [0, 2, 9, 9, 5, 3], [2, 3, 0, 0, 0, 0]])
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"position": "relative"},
+    {"norm_position": "pre"},
+    {"local_attention": 2, "global_every": 2, "position": "rotary"},
+    {"block": "lstm"},
+    {"locked_dropout": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("variant", "pooling"),
+    # Not the first token of a causal encoder, which a head refuses.
+    [(one, how) for one in VARIANTS for how in ("cls", "last")[one.get("causal", 0) :]],
+    ids=str,
+)
+@pytest.mark.parametrize("depth", [None, 0, 1, 2])
+@pytest.mark.parametrize("padded", [True, False])
+def test_one_tokens_state_gives_the_logits_and_gradients_that_all_states_give(
+    variant: dict[str, Any], pooling: str, depth: int | None, padded: bool
+) -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(tiny_config(**NO_DROPOUT, **variant)).train()
+    head = Classification(encoder.config, HeadConfig(pooling), 3)
+    mask = ROWS != 0
+    batch = {"input_ids": ROWS, "attention_mask": mask} if padded else {"input_ids": ROWS + 1}
+
+    def logits_and_gradients(all_tokens: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        if depth is None:
+            hidden = states_for(head, encoder, batch, all_tokens=all_tokens)
+        else:
+            prefix = encoder.prefix(batch, depth)
+            hidden = suffix_for(head, encoder, batch, prefix, depth, all_tokens=all_tokens)
+        assert hidden.shape[:2] == (3, 6 if all_tokens else 1)
+        logits = head_logits(head, hidden, batch)
+        logits.square().sum().backward()
+        gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
+        encoder.zero_grad()
+        return logits, gradients
+
+    expected, expected_gradients = logits_and_gradients(True)
+    logits, gradients = logits_and_gradients(False)
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    assert gradients.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("depth", [None, 1])
+def test_the_last_block_computes_the_last_tokens_alone(depth: int | None) -> None:
+    encoder, rows = Encoder(tiny_config(causal=True)).eval(), []
+    for block in encoder.blocks:
+        block.feedforward.register_forward_hook(
+            lambda _, args, output: rows.append(output.shape[:-1].numel())
+        )
+    head, batch = Classification(CONFIG, HeadConfig("last"), 3), {"input_ids": ROWS}
+    if depth is None:
+        states_for(head, encoder, batch)
+    else:
+        suffix_for(head, encoder, batch, encoder.prefix(batch, depth), depth)
+    assert rows == [18, 3]
+    assert reads_one(head, encoder, 6)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,9 @@ from finetune.heads import (
     TaskHead,
     cross_entropy,
     head_logits,
+    reads_one,
     states_for,
+    suffix_for,
 )
 from finetune.metrics.semantics import of_split
 from finetune.task import decision
@@ -31,7 +34,7 @@ from finetune.training.loop.module import EncoderWithHead
 from finetune.training.loop.task_data import TaskData, rows_in
 from finetune.training.optimizer import OptimizerConfig
 from finetune.training.prefix.cache import PrefixCache
-from finetune.training.prefix.states import frozen_hidden, frozen_states
+from finetune.training.prefix.store import Rows
 from finetune.training.ranks import Ranks
 from finetune.training.regularization import (
     check_regularization,
@@ -178,47 +181,52 @@ class FineTuner(ReadsAnswers, EncoderWithHead):
         """Last hidden states; the frozen prefix is read, or run without gradients.
 
         Returns:
-            (B R, T, D), or (B R, 1, D) where the head reads the first token's state alone; the
-            states of all layers, (L + 1, B R, T, D), where it mixes them.
+            (B R, T, D), or (B R, 1, D) where the head reads one token's state alone; the states of
+            all layers, (L + 1, B R, T, D), where it mixes them.
         """
         depth = None if self.phases is None else self.phases.frozen_depth
+        reads_all = self.training and self.regularization.lm_weight > 0  # all tokens' states
         if depth is None:
-            return states_for(self.head, self.encoder, batch)
-        mask = batch.get("attention_mask")
+            return states_for(self.head, self.encoder, batch, all_tokens=reads_all)
         if self.head.all_layers:
-            return self._all_layers(batch, mask, depth)
-        prefix = frozen_hidden(self.encoder, batch, depth, self._cached(batch, depth))
-        segments, first = batch.get("token_type_ids"), self.head.first_only
-        return self.encoder.suffix(prefix, mask, depth, token_type_ids=segments, first_only=first)
+            return self._all_layers(batch, depth)
+        cache, rows = self._cached(batch)
+        prefix = cache.hidden(self.encoder, batch, rows, depth)
+        return suffix_for(self.head, self.encoder, batch, prefix, depth, all_tokens=reads_all)
 
-    def _all_layers(self, batch: Mapping[str, Tensor], mask: Tensor | None, depth: int) -> Tensor:
+    def _all_layers(self, batch: Mapping[str, Tensor], depth: int) -> Tensor:
         """The states at all boundaries, (L + 1, B, T, D), those up to `depth` without gradients."""
-        states = frozen_states(self.encoder, batch, range(depth + 1))
-        run, segments = self.encoder.suffix, batch.get("token_type_ids")
+        cache, rows = self._cached(batch)
+        states = cache.layers(self.encoder, batch, rows, depth)
+        mask, segments = batch.get("attention_mask"), batch.get("token_type_ids")
+        run = self.encoder.suffix
         for start in range(depth, self.encoder.config.num_hidden_layers):
             states.append(run(states[-1], mask, start, until=start + 1, token_type_ids=segments))
         return torch.stack(states)
 
     def flops_per_token(self, length: float) -> float:
         """Count the arithmetic of a training step in the phase that is applied."""
-        phases = self.phases
+        phases, tokens = self.phases, round(length)
         return 3 * self.head.flops_per_token(length) + training_flops_per_token(
             self.encoder.config,
-            round(length),
+            tokens,
             frozen=None if phases is None else phases.frozen_depth,
             cached=bool(self.caches) and phases is not None and phases.prefix_is_original,
-            first_only=self.head.first_only,
+            one_token=reads_one(self.head, self.encoder, tokens),
         )
 
-    def _cached(self, batch: Mapping[str, Tensor], depth: int) -> tuple[Tensor, int] | None:
-        """What the cache of the split that is being read has of a batch, and at which depth."""
+    def _cached(self, batch: Mapping[str, Tensor]) -> tuple[PrefixCache, Rows]:
+        """The cache of the split that is being read, empty where there is none, and a batch's rows.
+
+        Where it is empty the rows are not looked up.
+        """
         cache = self.caches.get(self.split or "")
         if cache is None or self.phases is None or not self.phases.prefix_is_original:
-            return None
+            return PrefixCache(), np.empty(0, dtype=np.int64)
         index, rows = self._index
         if batch["index"] is not index:  # else: a look at those on a GPU would wait for its step
             rows = rows_in(batch, self.task)
-        return cache.read(rows, batch["input_ids"].shape[1], depth)
+        return cache, rows
 
     def training_step(self, batch: Mapping[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
         """The head's loss, with the regularization that changes it."""

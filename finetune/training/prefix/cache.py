@@ -21,7 +21,12 @@ from torch import Tensor
 from finetune.encoder import Encoder
 from finetune.text.features.pairs import Features
 from finetune.training.config import CacheConfig
-from finetune.training.prefix.states import frozen_hidden, frozen_states, weight_keys
+from finetune.training.prefix.states import (
+    frozen_hidden,
+    frozen_layers,
+    frozen_states,
+    weight_keys,
+)
 from finetune.training.prefix.store import (
     GIB,
     Entry,
@@ -97,7 +102,7 @@ def uses_of(phases: Iterable[tuple[range, float]]) -> dict[int, float]:
 
 
 def choose_depths(
-    sets: Sequence[RowSet], width: int, config: CacheConfig
+    sets: Sequence[RowSet], width: int, config: CacheConfig, *, all_layers: bool = False
 ) -> list[tuple[RowSet, int]]:
     """Choose what to cache within the budget: again and again what saves most work a byte.
 
@@ -108,6 +113,7 @@ def choose_depths(
         sets: Training and validation sets with their uses.
         width: D of the encoder.
         config: Budget and precision.
+        all_layers: Whether the head reads the states at all boundaries up to the frozen one.
 
     Returns:
         Sets and depths, the most useful first.
@@ -117,9 +123,9 @@ def choose_depths(
     while True:
         fitting = [rows for rows in sets if _bytes(rows, width, config) <= left]
         savings = [
-            (_saving(rows, depth, chosen), rows, depth)
+            (_saving(rows, depth, chosen, all_layers=all_layers), rows, depth)
             for rows in fitting
-            for depth in sorted(rows.uses)
+            for depth in (range(1, max(rows.uses) + 1) if all_layers else sorted(rows.uses))
         ]
         # By the saving alone: of equal ones the first, so the set named first and its lowest depth.
         saving, rows, depth = max(savings, key=lambda choice: choice[0], default=(0.0, None, 0))
@@ -133,9 +139,14 @@ def _bytes(rows: RowSet, width: int, config: CacheConfig) -> int:
     return rows.tokens * token_bytes(width, config.cache_precision)
 
 
-def _saving(rows: RowSet, depth: int, chosen: Sequence[tuple[RowSet, int]]) -> float:
+def _saving(
+    rows: RowSet, depth: int, chosen: Sequence[tuple[RowSet, int]], *, all_layers: bool
+) -> float:
     """Blocks that one more cached depth saves, a token and so a byte."""
     depths = [other for same, other in chosen if same is rows]
+    if all_layers:  # the boundary below is there in any case: one block, whatever else is cached
+        uses = sum(uses for boundary, uses in rows.uses.items() if boundary >= depth)
+        return 0.0 if depth in depths else uses
     return sum(
         uses * max(0, depth - max((other for other in depths if other <= boundary), default=0))
         for boundary, uses in rows.uses.items()
@@ -185,6 +196,16 @@ class PrefixCache:
         """
         cached = self.read(rows, batch["input_ids"].shape[1], depth)
         return frozen_hidden(encoder, batch, depth, cached)
+
+    def layers(
+        self, encoder: Encoder, batch: Mapping[str, Tensor], rows: Rows, depth: int
+    ) -> list[Tensor]:
+        """Hidden states at the boundaries 0 … `depth`; arguments as of `hidden`."""
+        length = batch["input_ids"].shape[1]
+        cached = {
+            at: states.read(rows, length) for at, states in self.states.items() if at <= depth
+        }
+        return frozen_layers(encoder, batch, depth, cached)
 
     def close(self) -> None:
         """Let other runs remove what is cached."""

@@ -188,13 +188,44 @@ def frozen_hidden(
     Returns:
         float32 (B, T, D).
     """
-    start, device = None, batch["input_ids"].device
+    start = None
     if cached is not None:
-        states = cached[0].pin_memory() if device.type == "cuda" else cached[0]  # else it waits
-        start = (states.to(device, non_blocking=True), cached[1])
+        start = (_moved(cached[0], batch), cached[1])
         if cached[1] == depth:
             return start[0]
     return frozen_states(encoder, batch, [depth], start)[0]
+
+
+def frozen_layers(
+    encoder: Encoder, batch: Mapping[str, Tensor], depth: int, cached: Mapping[int, Tensor]
+) -> list[Tensor]:
+    """Hidden states at all boundaries up to one, those that are cached and the others computed.
+
+    Args:
+        encoder: Its blocks up to there are frozen.
+        batch: On the encoder's device.
+        depth: The last boundary.
+        cached: Boundary -> its states (B, T, D).
+
+    Returns:
+        float32 (B, T, D) at the boundaries 0 … `depth`.
+    """
+    if not cached:
+        return frozen_states(encoder, batch, range(depth + 1))
+    states = frozen_states(encoder, batch, [0])
+    for boundary in range(1, depth + 1):
+        if boundary in cached:
+            states.append(_moved(cached[boundary], batch))
+        else:
+            states += frozen_states(encoder, batch, [boundary], (states[-1], boundary - 1))
+    return states
+
+
+def _moved(states: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Cached states on the batch's device."""
+    device = batch["input_ids"].device
+    pinned = states.pin_memory() if device.type == "cuda" else states  # else it waits
+    return pinned.to(device, non_blocking=True)
 
 
 def arithmetic_key(device: torch.device, precision: str) -> str:

@@ -265,7 +265,7 @@ def test_a_run_has_collapsed_if_it_gives_one_answer_only() -> None:
 
 def test_a_steps_arithmetic_leaves_out_what_is_frozen_and_kept(data: Path) -> None:
     module = fine_tuner(glue_task("sst2", data))
-    whole = training_flops_per_token(CONFIG, 8, first_only=True)
+    whole = training_flops_per_token(CONFIG, 8, one_token=True)
     assert module.flops_per_token(8.2) == whole
 
     phases: Any = SimpleNamespace(frozen_depth=1, prefix_is_original=True)

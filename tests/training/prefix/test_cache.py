@@ -113,6 +113,43 @@ def test_boundary_that_is_not_kept_is_bit_equal_too(tmp_path: Path) -> None:
         assert torch.equal(hidden, frozen_states(encoder, batch, [depth])[0])
 
 
+@pytest.mark.parametrize("depths", [[3, 2, 1], [1, 3], [2], []])
+def test_all_layers_are_bit_equal_to_computed_ones_where_some_are_cached(
+    tmp_path: Path, depths: list[int]
+) -> None:
+    encoder = make_encoder()
+    cache = opened(tmp_path, encoder, depths=depths) if depths else PrefixCache()
+    for rows, batch in itertools.chain(batches(5, epoch=1), batches(1)):
+        for depth in range(4):
+            computed = frozen_states(encoder, batch, range(depth + 1))
+            layers = cache.layers(encoder, batch, rows, depth)
+            assert len(layers) == depth + 1
+            assert all(map(torch.equal, layers, computed))
+    ran: list[nn.Module] = []
+    for block in encoder.blocks:
+        block.register_forward_hook(lambda module, *_: ran.append(module))
+    cache.layers(encoder, batch, rows, 3)
+    assert ran == [block for at, block in enumerate(encoder.blocks, 1) if at not in depths]
+
+
+def test_what_a_head_of_all_layers_reads_is_cached_at_every_boundary() -> None:
+    """Each saves its block, so that any part of them is as useful as its size."""
+    train = RowSet("train", "a", np.array([4, 6]), {2: 3.0, 0: 1.0})
+    validation = RowSet("validation", "b", np.array([5]), {2: 3.0})
+    size = 10 * 16 * 4 / GIB  # of the training set at one depth
+
+    def depths(gib: float) -> list[tuple[str, int]]:
+        config = CacheConfig(cache_gib=gib)
+        chosen = choose_depths([train, validation], 16, config, all_layers=True)
+        return [(rows.about, depth) for rows, depth in chosen]
+
+    everything = [("train", 1), ("train", 2), ("validation", 1), ("validation", 2)]
+    assert depths(1.0) == everything
+    assert depths(1.5 * size) == [("train", 1), ("validation", 1)]
+    assert depths(0.5 * size) == [("validation", 1)]
+    assert depths(0.4 * size) == []
+
+
 class Classifier(nn.Module):
     """Encoder and head over the options, with dropout in what is trained."""
 
