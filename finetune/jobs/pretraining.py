@@ -187,6 +187,7 @@ def train_language_model(
     folder = RunFolder(Path(run.out))
     show_corpus(corpus)
     module.lm_fraction = None if module.encoder.config.causal else run.masks.mask_rate
+    module.separate = text.documents == "separate"
     data = corpus_data(run, module, tokenizer, corpus, text)
     session = Session(run, folder, module, data, tokenizer, head={"kind": "masked_lm"})
     session.train(

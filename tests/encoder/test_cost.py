@@ -251,6 +251,29 @@ def test_a_step_of_pretraining_costs_what_torch_counts(
         assert counter.get_total_flops() == pytest.approx(counted)
 
 
+def test_local_attention_with_global_tokens_is_dense_where_documents_are_separate(
+    tiny: Tiny,
+) -> None:
+    more = {"local_attention": 2, "global_every": 2, "global_tokens": "cls"}
+    more = {**more, "max_position_embeddings": 512, "attention_probs_dropout_prob": 0.1}
+    config = tiny(**more, num_hidden_layers=2)
+    module = Pretrainer(Encoder(config).train())
+    document = torch.arange(512) // 100
+    batch = {
+        "input_ids": torch.ones(1, 512, dtype=torch.long),
+        "positions": torch.arange(512),
+        "attention_mask": (document[:, None] == document).expand(1, 512, 512),
+    }
+    module.lm_fraction, module.separate = 1.0, True
+    hidden = module.encoder.embeddings(batch).detach().requires_grad_()
+    module.encoder.embeddings.forward = lambda _: hidden  # type: ignore[method-assign]
+    with FlopCounterMode(display=False) as counter:
+        module(batch).sum().backward()
+    assert counter.get_total_flops() / 512 == pytest.approx(module.flops_per_token(512))
+    module.separate = False
+    assert module.flops_per_token(512) < counter.get_total_flops() / 512
+
+
 def test_a_frozen_prefix_costs_one_pass_or_none(tiny: Tiny) -> None:
     config = tiny(num_hidden_layers=4)
     whole = training_flops_per_token(config, 16)

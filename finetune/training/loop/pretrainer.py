@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pytorch_lightning as pl
 import torch
@@ -74,6 +75,8 @@ class Pretrainer(EncoderWithHead):
         """What the fraction of tokens that are predicted correctly is called."""
         self.lm_fraction: float | None = None
         """Fraction of the tokens that the head sees; None: 15 %, or all where causal."""
+        self.separate = False
+        """Whether the documents of a block do not see each other (`documents: separate`)."""
         size = encoder.config.memory
         self.streams = StreamMemory(size) if size else None
 
@@ -104,6 +107,8 @@ class Pretrainer(EncoderWithHead):
     def flops_per_token(self, length: float) -> float:
         """Count the arithmetic of a step: head and last block are of the masked positions alone."""
         config, tokens = self.encoder.config, round(length)
+        if self.separate and config.global_tokens != "none":  # tiles do not have both
+            config = replace(config, local_attention=0, global_tokens="none")
         read = lm_head_fraction(config) if self.lm_fraction is None else self.lm_fraction
         forward = forward_flops_per_token(config, tokens, read)
         if self.encoder.reads_few(read, tokens):
