@@ -1,7 +1,8 @@
 """Answering the sentences of a file, a second, beside `transformers.pipeline`. Rows of `bench.py`.
 
 Both have the same weights, read the file and write a line of JSON for each sentence, in order. The
-peer takes the batch size that is its fastest on the first sentences; ours is that of the run.
+peer takes the batch size that is its fastest on the first sentences; ours is that of the run. One
+row asks for one sentence at a time, as a server does.
 
     python benchmarks/predicting.py --data data --sentences 2000 --rounds 3
 """
@@ -25,13 +26,13 @@ from turns import OURS, Contest, Processes, Settings, Turn, lines_of
 PEER = "pipeline, its best batch size"
 BATCH_SIZES = (1, 4, 8, 16, 32)
 TRIED = 200
-"""Sentences on which the peer's batch size is chosen."""
+"""Sentences on which the peer's batch size is chosen, and those of a turn one at a time."""
 LONGEST = 128
 SHORT, LONG = ("SST-2/train.tsv", "sentence"), ("RTE/train.tsv", "sentence1")
 
 
 def contests(data: Path | None, encoder: Path | None, count: int, rounds: int) -> list[Contest]:
-    """Weights as they are, and in 8 bits.
+    """Weights as they are, in 8 bits, and as they are with one sentence at a time.
 
     Args:
         data: Folder with `glue_data`; None: made sentences.
@@ -41,16 +42,22 @@ def contests(data: Path | None, encoder: Path | None, count: int, rounds: int) -
     """
     peers = {PEER: "predicting:theirs"}
     settings: Settings = {"data": data and str(data), "encoder": encoder and str(encoder)}
+    plain: Settings = {"int8": False, "alone": False}
+    kinds: list[tuple[str, int, Settings]] = [
+        ("", count, plain),
+        (", in 8 bits", count, {**plain, "int8": True}),
+        (", one at a time", min(count, TRIED), {**plain, "alone": True}),
+    ]
     return [
         Contest(
-            f"predict, {count:,} sentences{title}",
+            f"predict, {asked:,} sentences{title}",
             {OURS: "predicting:ours", **peers},
             unit="sentences/s",
-            amount=count,
+            amount=asked,
             rounds=rounds,
-            settings={**settings, "count": count, "int8": int8},
+            settings={**settings, "count": asked, **kind},
         )
-        for title, int8 in (("", False), (", in 8 bits", True))
+        for title, asked, kind in kinds
     ]
 
 
@@ -62,8 +69,14 @@ def ours(settings: Settings) -> Turn:
     run, _ = run_and_export(settings)
     predictor = finetune.load(run, int8=settings["int8"])
     source = _file(settings)
-    answer = lambda: predictor.stream(read_rows(source))  # noqa: E731
-    return lambda: _seconds(answer, Path(settings["folder"]) / "answers.jsonl")
+
+    def answers() -> Iterator[Any]:
+        rows = read_rows(source)
+        if settings["alone"]:
+            return (predictor.predict(row["text"]) for _, row in rows)
+        return predictor.stream(rows)
+
+    return lambda: _seconds(answers, Path(settings["folder"]) / "answers.jsonl")
 
 
 def theirs(settings: Settings) -> Turn:
@@ -78,12 +91,15 @@ def theirs(settings: Settings) -> Turn:
     def answers(size: int, count: int | None = None) -> Iterator[Any]:
         with source.open(encoding="utf-8") as file:
             texts = (line.rstrip("\n") for line in islice(file, count))
+            if settings["alone"]:
+                yield from (model(text, truncation=True, max_length=LONGEST) for text in texts)
+                return
             yield from model(texts, batch_size=size, truncation=True, max_length=LONGEST)
 
     def cost(size: int) -> float:
         return _seconds(lambda: answers(size, TRIED), target)
 
-    best = min(BATCH_SIZES, key=cost)
+    best = 1 if settings["alone"] else min(BATCH_SIZES, key=cost)
     print(f"pipeline: best with batches of {best}")
     return lambda: _seconds(lambda: answers(best), target)
 
