@@ -1,11 +1,11 @@
 """Texts longer than a sequence: cut, both ends, windows and long attention, by length of text.
 
     python benchmarks/long_texts.py imdb --encoder runs/tiny --files imdb-sample --out runs/long
-    python benchmarks/long_texts.py race --encoder MINILM --data data --frozen --out runs/long-race
+    python benchmarks/long_texts.py race --encoder runs/tiny --data data --pooling align --out OUT
 
 Each arm is trained with the same seeds, examples and epochs, and keeps its best epoch by validation
 accuracy. IMDb is read from a folder with train.jsonl, validation.jsonl and test.jsonl, and scored
-on texts of its test file; RACE middle on the validation questions, on which the epoch was chosen
+on texts of its test file; RACE middle on all validation questions, on which the epoch was chosen
 too. An arm that has ended is kept; the table has all arms that are there.
 
 The two arms of 1,024 tokens need an encoder whose positions reach so far, such as rotary ones:
@@ -74,7 +74,10 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=128, help="tokens of a sequence")
     parser.add_argument("--stride", type=int, default=32, help="overlap of windows")
     parser.add_argument("--examples", type=int, default=800, help="examples to train on")
-    parser.add_argument("--scored", type=int, default=600, help="examples to validate or test on")
+    parser.add_argument(
+        "--scored", type=int, default=600, help="imdb: examples to validate or test on"
+    )
+    parser.add_argument("--pooling", default="mean", help="of the head (default: mean)")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rate", type=float, default=3e-4, help="peak learning rate")
@@ -85,18 +88,18 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 def run_of(options: argparse.Namespace, arm: str) -> FitRun:
     """The run of an arm."""
     long = arm in ("dense", "local")
-    pooling = HeadConfig("mean", levels=2) if arm == "levels" else HeadConfig("mean")
     settings: dict[str, Any] = {
         "out": str(options.out / arm),
         "seeds": options.seeds,
         "max_length": REACH if long else options.max_length,
         "long_texts": replace(ARMS[arm], stride=options.stride),
-        "head": pooling,
+        "head": HeadConfig(options.pooling, levels=1 + (arm == "levels")),
         "cache_dir": str(options.out / "cache"),
         "loader": LoaderConfig(batch_size=options.batch_size),
         "length": LengthConfig(max_epochs=options.epochs),
         "optimizer": OptimizerConfig(options.rate),
         "tracking": TrackingConfig(wandb=False),
+        "train_examples": options.examples,
         "baselines": False,
         "resume": RunFolder(options.out / arm).has_started,
     }
@@ -104,11 +107,9 @@ def run_of(options: argparse.Namespace, arm: str) -> FitRun:
         settings["unfreezing"] = UnfreezeConfig("head")
     encoder = with_local_attention(options) if arm == "local" else options.encoder
     if options.set == "race":
-        data = {"data": options.data, "limit": options.scored}
-        return ChoiceRun(encoder, "race/middle", **data, **settings)
+        return ChoiceRun(encoder, "race/middle", data=options.data, **settings)
     files = {split: str(sampled(options, split)) for split in ("train", "validation", "test")}
-    more = {"train_examples": options.examples, **files}
-    return ClassifyRun(encoder, "classify/imdb-sample", **more, **settings)
+    return ClassifyRun(encoder, "classify/imdb-sample", **files, **settings)
 
 
 def with_local_attention(options: argparse.Namespace) -> str:

@@ -18,6 +18,7 @@ import torch
 
 from finetune.jobs.sources import load_model
 from tasks.__main__ import main as run_command
+from tests.made.families import write_families
 from tests.made.texts import WORDS, sentences
 from tests.made.world import World
 
@@ -140,6 +141,29 @@ def test_ways_to_read_long_texts_are_beside_one_another(
     assert sum(counts) == 8 > counts[0] > 0  # texts of 4 and of 140 words
     scored = (tmp_path / "runs" / "test.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     assert len({json.loads(line)["id"] for line in scored}) == 8
+
+
+@pytest.mark.usefixtures("_torch_as_it_was")
+def test_passages_of_race_are_read_in_these_ways_too(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    data, out = write_families(tmp_path).data, tmp_path / "runs"
+    given = ["race", "--encoder", world.pretrained, "--data", data, "--out", out]
+    given += ["--pooling", "align", "--max-length", 24, "--stride", 2, "--examples", 4]
+    given += ["--epochs", 1, "--arms", "cut,head-tail", "--seeds", "1,2"]
+    importlib.import_module("long_texts").main([*map(str, given)])
+    table = capsys.readouterr().out
+    assert re.findall(r"^(cut|head-tail) +\d+\.\d ± ", table, re.MULTILINE) == ["cut", "head-tail"]
+    assert "to 128 (6)" in table  # two questions of each of three passages
+    for arm in ("cut", "head-tail"):
+        settings = (out / arm / "config.yaml").read_text(encoding="utf-8")
+        assert f"long: {arm}\n" in settings
+        assert "pooling: align\n" in settings
+        assert "train_examples: 4\n" in settings
 
 
 def test_sentences_say_who_belongs_to_whom(monkeypatch: pytest.MonkeyPatch) -> None:
