@@ -21,14 +21,14 @@ TEXT = "w1 w2 w3 w4"
 
 
 def contests(encoder: Path | None, rounds: int) -> list[Contest]:
-    """Three starts; the first has Python's own as its limit."""
+    """Three starts; the limit is Python's own, and where a model is read, with torch imported."""
     peers = {name: "startup:turn" for name in (OURS, "transformers")}
     settings: Settings = {"encoder": encoder and str(encoder)}
     starts = {"help": "--help", "load": "load", "predict": "predict, one text"}
     return [
         Contest(
             f"start-up, {title}",
-            {**peers, **({LIMIT: "startup:python"} if start == "help" else {})},
+            {**peers, LIMIT: "startup:python"},
             rounds=rounds,
             settings={**settings, "start": start},
         )
@@ -37,8 +37,9 @@ def contests(encoder: Path | None, rounds: int) -> list[Contest]:
 
 
 def python(settings: Settings) -> Turn:
-    """Make a turn of a Python that does nothing."""
-    return lambda: _seconds([sys.executable, "-c", "pass"])
+    """Make a turn of a Python that does nothing, or imports torch alone."""
+    does = "pass" if settings["start"] == "help" else "import torch"
+    return lambda: _seconds([sys.executable, "-c", does])
 
 
 def turn(settings: Settings) -> Turn:
