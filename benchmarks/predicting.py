@@ -23,10 +23,12 @@ import numpy as np
 from startup import run_and_export
 from turns import OURS, Contest, Processes, Settings, Turn, lines_of
 
-PEER = "pipeline, its best batch size"
+PEER, ALONE = "pipeline, its best batch size", "pipeline"
 BATCH_SIZES = (1, 4, 8, 16, 32)
 TRIED = 200
-"""Sentences on which the peer's batch size is chosen, and those of a turn one at a time."""
+"""Sentences on which the peer's batch size is chosen."""
+ASKED = 200
+"""Sentences of a turn that has them one at a time."""
 LONGEST = 128
 SHORT, LONG = ("SST-2/train.tsv", "sentence"), ("RTE/train.tsv", "sentence1")
 
@@ -37,21 +39,20 @@ def contests(data: Path | None, encoder: Path | None, count: int, rounds: int) -
     Args:
         data: Folder with `glue_data`; None: made sentences.
         encoder: Hugging Face folder; None: made weights.
-        count: Sentences of a turn.
+        count: Sentences of a turn; one at a time, ASKED of them at most.
         rounds: Turns of each contestant.
     """
-    peers = {PEER: "predicting:theirs"}
     settings: Settings = {"data": data and str(data), "encoder": encoder and str(encoder)}
     plain: Settings = {"int8": False, "alone": False}
     kinds: list[tuple[str, int, Settings]] = [
         ("", count, plain),
         (", in 8 bits", count, {**plain, "int8": True}),
-        (", one at a time", min(count, TRIED), {**plain, "alone": True}),
+        (", one at a time", min(count, ASKED), {**plain, "alone": True}),
     ]
     return [
         Contest(
             f"predict, {asked:,} sentences{title}",
-            {OURS: "predicting:ours", **peers},
+            {OURS: "predicting:ours", ALONE if kind["alone"] else PEER: "predicting:theirs"},
             unit="sentences/s",
             amount=asked,
             rounds=rounds,
@@ -99,7 +100,9 @@ def theirs(settings: Settings) -> Turn:
     def cost(size: int) -> float:
         return _seconds(lambda: answers(size, TRIED), target)
 
-    best = 1 if settings["alone"] else min(BATCH_SIZES, key=cost)
+    if settings["alone"]:
+        return lambda: _seconds(lambda: answers(1), target)
+    best = min(BATCH_SIZES, key=cost)
     print(f"pipeline: best with batches of {best}")
     return lambda: _seconds(lambda: answers(best), target)
 

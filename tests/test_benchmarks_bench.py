@@ -64,7 +64,7 @@ def check_table(text: str, rows: list[Any]) -> None:
     [
         ("mlm", 1),
         ("loop", 2),
-        ("predicting", 2),
+        ("predicting", 3),
         ("corpus", 5),
         ("finetuning", 2),
         ("memory", 1),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import textwrap
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from finetune.console.output import counted
@@ -162,7 +162,8 @@ def training_flops_per_token(
     length: int,
     *,
     frozen: int | None = None,
-    cached: bool = False,
+    cached: Collection[int] = (),
+    all_layers: bool = False,
     one_token: bool = False,
 ) -> float:
     """Count a training step of an encoder without a head: backward costs two forward passes.
@@ -173,7 +174,8 @@ def training_flops_per_token(
         config: Sizes and variants.
         length: Tokens in a sequence, T.
         frozen: Blocks of the frozen prefix, 0 = embeddings alone; None where nothing is frozen.
-        cached: Whether the frozen prefix is read and not computed.
+        cached: Boundaries whose states are read and not computed.
+        all_layers: Whether the states at all boundaries are wanted.
         one_token: Whether the last block computes one token of a sequence alone.
 
     Returns:
@@ -186,7 +188,12 @@ def training_flops_per_token(
         trained -= unread_flops(config, length, 1 / length)
     if frozen is None:
         return 3 * (embeddings + trained)
-    return 3 * trained + (0.0 if cached else embeddings + sum(blocks[:frozen]))
+    if all_layers:
+        prefix = [block for depth, block in enumerate(blocks[:frozen], 1) if depth not in cached]
+        return 3 * trained + embeddings + sum(prefix)
+    nearest = max((depth for depth in cached if depth <= frozen), default=None)
+    computed = sum(blocks[nearest:frozen]) + (embeddings if nearest is None else 0.0)
+    return 3 * trained + computed
 
 
 def unread_flops(config: EncoderConfig, length: int, read: float) -> float:

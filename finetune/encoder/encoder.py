@@ -156,7 +156,8 @@ class Encoder(nn.Module):
             first_only: Whether the last block computes the first token alone: the last hidden
                 state is (B, 1, D) then, for less work.
             positions: Tokens whose last hidden states are wanted alone, int64 (N,), numbered among
-                all B T, none twice: the last hidden state is (N, D) then, for less work.
+                all B T, none twice and none hidden by a mask (B, T): the last hidden state is
+                (N, D) then, for less work.
             cache: Keys and values of the S tokens before these T, extended by theirs. A mask is
                 bool (B, S + T) then, or (B, T, S + T); positions go on from S unless they are
                 given.
@@ -301,7 +302,7 @@ class Encoder(nn.Module):
             position_ids = torch.arange(past + hidden.shape[1], device=hidden.device).unsqueeze(0)
         all_tokens = output_hidden_states or output_attentions or cache or memory
         if layout is PADDED and not all_tokens:
-            layout = self._layout(mask, hidden, depths, chosen=positions is not None)
+            layout = self._layout(mask, hidden, depths, positions)
         contexts = contexts_of(
             self.config, hidden, mask, position_ids, past,
             segments=segments, dense=output_attentions, layout=layout,
@@ -352,14 +353,17 @@ class Encoder(nn.Module):
         return self.final_norm(hidden) if depth == len(self.blocks) else hidden, weights
 
     def _layout(
-        self, mask: Tensor | None, hidden: Tensor, depths: range, *, chosen: bool
+        self, mask: Tensor | None, hidden: Tensor, depths: range, positions: Tensor | None
     ) -> Padded:
         """How the tokens lie between the blocks: without padding where that is less work."""
         blocks = [self.blocks[depth - 1] for depth in depths]
-        layout = by_sequence(self.config, blocks, mask, hidden)
-        if layout is not None:
+        if (varlen := by_sequence(self.config, blocks, mask, hidden)) is not None:
+            return varlen
+        layout = without_padding(mask) if self._unpads() else PADDED
+        if positions is None or mask is None or layout is PADDED:
             return layout
-        return without_padding(mask) if self._unpads() and not chosen else PADDED
+        # Without its padding a batch has no state for a token that is hidden.
+        return layout if bool(mask.flatten()[positions].all()) else PADDED
 
     def _unpads(self) -> bool:
         """Whether blocks may be given real tokens alone: they train, and each token for itself."""

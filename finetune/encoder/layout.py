@@ -8,7 +8,7 @@ their own, beside that of the keys and values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -85,7 +85,8 @@ class Chosen(Padded):
     """Some tokens of a batch one after the other, (N, D), out of hidden states (B, T, D).
 
     Attributes:
-        positions: Of each, its number among all B T, int64 (N,).
+        positions: Of each, its row among those that a block gets, int64 (N,): its number among all
+            B T, or without padding among the real tokens.
         places: Of each, its place among B Q rows of queries, int64 (N,).
         columns: Which token of its sequence each query is, int64 (B, Q); None where Q = T.
         shape: B and Q.
@@ -119,8 +120,8 @@ class Chosen(Padded):
         return cls(positions, places, columns.view(batch, most), (batch, most))
 
     def take(self, hidden: Tensor) -> Tensor:
-        """Take the tokens out, (B, T, D) -> (N, D)."""
-        return hidden.flatten(0, 1).index_select(0, self.positions)
+        """Take the tokens out, (B, T, D) or without padding (M, D) -> (N, D)."""
+        return hidden.flatten(0, -2).index_select(0, self.positions)
 
     def rows(self, context: Tensor) -> Tensor:
         """Take their rows out, (1 or B, X, 1 or T, Y) -> (…, 1 or Q, Y)."""
@@ -185,6 +186,12 @@ class Unpadded(Padded):
     def first(self) -> Padded:
         """The layout of the first token of each sequence, which must be a real one."""
         return FirstOf(torch.searchsorted(self.indices[: self.tokens], self._starts()))
+
+    def choose(self, positions: Tensor, batch: int, length: int) -> Padded:
+        """The layout of some tokens, which must be real ones: (M, D)."""
+        chosen = Chosen.from_positions(positions, batch, length)
+        rows = torch.searchsorted(self.indices[: self.tokens], positions)
+        return replace(chosen, positions=rows)
 
     def _starts(self) -> Tensor:
         batch, length = self.shape

@@ -548,11 +548,10 @@ class PooledHead(nn.Module):
         layers = [dropout, nn.Linear(size, outputs)]
         if self.pooling == "cls":
             layers = [nn.Linear(size, size), nn.Tanh(), *layers]
-        query = nn.ModuleDict({"query": nn.Linear(size, 1, bias=False)})
-        if self.pooling == "attention":
-            self.pool: nn.Module = query
-        if self.pooling == "segments-attention":
-            self.pool = nn.ModuleDict({"each": query})
+        if self.pooling in ("attention", "segments-attention"):
+            query = nn.ModuleDict({"query": nn.Linear(size, 1, bias=False)})
+            alone = self.pooling == "attention"
+            self.pool: nn.Module = query if alone else nn.ModuleDict({"each": query})
         if self.pooling == "align":
             self.pool = AlignPooling(config)
         if self.pooling in ("segments", "segments-attention", "align"):

@@ -102,9 +102,9 @@ class AttentionPooling(nn.Module):
         self.query = nn.Linear(hidden_size, 1, bias=False)  # a bias is nothing to a softmax
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Average the states, (B, T, D) and bool (B, T) -> (B, D); of a text without tokens 0."""
+        """Average the states, (B, T, D) and bool (B, T) -> (B, D), zeros for no token."""
         weights = self._scores(hidden, attention_mask).softmax(dim=1)
-        if attention_mask is not None:  # where nothing is attended, its softmax is that of padding
+        if attention_mask is not None:  # or a text without tokens would be the mean of its padding
             weights = weights * attention_mask.unsqueeze(-1)
         return (weights * hidden).sum(dim=1)
 
@@ -188,9 +188,10 @@ def segment_pair(
 
 
 class SegmentAttention(nn.Module):
-    """`segment_pair` of attention poolings, as of Conneau et al.'s inner attention (section 3.2.3).
+    """`segment_pair` with attention pooling in place of means, one query for both texts.
 
-    Both texts are read by the same query.
+    After the inner attention of Conneau et al. (2017, section 3.2.3), without its hidden layer and
+    with one query in place of several.
     """
 
     def __init__(self, hidden_size: int) -> None:

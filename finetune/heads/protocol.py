@@ -91,7 +91,7 @@ def states_for(
         head: The head.
         encoder: The encoder.
         batch: As for `Encoder.forward`, with a mask of two dimensions, or none.
-        all_tokens: Whether somebody else reads those of all tokens too.
+        all_tokens: Whether those of all tokens are wanted, as a language-model loss does.
 
     Returns:
         (B, T, D) of the last layer; of the first or the last token alone, (B, 1, D), or of all
@@ -127,13 +127,20 @@ def suffix_for(
 
 
 def reads_one(head: Head, encoder: Encoder, length: int) -> bool:
-    """Whether the last block computes one token of a sequence of `length` tokens alone."""
+    """Whether a last block with attention computes one token of a sequence alone.
+
+    Args:
+        head: The head.
+        encoder: The encoder.
+        length: Tokens of the sequence.
+    """
     return head.first_only or (head.last_only and encoder.reads_few(1 / length, length))
 
 
 def _reads_last(head: Head, all_tokens: bool) -> bool:
-    # An exported graph is to hold for any mask; which tokens are last must not be a part of it.
-    return head.last_only and not all_tokens and not torch.compiler.is_compiling()
+    # To choose tokens is to look at their number, which a graph for any batch cannot.
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return head.last_only and not all_tokens and not is_traced
 
 
 def _last_positions(batch: Mapping[str, Tensor]) -> Tensor:

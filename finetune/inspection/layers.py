@@ -21,7 +21,7 @@ from finetune.text.features.pairs import length_batches
 from finetune.training.answering import UnitBatches
 from finetune.training.config import CacheConfig
 from finetune.training.prefix.cache import PrefixCache, RowSet, features_key, open_cache
-from finetune.training.prefix.states import arithmetic_key, frozen_states
+from finetune.training.prefix.states import arithmetic_key
 from finetune.training.prefix.store import Rows
 
 BATCH_SIZE = 32
@@ -95,12 +95,8 @@ class LayerStates:
     def _states(self, rows: Rows, batch: Batch) -> list[Tensor]:
         device = next(self.encoder.parameters()).device
         moved = {name: tensor.to(device) for name, tensor in batch.items()}
-        if set(self._cache.depths) >= set(range(1, self.layers)):
-            layers = range(self.layers)
-            return [self._cache.hidden(self.encoder, moved, rows, d).cpu() for d in layers]
-        # Some depths did not fit into the cache: one pass over all layers is cheaper than a part
-        # of it from each cached depth.
-        return [h.cpu() for h in frozen_states(self.encoder, moved, range(self.layers))]
+        states = self._cache.layers(self.encoder, moved, rows, self.layers - 1)
+        return [one.cpu() for one in states]
 
     def vectors(self, pooling: str) -> Tensor:
         """One vector for each sequence and layer.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import accumulate
 
 import torch
 
@@ -23,7 +22,7 @@ from finetune.training.prefix.cache import (
     uses_of,
 )
 from finetune.training.prefix.states import arithmetic_key, weight_keys
-from finetune.training.prefix.store import GIB, token_bytes
+from finetune.training.prefix.store import GIB
 from finetune.training.ranks import ALONE, Ranks, pick_device
 from finetune.training.unfreezing.phases import Phases
 from finetune.training.unfreezing.plan import Phase
@@ -58,21 +57,27 @@ def _epochs(phase: Phase, phases: Phases) -> float:
     return end - phase.start
 
 
-def sizes(choice: Choice, width: int, precision: str, *, all_layers: bool) -> dict[int, str]:
-    """Boundary -> the size of the cached states that are read there, for the plan's table.
+def sizes(
+    choice: Choice, bytes_per_token: int, boundaries: Iterable[int], *, all_layers: bool
+) -> dict[int, str]:
+    """The size of the cached states that are read at each boundary, for the plan's table.
 
     Args:
         choice: What is cached.
-        width: D.
-        precision: Of the cache.
-        all_layers: Whether those below a boundary are read with it.
+        bytes_per_token: Of the states at one depth.
+        boundaries: Those of the plan.
+        all_layers: Whether the states below a boundary are read with it.
+
+    Returns:
+        Boundary -> size, of those where something is read.
     """
-    total: dict[int, int] = defaultdict(int)
-    for rows, depth in choice:
-        total[depth + 1] += rows.tokens * token_bytes(width, precision)
-    if all_layers:
-        total = dict(zip(sorted(total), accumulate(total[at] for at in sorted(total)), strict=True))
-    return {boundary: f"{size / GIB:.2f} GiB" for boundary, size in total.items()}
+    tokens = {
+        at: sum(
+            rows.tokens for rows, depth in choice if (depth < at if all_layers else depth + 1 == at)
+        )
+        for at in boundaries
+    }
+    return {at: f"{n * bytes_per_token / GIB:.2f} GiB" for at, n in tokens.items() if n}
 
 
 def choose(run: FitRun, module: FineTuner, sets: dict[str, RowSet]) -> Choice:

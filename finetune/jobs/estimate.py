@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from finetune.encoder.benchmark import peak_gib, wait_for
-from finetune.encoder.cost import training_flops_per_token
-from finetune.heads import reads_one
 from finetune.jobs.caching import as_trained
 from finetune.jobs.preparation import Preparation
 from finetune.training.config import TrainerConfig
@@ -109,16 +107,11 @@ def estimate_fit(preparation: Preparation) -> Estimate:
 def _fraction(preparation: Preparation, boundary: int) -> float:
     """The arithmetic of a step with a frozen part, as a fraction of one without."""
     module, data = preparation.module, preparation.data
-    length = round(float(data.lengths(data.train_split, training=True).mean()))
-    config, one_token = module.encoder.config, reads_one(module.head, module.encoder, length)
-    whole = training_flops_per_token(config, length, one_token=one_token)
-    frozen = boundary - 1 if boundary > 0 else None
-    cached = any(depth + 1 == boundary for _, depth in preparation.choice)
-    part = training_flops_per_token(
-        config, length, frozen=frozen, cached=cached, one_token=one_token
-    )
-    decoder = 3 * module.head.flops_per_token(length)  # never frozen; 0 of other heads
-    return (part + decoder) / (whole + decoder)
+    length = float(data.lengths(data.train_split, training=True).mean())
+    rows = preparation.sets.get(data.train_split)
+    cached = [depth for chosen, depth in preparation.choice if chosen is rows]
+    part = module.step_flops(length, boundary - 1 if boundary > 0 else None, cached)
+    return part / module.step_flops(length, None, ())
 
 
 def _validation_size(preparation: Preparation) -> float:

@@ -38,6 +38,7 @@ from finetune.training.loop.finetuner import FineTuner, Scored
 from finetune.training.loop.task_data import TaskData
 from finetune.training.loop.trainer import check_training
 from finetune.training.prefix.cache import RowSet
+from finetune.training.prefix.store import token_bytes
 from finetune.training.randomness import seed_weights
 from finetune.training.unfreezing.phases import Phases
 from finetune.training.unfreezing.plan import Pace
@@ -78,8 +79,9 @@ class Preparation:
         # A plan that trains everything all the time is shown only to one who asks for the plan.
         if self.run.dry_run or len(self.plan) > 1 or self.plan[0]["boundary"] > 0:
             width, mixes = self.module.encoder.config.hidden_size, self.module.head.all_layers
-            precision = self.run.caching.cache_precision
-            cached = sizes(self.choice, width, precision, all_layers=mixes)
+            size = token_bytes(width, self.run.caching.cache_precision)
+            boundaries = [row["boundary"] for row in self.plan]
+            cached = sizes(self.choice, size, boundaries, all_layers=mixes)
             say(plan_table(self.plan, self.run.unfreezing.policy, cached))
         if self.run.dry_run:
             family = None if self.start is None else self.start.source.get("family")

@@ -77,6 +77,21 @@ def test_one_text_alone_is_no_pair(
     assert not (tmp_path / "run").exists()
 
 
+def test_mixed_layers_are_cached_below_blocks_that_are_trained_later(
+    world: World, tmp_path: Path, call: Call
+) -> None:
+    words = ["--layers", "mix", "--unfreeze", "gradual", "--phase-epochs", 0.5, "--seed", 1]
+    for name, more in (("cached", ()), ("computed", ["--no-cache"])):
+        made = call(*world.glue(tmp_path / name, *words, *more, "--cache-dir", tmp_path / "cache"))
+        assert made.status == 0
+    entries = list_entries(tmp_path / "cache" / "hidden")
+    assert sorted(entry.depth for entry in entries) == [1, 1, 2, 2]
+    cached, computed = (
+        load_checkpoint(tmp_path / name).weights() for name in ("cached", "computed")
+    )
+    assert all(torch.equal(cached[name], weight) for name, weight in computed.items())
+
+
 def test_layers_are_mixed_over_a_frozen_encoder_too(
     world: World, tmp_path: Path, call: Call, refuses: Refuses
 ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -77,7 +78,7 @@ def test_blocks_without_attention_cost_what_torch_counts(
         Encoder(config)({"input_ids": torch.ones(1, 20, dtype=torch.long)})
     assert counter.get_total_flops() == 20 * forward_flops_per_token(config, 20, lm_fraction=0.0)
     assert "overtake" not in describe(config)
-    frozen = training_flops_per_token(config, 20, frozen=1, cached=True)
+    frozen = training_flops_per_token(config, 20, frozen=1, cached=[1])
     blocks = training_flops_per_token(config, 20)
     assert (frozen, blocks) == (
         3 * counter.get_total_flops() / 40,
@@ -133,7 +134,7 @@ def test_local_blocks_above_frozen_ones_are_counted(tiny: Tiny) -> None:
     above = cost(tiny(num_hidden_layers=2, **local), 128)
     trained = 3 * (sum(part.flops for part in above.values()) - above["lm head"].flops)
     config = tiny(num_hidden_layers=5, **local)
-    counted = training_flops_per_token(config, 128, frozen=frozen, cached=True)
+    counted = training_flops_per_token(config, 128, frozen=frozen, cached=[frozen])
     assert counted == pytest.approx(trained)
 
 
@@ -226,7 +227,10 @@ def test_a_training_step_costs_what_torch_counts(
     below = encoder.prefix({"input_ids": ids}, frozen or 0).detach().requires_grad_()
     with FlopCounterMode(display=False) as counter:
         encoder.suffix(below, None, frozen or 0, **read).sum().backward()
-    counted = training_flops_per_token(config, 12, frozen=frozen, cached=True, one_token=one_token)
+    cached = [frozen] if frozen else []  # the embeddings cost nothing
+    counted = training_flops_per_token(
+        config, 12, frozen=frozen, cached=cached, one_token=one_token
+    )
     assert counter.get_total_flops() / ids.numel() == pytest.approx(counted)
 
 
@@ -270,6 +274,11 @@ def test_local_attention_with_global_tokens_is_dense_where_documents_are_separat
     with FlopCounterMode(display=False) as counter:
         module(batch).sum().backward()
     assert counter.get_total_flops() / 512 == pytest.approx(module.flops_per_token(512))
+    plain = Pretrainer(Encoder(dataclasses.replace(config, global_tokens="none")).train())
+    plain.lm_fraction = 1.0
+    tiled = plain.flops_per_token(512)
+    plain.separate = True  # tiles have documents
+    assert plain.flops_per_token(512) == tiled
     module.separate = False
     assert module.flops_per_token(512) < counter.get_total_flops() / 512
 
@@ -279,5 +288,15 @@ def test_a_frozen_prefix_costs_one_pass_or_none(tiny: Tiny) -> None:
     whole = training_flops_per_token(config, 16)
     assert whole == pytest.approx(3 * forward_flops_per_token(config, 16, lm_fraction=0.0))
     assert training_flops_per_token(config, 16, frozen=3) == pytest.approx(whole / 4 + whole / 4)
-    assert training_flops_per_token(config, 16, frozen=3, cached=True) == pytest.approx(whole / 4)
-    assert training_flops_per_token(config, 16, frozen=4, cached=True, one_token=True) == 0
+
+    def of_frozen(count: int, *cached: int, **more: bool) -> float:
+        return training_flops_per_token(config, 16, frozen=count, cached=cached, **more)
+
+    block = whole / 4 / 3
+    assert of_frozen(3, 3) == pytest.approx(3 * block)
+    assert of_frozen(3, 1) == pytest.approx((3 + 2) * block)  # on from the one that is cached
+    assert of_frozen(3, 4) == of_frozen(3)  # what is above is of no use
+    assert of_frozen(3, 1, 2, 3, all_layers=True) == pytest.approx(3 * block)
+    assert of_frozen(3, 3, all_layers=True) == pytest.approx((3 + 2) * block)
+    assert of_frozen(3, all_layers=True) == of_frozen(3)
+    assert of_frozen(4, 4, one_token=True) == 0

@@ -1,5 +1,9 @@
 """Unpadded tokens: what is computed without padding is what is computed with it."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -119,17 +123,25 @@ def test_locked_dropout_of_the_tokens_read_is_drawn_for_each_sequence(
 
 
 def states_and_gradients(
-    encoder: Encoder, batch: dict[str, Tensor], first_only: bool
+    encoder: Encoder, batch: dict[str, Tensor], what: dict[str, Any]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    hidden = encoder(batch, first_only=first_only).last_hidden_state
-    read = hidden if first_only else hidden * batch["attention_mask"][..., None]
+    hidden = encoder(batch, **what).last_hidden_state
+    read = hidden if what else hidden * batch["attention_mask"][..., None]
     read.square().sum().backward()
     gradients = {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}
     encoder.zero_grad()
     return read, gradients
 
 
-@pytest.mark.parametrize("first_only", [False, True])
+WHATS: list[dict[str, Any]] = [
+    {},
+    {"first_only": True},
+    {"positions": MASK.flatten().nonzero().squeeze(1)[[1, 5, 9]]},
+    {"positions": MASK.flatten().nonzero().squeeze(1)},  # too many for the last block to choose
+]
+
+
+@pytest.mark.parametrize("what", WHATS, ids=["all", "first", "few", "many"])
 @pytest.mark.parametrize(
     "variant",
     [
@@ -142,7 +154,7 @@ def states_and_gradients(
     ids=str,
 )
 def test_training_without_padding_is_the_same_under_the_same_dropout(
-    variant: dict[str, object], first_only: bool, monkeypatch: pytest.MonkeyPatch
+    variant: dict[str, object], what: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, dropout = Encoder(EncoderConfig.from_dict(SIZES | variant)).train(), Replayed()
     batch = {"input_ids": torch.randint(50, (3, 6)), "attention_mask": MASK}
@@ -154,11 +166,11 @@ def test_training_without_padding_is_the_same_under_the_same_dropout(
         monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.draw(inputs))
     else:
         monkeypatch.setattr(Dropout, "forward", lambda _, inputs: inputs)
-    expected, expected_gradients = states_and_gradients(encoder, batch, first_only)
+    expected, expected_gradients = states_and_gradients(encoder, batch, what)
     monkeypatch.setattr(layouts, "MUCH", 0.0)
     if dropout.masks:
         monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.repeat(inputs))
-    states, gradients = states_and_gradients(encoder, batch, first_only)
+    states, gradients = states_and_gradients(encoder, batch, what)
     assert not dropout.masks
     assert {rows[0], rows[-1]} == {(3, 6, 16), (11, 16)}
     torch.testing.assert_close(states, expected, atol=1e-6, rtol=1e-5)
@@ -178,10 +190,10 @@ def test_training_without_padding_is_nearly_the_same_in_bf16(
     with torch.autocast("cpu", dtype=torch.bfloat16):
         monkeypatch.setattr(layouts, "MUCH", 1.0)
         monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.draw(inputs))
-        expected, expected_gradients = states_and_gradients(encoder, batch, False)
+        expected, expected_gradients = states_and_gradients(encoder, batch, {})
         monkeypatch.setattr(layouts, "MUCH", 0.0)
         monkeypatch.setattr(Dropout, "forward", lambda _, inputs: dropout.repeat(inputs))
-        states, gradients = states_and_gradients(encoder, batch, False)
+        states, gradients = states_and_gradients(encoder, batch, {})
     assert rows == [(3, 6, 16), (11, 16)]
     torch.testing.assert_close(states, expected, atol=1e-3, rtol=1e-3)
     for name, gradient in expected_gradients.items():

@@ -61,6 +61,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "type_vocab_size": 0,
         "hidden_act": "swiglu",
     },
+    "segments-attention": {"kind": "regression", "type_vocab_size": 0},
     # Without segment ids: the texts of a pair are known by the separators.
     "align": {
         "kind": "choice",
@@ -78,7 +79,6 @@ SLOW: dict[str, dict[str, Any]] = {
     "max": {"kind": "choice", "position": "none", "attention_score": "dot", "hidden_act": "relu"},
     "attention": {"kind": "classification", "hidden_act": "silu", "block": "conv"},
     "segments": {"kind": "choice", "type_vocab_size": 0},
-    "segments-attention": {"kind": "regression", "type_vocab_size": 0},
     "cls": {"kind": "regression", "attention_score": "additive", "hidden_act": "gelu_tanh"},
 }
 

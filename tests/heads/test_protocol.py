@@ -86,6 +86,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"position": "relative"},
     {"norm_position": "pre"},
     {"local_attention": 2, "global_every": 2, "position": "rotary"},
+    {"local_attention": 1, "global_every": 2, "global_tokens": "question", "position": "rotary"},
     {"block": "lstm"},
     {"locked_dropout": True},
 ]
@@ -107,6 +108,7 @@ def test_one_tokens_state_gives_the_logits_and_gradients_that_all_states_give(
     head = Classification(encoder.config, HeadConfig(pooling), 3)
     mask = ROWS != 0
     batch = {"input_ids": ROWS, "attention_mask": mask} if padded else {"input_ids": ROWS + 1}
+    batch["token_type_ids"] = (torch.arange(6) > 2).long().expand(3, 6)
 
     def logits_and_gradients(all_tokens: bool) -> tuple[Tensor, dict[str, Tensor]]:
         if depth is None:
@@ -143,3 +145,33 @@ def test_the_last_block_computes_the_last_tokens_alone(depth: int | None) -> Non
         suffix_for(head, encoder, batch, encoder.prefix(batch, depth), depth)
     assert rows == [18, 3]
     assert reads_one(head, encoder, 6)
+    assert not reads_one(Classification(CONFIG, HeadConfig("mean"), 3), encoder, 6)
+    assert not reads_one(head, Encoder(tiny_config(position="relative")), 6)
+
+
+def test_padding_is_not_computed_for_a_last_token_either() -> None:
+    encoder, rows = Encoder(tiny_config(**NO_DROPOUT, causal=True)).train(), []
+    for block in encoder.blocks:
+        block.feedforward.register_forward_hook(
+            lambda _, args, output: rows.append(output.shape[:-1].numel())
+        )
+    ids = torch.tensor([[2, 7, 8, 9, 5, 3], [2, 3, 0, 0, 0, 0], [2, 8, 3, 0, 0, 0]])
+    states_for(
+        Classification(CONFIG, HeadConfig("last"), 3),
+        encoder,
+        {"input_ids": ids, "attention_mask": ids != 0},
+    )
+    assert rows == [11, 3]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
+def test_a_traced_graph_of_a_last_token_is_for_any_batch() -> None:
+    encoder = Encoder(tiny_config(causal=True)).eval().requires_grad_(False)
+    head = Classification(CONFIG, HeadConfig("last"), 3).eval().requires_grad_(False)
+
+    def logits(ids: Tensor, mask: Tensor) -> Tensor:
+        batch = {"input_ids": ids, "attention_mask": mask}
+        return head_logits(head, states_for(head, encoder, batch), batch)
+
+    traced = torch.jit.trace(logits, (ROWS[:2], ROWS[:2] != 0))
+    torch.testing.assert_close(traced(ROWS, ROWS != 0), logits(ROWS, ROWS != 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -206,20 +206,32 @@ class FineTuner(ReadsAnswers, EncoderWithHead):
 
     def flops_per_token(self, length: float) -> float:
         """Count the arithmetic of a training step in the phase that is applied."""
-        phases, tokens = self.phases, round(length)
+        phases = self.phases
+        cache = self.caches.get(self.task.train_split or "")
+        is_read = cache is not None and phases is not None and phases.prefix_is_original
+        depths = cache.depths if cache is not None and is_read else ()
+        return self.step_flops(length, None if phases is None else phases.frozen_depth, depths)
+
+    def step_flops(self, length: float, frozen: int | None, cached: Collection[int]) -> float:
+        """Count the arithmetic of a training step, a token.
+
+        Args:
+            length: Mean number of tokens in a sequence.
+            frozen: Blocks of the frozen prefix; None where nothing is frozen.
+            cached: Boundaries whose states are read.
+        """
+        reads_all = self.regularization.lm_weight > 0
         return 3 * self.head.flops_per_token(length) + training_flops_per_token(
             self.encoder.config,
-            tokens,
-            frozen=None if phases is None else phases.frozen_depth,
-            cached=bool(self.caches) and phases is not None and phases.prefix_is_original,
-            one_token=reads_one(self.head, self.encoder, tokens),
+            round(length),
+            frozen=frozen,
+            cached=cached,
+            all_layers=self.head.all_layers,
+            one_token=not reads_all and reads_one(self.head, self.encoder, round(length)),
         )
 
     def _cached(self, batch: Mapping[str, Tensor]) -> tuple[PrefixCache, Rows]:
-        """The cache of the split that is being read, empty where there is none, and a batch's rows.
-
-        Where it is empty the rows are not looked up.
-        """
+        """The cache of the split that is being read, or an empty one, and a batch's rows of it."""
         cache = self.caches.get(self.split or "")
         if cache is None or self.phases is None or not self.phases.prefix_is_original:
             return PrefixCache(), np.empty(0, dtype=np.int64)

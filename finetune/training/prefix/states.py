@@ -210,14 +210,14 @@ def frozen_layers(
     Returns:
         float32 (B, T, D) at the boundaries 0 … `depth`.
     """
-    if not cached:
-        return frozen_states(encoder, batch, range(depth + 1))
-    states = frozen_states(encoder, batch, [0])
-    for boundary in range(1, depth + 1):
-        if boundary in cached:
-            states.append(_moved(cached[boundary], batch))
-        else:
-            states += frozen_states(encoder, batch, [boundary], (states[-1], boundary - 1))
+    states: list[Tensor] = []
+    while (at := len(states)) <= depth:
+        if at in cached:
+            states.append(_moved(cached[at], batch))
+            continue
+        end = min((one for one in cached if at < one <= depth), default=depth + 1)
+        start = (states[-1], at - 1) if states else None
+        states += frozen_states(encoder, batch, range(at, end), start)
     return states
 
 

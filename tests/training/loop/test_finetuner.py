@@ -271,12 +271,15 @@ def test_a_steps_arithmetic_leaves_out_what_is_frozen_and_kept(data: Path) -> No
     phases: Any = SimpleNamespace(frozen_depth=1, prefix_is_original=True)
     module.phases = phases
     computed = module.flops_per_token(8.0)
-    caches: Any = {"train": object()}
+    caches: Any = {"train": SimpleNamespace(depths=(1,))}
     module.caches = caches
     kept = module.flops_per_token(8.0)
     phases.prefix_is_original = False
     assert module.flops_per_token(8.0) == computed
     assert kept < computed < whole
+    phases.prefix_is_original = True
+    module.caches = {"dev": caches["train"]}  # no training step reads them
+    assert module.flops_per_token(8.0) == computed
 
 
 def test_a_process_without_validation_examples_needs_no_numbers_of_them(data: Path) -> None:
@@ -381,16 +384,17 @@ def test_cached_states_are_read_without_a_look_at_the_batch_on_the_device(
     task_data: TaskData,
 ) -> None:
     """A look at numbers on a GPU waits for all that it has to do; `meta` refuses any look."""
-    module, asked = fine_tuner(task_data.task), []
-    cache: Any = SimpleNamespace(read=lambda rows, length, depth: asked.append(rows.tolist()))
+    module = fine_tuner(task_data.task)
+    cache: Any = SimpleNamespace()
     module.caches, module.split = {"train": cache}, "train"
     module.phases = SimpleNamespace(prefix_is_original=True)  # type: ignore[assignment]
     batch = {"index": torch.tensor([3, 1]), "input_ids": torch.ones(2, 4, dtype=torch.int64)}
     moved = module._apply_batch_transfer_handler(batch, torch.device("meta"))
-    module._cached(moved, 1)
-    module._cached(batch, 1)  # as it came, without a Trainer
     assert moved["index"].is_meta
-    assert asked == [[3, 1], [3, 1]]
+    for given in (moved, batch):  # the second as it came, without a Trainer
+        found, rows = module._cached(given)
+        assert found is cache
+        assert rows.tolist() == [3, 1]
 
 
 def causal_tuner(task: Any, weight: float, *, with_head: bool = True, **changes: Any) -> FineTuner:
@@ -426,6 +430,22 @@ def test_the_language_models_loss_is_added_as_in_gpt(task_data: TaskData) -> Non
     unseen = [number for number in range(len(words)) if number not in batch["input_ids"]]
     assert words[unseen].any()  # by way of the tied output weights
     assert not any(name.startswith("_lm") for name, _ in tuner.named_parameters())
+    # All tokens are computed then, though the head reads the last one alone.
+    assert tuner.flops_per_token(8) == training_flops_per_token(tuner.encoder.config, 8)
+    assert alone.flops_per_token(8) < tuner.flops_per_token(8)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_the_language_models_loss_needs_no_trained_encoder(task_data: TaskData, depth: int) -> None:
+    """From the frozen part on, as without one; in evaluation the last token alone is computed."""
+    tuner = causal_tuner(task_data.task, 0.5, attention_probs_dropout_prob=0.0).train()
+    batch = collate(task_data.features("train"), range(5), 0)
+    expected = tuner.training_step(batch, 0)["loss"]
+    phases: Any = SimpleNamespace(frozen_depth=depth, prefix_is_original=True)
+    tuner.phases = phases
+    torch.testing.assert_close(tuner.training_step(batch, 0)["loss"], expected)
+    assert tuner.hidden(batch).shape[1] == batch["input_ids"].shape[1]
+    assert tuner.eval().hidden(batch).shape[1] == 1
 
 
 def test_a_language_models_loss_needs_a_causal_encoder_and_its_head(task_data: TaskData) -> None:

@@ -129,12 +129,13 @@ def test_all_layers_are_bit_equal_to_computed_ones_where_some_are_cached(
     for block in encoder.blocks:
         block.register_forward_hook(lambda module, *_: ran.append(module))
     cache.layers(encoder, batch, rows, 3)
+    cache.layers(encoder, batch, rows, 0)  # reads nothing
     assert ran == [block for at, block in enumerate(encoder.blocks, 1) if at not in depths]
 
 
 def test_what_a_head_of_all_layers_reads_is_cached_at_every_boundary() -> None:
     """Each saves its block, so that any part of them is as useful as its size."""
-    train = RowSet("train", "a", np.array([4, 6]), {2: 3.0, 0: 1.0})
+    train = RowSet("train", "a", np.array([4, 6]), {2: 3.0, 0: 4.0})
     validation = RowSet("validation", "b", np.array([5]), {2: 3.0})
     size = 10 * 16 * 4 / GIB  # of the training set at one depth
 
@@ -148,6 +149,11 @@ def test_what_a_head_of_all_layers_reads_is_cached_at_every_boundary() -> None:
     assert depths(1.5 * size) == [("train", 1), ("validation", 1)]
     assert depths(0.5 * size) == [("validation", 1)]
     assert depths(0.4 * size) == []
+    later = RowSet("later", "c", np.array([5]), {2: 1.0, 1: 3.0})  # 1 is read four times, 2 once
+    both = choose_depths([validation, later], 16, CacheConfig(), all_layers=True)
+    assert [(rows.about, depth) for rows, depth in both] == [
+        ("later", 1), ("validation", 1), ("validation", 2), ("later", 2),
+    ]  # fmt: skip
 
 
 class Classifier(nn.Module):
