@@ -164,7 +164,7 @@ def test_padding_is_not_computed_for_a_last_token_either() -> None:
     assert rows == [11, 3]
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
+@pytest.mark.filterwarnings("ignore")  # tracing is deprecated, and warns of every decision
 def test_a_traced_graph_of_a_last_token_is_for_any_batch() -> None:
     encoder = Encoder(tiny_config(causal=True)).eval().requires_grad_(False)
     head = Classification(CONFIG, HeadConfig("last"), 3).eval().requires_grad_(False)
