@@ -21,6 +21,7 @@ from finetune.export import modeling_finetune
 from finetune.export.hf import CODE, export_hf
 from finetune.export.model import HEADS, load_model
 from finetune.heads import ALL_POOLINGS, HeadConfig, MaskedLM
+from finetune.heads.pooling import AttentionPooling
 from finetune.settings.values import load
 from finetune.text.tokenizer.tokenizer import Tokenizer
 from tests.made.nets import SIZES
@@ -145,6 +146,15 @@ def test_every_head_computes_the_same(
     place = saved(tmp_path / "it", tokenizer, kind, pooling, **ROTARY, causal=causal)
     export_hf(place, tmp_path / "out")
     assert_same(place, tmp_path / "out", kind)
+
+
+def test_a_text_without_tokens_is_zeros_in_both() -> None:
+    ours, hidden = AttentionPooling(4), torch.randn(2, 3, 4)
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    vectors = modeling_finetune.attended(ours.query, hidden, mask)
+    assert torch.equal(vectors, ours(hidden, mask))
+    assert not vectors[1].any()
+    assert vectors[0].all()
 
 
 @pytest.mark.parametrize("pooling", sorted(set(ALL_POOLINGS) - {"cls"}))
