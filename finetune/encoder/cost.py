@@ -239,15 +239,17 @@ def describe(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> str:
     rows = [["part", "parameters", *(f"T={length}" for length in lengths)]]
     for part, first in columns[0].items():
         flops = [column[part].flops for column in columns]
-        rows.append([part, f"{first.parameters:,}", *map(_millions, flops)])
+        rows.append([part, f"{first.parameters:,}", *(f"{one / 1e6:,.2f}" for one in flops)])
     weights = parameters(config, language_model=True)
     totals = [forward_flops_per_token(config, length) for length in lengths]
-    rows.append(["all", f"{weights:,}", *map(_millions, totals)])
+    rows.append(["all", f"{weights:,}", *(f"{one / 1e6:,.2f}" for one in totals)])
     remarks = [line for remark in _remarks(config) for line in textwrap.wrap(remark, WIDTH)]
-    unit = "Millions of operations a token, forward, in sequences of T tokens:"
-    return "\n".join(
-        [_headline(config), "", unit, *aligned(rows, "<" + ">" * len(rows[0])), "", *remarks]
+    headline = (
+        f"{counted(config.num_hidden_layers, 'block')}, hidden size {config.hidden_size}, "
+        f"{inner_sizes(config)}, vocabulary {config.vocab_size:,}"
     )
+    unit = "Millions of operations a token, forward, in sequences of T tokens:"
+    return "\n".join([headline, "", unit, *aligned(rows, "<" + ">" * len(rows[0])), "", *remarks])
 
 
 def counts(config: EncoderConfig, lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
@@ -357,17 +359,6 @@ def _lm_head(config: EncoderConfig, lm_fraction: float) -> PartCost:
     output = 0 if config.tie_word_embeddings else vocabulary * size
     products = size * (vocabulary + config.lm_transform * hidden)
     return PartCost(transform + output, lm_fraction * 2 * products)
-
-
-def _millions(flops: float) -> str:
-    return f"{flops / 1e6:,.2f}"
-
-
-def _headline(config: EncoderConfig) -> str:
-    return (
-        f"{counted(config.num_hidden_layers, 'block')}, hidden size {config.hidden_size}, "
-        f"{inner_sizes(config)}, vocabulary {config.vocab_size:,}"
-    )
 
 
 def inner_sizes(config: EncoderConfig) -> str:
