@@ -206,11 +206,8 @@ class FineTuner(ReadsAnswers, EncoderWithHead):
 
     def flops_per_token(self, length: float) -> float:
         """Count the arithmetic of a training step in the phase that is applied."""
-        phases = self.phases
-        cache = self.caches.get(self.task.train_split or "")
-        is_read = cache is not None and phases is not None and phases.prefix_is_original
-        depths = cache.depths if cache is not None and is_read else ()
-        return self.step_flops(length, None if phases is None else phases.frozen_depth, depths)
+        frozen = None if self.phases is None else self.phases.frozen_depth
+        return self.step_flops(length, frozen, self._cache_of(self.task.train_split).depths)
 
     def step_flops(self, length: float, frozen: int | None, cached: Collection[int]) -> float:
         """Count the arithmetic of a training step, a token.
@@ -230,11 +227,18 @@ class FineTuner(ReadsAnswers, EncoderWithHead):
             one_token=not reads_all and reads_one(self.head, self.encoder, round(length)),
         )
 
-    def _cached(self, batch: Mapping[str, Tensor]) -> tuple[PrefixCache, Rows]:
-        """The cache of the split that is being read, or an empty one, and a batch's rows of it."""
-        cache = self.caches.get(self.split or "")
+    def _cache_of(self, split: str | None) -> PrefixCache:
+        """The cache of a split; an empty one where there is none, or weights below have changed."""
+        cache = self.caches.get(split or "")
         if cache is None or self.phases is None or not self.phases.prefix_is_original:
-            return PrefixCache(), np.empty(0, dtype=np.int64)
+            return PrefixCache()
+        return cache
+
+    def _cached(self, batch: Mapping[str, Tensor]) -> tuple[PrefixCache, Rows]:
+        """The cache of the split that is being read, and the rows of a batch if it is not empty."""
+        cache = self._cache_of(self.split)
+        if not cache.depths:
+            return cache, np.empty(0, dtype=np.int64)
         index, rows = self._index
         if batch["index"] is not index:  # else: a look at those on a GPU would wait for its step
             rows = rows_in(batch, self.task)

@@ -385,7 +385,7 @@ def test_cached_states_are_read_without_a_look_at_the_batch_on_the_device(
 ) -> None:
     """A look at numbers on a GPU waits for all that it has to do; `meta` refuses any look."""
     module = fine_tuner(task_data.task)
-    cache: Any = SimpleNamespace()
+    cache: Any = SimpleNamespace(depths=(1,))
     module.caches, module.split = {"train": cache}, "train"
     module.phases = SimpleNamespace(prefix_is_original=True)  # type: ignore[assignment]
     batch = {"index": torch.tensor([3, 1]), "input_ids": torch.ones(2, 4, dtype=torch.int64)}
